@@ -35,7 +35,7 @@ impl Engine for Unmask {
     type Spec = u8;
     /// What the context is: at most 208 bytes. The NIC writes it to host memory when it needs the place for others.
     type State = u8;
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
     type Command = Infallible;
     type Change = Infallible;

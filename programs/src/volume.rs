@@ -5,7 +5,7 @@ use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use offload_api::{Contexts, XtsStage};
 use offload_base::RandomSource;
 use offload_jobs::{ImportError, WrappingKey};
-use offload_transforms::{Secret, Tweak};
+use offload_transforms::{SecretBytes, Tweak};
 use std::fs;
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use std::path::Path;
 /// What is wrong with the file, or with what is in it.
 pub fn read(key: &Path, block: u32, device: Option<&mut dyn Contexts>) -> Result<KeyedVolume, String> {
     let about = |error: &dyn core::fmt::Display| format!("{}: {error}", key.display());
-    let bytes = Secret::new(fs::read(key).map_err(|error| about(&error))?);
+    let bytes = SecretBytes::new(fs::read(key).map_err(|error| about(&error))?);
     let units = DataUnits::new(block as usize).map_err(|error| about(&error))?;
     let volume = KeyedVolume::from(Volume::new(XtsKey::new(bytes.bytes()).map_err(|error| about(&error))?, units));
     if let Some(device) = device {
@@ -26,10 +26,14 @@ pub fn read(key: &Path, block: u32, device: Option<&mut dyn Contexts>) -> Result
 }
 
 /// `None`: the device takes none.
-fn import(key: &Secret, block: u32, device: &mut dyn Contexts) -> Result<Option<XtsStage>, Box<dyn std::error::Error>> {
+fn import(
+    key: &SecretBytes,
+    block: u32,
+    device: &mut dyn Contexts,
+) -> Result<Option<XtsStage>, Box<dyn std::error::Error>> {
     let mut wrapping = vec![0; 32];
     RandomSource::from_system()?.stream("wrapping key").fill(&mut wrapping);
-    let wrapping = WrappingKey { tenant: 1, key: Secret::new(wrapping) };
+    let wrapping = WrappingKey { tenant: 1, key: SecretBytes::new(wrapping) };
     match wrapping.import(device, 1, key, block, Tweak::Unit) {
         Err(ImportError::Refused(_)) => Ok(None),
         imported => Ok(Some(imported?)),

@@ -21,8 +21,8 @@ use offload_bench_tls::payload::Payload;
 use offload_compression::Compression;
 use offload_jobs::{CpuConfig, CpuQueue, OpenTransform};
 use offload_testbed::identity::Agreement;
-use offload_transforms::protection::{Check, Format, Protection};
-use offload_transforms::{Aead, HmacHash, MacOrder, Secret, Transform, Tweak};
+use offload_transforms::protection::{Check, Format, ProtectionSettings};
+use offload_transforms::{Aead, HmacHash, MacOrder, SecretBytes, Transform, Tweak};
 use serde::Serialize;
 
 choices! {
@@ -70,8 +70,8 @@ choices! {
 impl Kind {
     /// As a session of jobs is opened with it.
     pub fn transform(self) -> Transform {
-        let key = |len| Secret::new((0..len).collect());
-        let pi = Protection {
+        let key = |len| SecretBytes::new((0..len).collect());
+        let pi = ProtectionSettings {
             memory: None,
             wire: Some(Format { interval: BLOCK as u32, ..Format::default() }),
             check: Check::ALL,

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nic_sim::NicConfig;
 use nic_sim::jobs::{ImportError, WrappingKey};
-use nic_sim::transforms::{Secret, Tweak};
+use nic_sim::transforms::{SecretBytes, Tweak};
 use nic_sim::wire::LinkConfig;
 use nvme_tcp::host::{Done, KeyedVolume, Read};
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
@@ -310,7 +310,7 @@ fn volume(seed: Seed, host: &BedHost) -> io::Result<KeyedVolume> {
     let drawn = |name, bytes| {
         let mut key = vec![0; bytes];
         seed.stream(name).fill(&mut key);
-        Secret::new(key)
+        SecretBytes::new(key)
     };
     let (key, wrapping) = (drawn("volume", 64), WrappingKey { tenant: 1, key: drawn("wrapping key", 32) });
     let on_device = host.stack().with_device(|device| {

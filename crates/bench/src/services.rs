@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use crypto_services::{
     Controller, Fabric, FabricError, Fixed, Goal, Hysteresis, InlineChain, InlineWork, Predictive, ServicePort,
-    ServicePortConfig, Suite, Way,
+    ServicePortConfig, Suite, TransformDirection,
 };
 use ipsec::KeyFile;
 use nic_sim::wire::Port;
@@ -87,8 +87,8 @@ impl EspServices {
         }
         let mut fabric = Fabric::new(config.fabric.clone());
         for InlineChain { suite, share } in &config.chains {
-            fabric.add_chain(suite.graph(Way::Apply), *share)?;
-            fabric.add_chain(suite.graph(Way::Undo), *share)?;
+            fabric.add_chain(suite.graph(TransformDirection::Apply), *share)?;
+            fabric.add_chain(suite.graph(TransformDirection::Undo), *share)?;
         }
         Ok(EspServices { config, controller, chains: Arc::new(chains), ports: Arc::default() })
     }

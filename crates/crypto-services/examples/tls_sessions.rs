@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-use crypto_services::{Cipher, Keys, Secret, Suite};
+use crypto_services::{Cipher, Keys, SecretBytes, Suite};
 use hmac::{Hmac, KeyInit, Mac};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -206,9 +206,9 @@ fn check(sent: &[u8], received: &[u8], log: &Path, suite: Suite) -> io::Result<(
     let (mut counts, mut bytes) = ([0, 0], 0);
     for (side, stream) in [sent, received].into_iter().enumerate() {
         let keys = Keys {
-            cipher: Secret::new(take[2 + side].clone()),
-            mac: Secret::new(take[side].clone()),
-            header: Secret::new(Vec::new()),
+            cipher: SecretBytes::new(take[2 + side].clone()),
+            mac: SecretBytes::new(take[side].clone()),
+            header: SecretBytes::new(Vec::new()),
         };
         let chain = Cipher::new(suite, &keys).map_err(io::Error::other)?;
         let protected = records(stream).into_iter().skip_while(|(kind, _)| *kind != CHANGE_CIPHER_SPEC).skip(1);

@@ -84,10 +84,10 @@ impl Departed {
 /// Why a fabric refuses.
 ///
 /// ```
-/// use crypto_services::{Fabric, FabricConfig, FabricError, Suite, Way};
+/// use crypto_services::{Fabric, FabricConfig, FabricError, Suite, TransformDirection};
 ///
 /// let mut fabric = Fabric::new(FabricConfig { area: 1.0, ..FabricConfig::default() });
-/// let refused = fabric.add_chain(Suite::Aes128Gcm.graph(Way::Apply), 1).unwrap_err();
+/// let refused = fabric.add_chain(Suite::Aes128Gcm.graph(TransformDirection::Apply), 1).unwrap_err();
 /// assert_eq!(refused.to_string(), "2.2 units of area are needed and the fabric has 1");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -115,10 +115,10 @@ pub enum FabricError {
 /// Services, tenants and their packets, in virtual time.
 ///
 /// ```
-/// use crypto_services::{Fabric, FabricConfig, Packet, Service, Suite, Way};
+/// use crypto_services::{Fabric, FabricConfig, Packet, Service, Suite, TransformDirection};
 ///
 /// let mut fabric = Fabric::new(FabricConfig::default());
-/// let chain = fabric.add_chain(Suite::Aes128Gcm.graph(Way::Apply), 1)?;
+/// let chain = fabric.add_chain(Suite::Aes128Gcm.graph(TransformDirection::Apply), 1)?;
 /// fabric.set_instances(0.0, Service::Aes128, 4)?; // one works at once, three in a while
 /// for name in 0..3 {
 ///     fabric.offer(0.0, Packet { chain, flow: 7, bytes: 1464, name })?;

@@ -1,7 +1,7 @@
 //! Chains of services between a NIC's engines and its wire: packets take the time that the services take.
 
 use crate::driven::{Driven, to_ns};
-use crate::{ChainId, Change, Controller, Fabric, FabricConfig, FabricError, Packet, Suite, Way};
+use crate::{ChainId, Change, Controller, Fabric, FabricConfig, FabricError, Packet, Suite, TransformDirection};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -138,7 +138,7 @@ pub struct ServicePort<P> {
     /// Out and in, of each chain.
     chains: Vec<[ChainId; 2]>,
     look: Box<Look>,
-    under_way: HashMap<u64, (Way, Frame)>,
+    under_way: HashMap<u64, (TransformDirection, Frame)>,
     /// To leave, and the first service has no place for it.
     held: Option<(Packet, Frame)>,
     /// Through, and not yet taken by the wire.
@@ -164,7 +164,7 @@ impl<P: Port> ServicePort<P> {
         let mut device = Driven::new(config.fabric, config.window, controller);
         let mut add = |suite: Suite, way, share| device.fabric.add_chain(suite.graph(way), share);
         let both = |InlineChain { suite, share }: InlineChain| -> Result<[ChainId; 2], FabricError> {
-            Ok([add(suite, Way::Apply, share)?, add(suite, Way::Undo, share)?])
+            Ok([add(suite, TransformDirection::Apply, share)?, add(suite, TransformDirection::Undo, share)?])
         };
         let chains = config.chains.into_iter().map(both).collect::<Result<_, _>>()?;
         Ok(ServicePort {
@@ -207,18 +207,18 @@ impl<P: Port> ServicePort<P> {
     }
 
     /// What services have to do with a frame.
-    fn packet(&mut self, way: Way, frame: &Frame) -> Option<Packet> {
+    fn packet(&mut self, way: TransformDirection, frame: &Frame) -> Option<Packet> {
         let InlineWork { chain, flow, bytes } = (self.look)(&frame.data)?;
-        let chain = self.chains.get(chain)?[usize::from(way == Way::Undo)];
+        let chain = self.chains.get(chain)?[usize::from(way == TransformDirection::Undo)];
         self.next += 1;
         Some(Packet { chain, flow, bytes, name: self.next })
     }
 
     /// Hands a frame to the services, or gives it back if there is no place for it.
-    fn offer(&mut self, way: Way, packet: Packet, frame: Frame) -> Result<(), Frame> {
+    fn offer(&mut self, way: TransformDirection, packet: Packet, frame: Frame) -> Result<(), Frame> {
         let fabric = &mut self.device.fabric;
         // What is dropped was asked for, and the controller is to see it; what waits is asked for once, when its turn comes.
-        let waits = way == Way::Apply && !fabric.has_room(&packet);
+        let waits = way == TransformDirection::Apply && !fabric.has_room(&packet);
         if waits || fabric.offer(to_ns(self.now), packet).is_err() {
             return Err(frame);
         }
@@ -233,8 +233,8 @@ impl<P: Port> ServicePort<P> {
         while self.device.step(to_ns(self.now), self.is_idle()).is_some() {
             while let Some(departed) = self.device.fabric.poll() {
                 match self.under_way.remove(&departed.packet.name) {
-                    Some((Way::Apply, frame)) => self.out.push_back(frame),
-                    Some((Way::Undo, frame)) => {
+                    Some((TransformDirection::Apply, frame)) => self.out.push_back(frame),
+                    Some((TransformDirection::Undo, frame)) => {
                         self.counters.services_rx_packets += 1;
                         self.port.receive_frame(self.now, frame);
                     }
@@ -243,7 +243,7 @@ impl<P: Port> ServicePort<P> {
             }
         }
         if let Some((packet, frame)) = self.held.take()
-            && let Err(frame) = self.offer(Way::Apply, packet, frame)
+            && let Err(frame) = self.offer(TransformDirection::Apply, packet, frame)
         {
             self.held = Some((packet, frame));
         }
@@ -262,8 +262,8 @@ impl<P: Port> ServicePort<P> {
 impl<P: Port> Port for ServicePort<P> {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         self.advance(now);
-        match self.packet(Way::Undo, &frame) {
-            Some(packet) if self.offer(Way::Undo, packet, frame.clone()).is_err() => {
+        match self.packet(TransformDirection::Undo, &frame) {
+            Some(packet) if self.offer(TransformDirection::Undo, packet, frame.clone()).is_err() => {
                 self.counters.services_rx_drop_full += 1;
             }
             Some(_) => {}
@@ -277,8 +277,8 @@ impl<P: Port> Port for ServicePort<P> {
         while self.takes_more()
             && let Some(frame) = self.port.poll_frame(now)
         {
-            let Some(packet) = self.packet(Way::Apply, &frame) else { return Some(frame) };
-            if let Err(frame) = self.offer(Way::Apply, packet, frame) {
+            let Some(packet) = self.packet(TransformDirection::Apply, &frame) else { return Some(frame) };
+            if let Err(frame) = self.offer(TransformDirection::Apply, packet, frame) {
                 self.counters.services_tx_waits += 1;
                 self.held = Some((packet, frame));
             }

@@ -46,7 +46,7 @@ pub use graph::{Graph, GraphError, Step};
 pub use inline::{InlineChain, InlineCounters, InlineWork, ServicePort, ServicePortConfig};
 pub use jobs::{SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec};
 pub use load::{Arrival, Load};
-pub use offload_transforms::{Secret, Way};
+pub use offload_transforms::{SecretBytes, TransformDirection};
 pub use pipeline::{Passed, Pipeline};
 pub use records::TlsRecords;
 pub use service::{Cost, Costs, Origin, Service};

@@ -18,13 +18,13 @@
 //! ghash.update(&data);
 //! let mut tag = ghash.finish(0, data.len());
 //! xor(&mut tag, &keystream[0]);
-//! # let key = offload_transforms::Secret::new(vec![7; 16]);
+//! # let key = offload_transforms::SecretBytes::new(vec![7; 16]);
 //! # let transform = offload_transforms::Transform::Aead { aead: offload_transforms::Aead::Aes128Gcm, key };
 //! # let session = offload_transforms::Session::new(&transform).unwrap();
 //! # let with = offload_transforms::Parameters { iv: [1; 16], aad: &[] };
 //! # let mut sealed = bytes::BytesMut::with_capacity(64);
 //! # let source = [bytes::Bytes::from_static(b"attack at dawn")];
-//! # session.run(offload_transforms::Way::Apply, with, &source, &mut sealed).unwrap();
+//! # session.run(offload_transforms::TransformDirection::Apply, with, &source, &mut sealed).unwrap();
 //! # assert_eq!(sealed, [&data[..], &tag].concat());
 //! assert!(tags_equal(&tag, &tag.clone()));
 //! ```

@@ -139,8 +139,8 @@ impl Sessions {
             return None;
         }
         // The way in needs all services of the way out, and so goes first: what it leaves room for is enough.
-        let back = self.device.fabric.add_chain(suite.graph(crate::Way::Undo), share).ok()?;
-        let out = self.device.fabric.add_chain(suite.graph(crate::Way::Apply), share).ok()?;
+        let back = self.device.fabric.add_chain(suite.graph(crate::TransformDirection::Undo), share).ok()?;
+        let out = self.device.fabric.add_chain(suite.graph(crate::TransformDirection::Apply), share).ok()?;
         self.chains.insert((tenant, suite), [out, back]);
         Some([out, back])
     }

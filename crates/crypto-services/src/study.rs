@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 /// What a study is about.
 ///
 /// ```
-/// use crypto_services::{Goal, Load, Predictive, Study, Suite, Way};
+/// use crypto_services::{Goal, Load, Predictive, Study, Suite, TransformDirection};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
 /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
 /// let outcome = study.run(&load, &mut Predictive::new(Goal::new(study.target_ns, 64.0)))?;
 /// assert_eq!(outcome.departed as usize + outcome.refused as usize, load.len());
@@ -70,9 +70,9 @@ pub struct OfSize {
 /// The result of a run.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, Way};
+/// use crypto_services::{Fixed, Load, Study, Suite, TransformDirection};
 ///
-/// let study = Study::new(Suite::Nea(2).graph(Way::Apply));
+/// let study = Study::new(Suite::Nea(2).graph(TransformDirection::Apply));
 /// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
 /// let outcome = study.run(&load, &mut Fixed)?;
 /// assert_eq!((outcome.missed, outcome.changes.len(), outcome.windows.len()), (0, 0, 10));
@@ -200,9 +200,9 @@ impl Study {
     /// Chains with the bottleneck multiplied 0, 1, 2 ... times, as far as there is area: services with more than one instance.
     ///
     /// ```
-    /// use crypto_services::{Service, Study, Suite, Way};
+    /// use crypto_services::{Service, Study, Suite, TransformDirection};
     ///
-    /// let steps = Study::new(Suite::Aes128Gcm.graph(Way::Apply)).growth(1464);
+    /// let steps = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply)).growth(1464);
     /// assert_eq!(steps[3], [(Service::Aes128, 4)]);
     /// assert_eq!(steps[6], [(Service::Aes128, 6), (Service::Ghash, 2)], "GHASH is the bottleneck behind five of AES");
     /// ```
@@ -235,9 +235,9 @@ impl Study {
     /// configured.
     ///
     /// ```
-    /// use crypto_services::{Fixed, Load, Study, Suite, Way};
+    /// use crypto_services::{Fixed, Load, Study, Suite, TransformDirection};
     ///
-    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
     /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
     /// let optimum = study.optimum(&load)?;
     /// assert!(optimum.needed.iter().all(|step| (2..5).contains(step)), "three or four of AES: {:?}", optimum.needed);
@@ -280,9 +280,9 @@ impl Study {
     /// The least area with which all of a load's work can be done while it comes. None: it does not fit.
     ///
     /// ```
-    /// use crypto_services::{Load, Study, Suite, Way};
+    /// use crypto_services::{Load, Study, Suite, TransformDirection};
     ///
-    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
     /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.1).collect();
     /// assert_eq!(study.area_for(&load).map(|area| (10.0 * area).round()), Some(42.0), "three of AES");
     /// ```

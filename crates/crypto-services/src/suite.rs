@@ -5,17 +5,17 @@ use crate::{Graph, Service, Step};
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
 use core::fmt;
-use offload_transforms::{HmacHash, MacOrder, Parameters, Secret, Session, Transform, Way};
+use offload_transforms::{HmacHash, MacOrder, Parameters, SecretBytes, Session, Transform, TransformDirection};
 
 /// A cipher that services make.
 ///
 /// ```
-/// use crypto_services::{Suite, Way};
+/// use crypto_services::{Suite, TransformDirection};
 ///
 /// let suite = Suite::named("aes-128-gcm").expect("there is one of that name");
 /// assert!(suite.serves().contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"));
 /// assert_eq!(
-///     suite.graph(Way::Apply).to_string(),
+///     suite.graph(TransformDirection::Apply).to_string(),
 ///     "key-expansion:once,blocks=1 > counter:extra=1 > aes-128:extra=1 > ghash:extra=2"
 /// );
 /// assert_eq!(Suite::ALL.len(), 20);
@@ -108,13 +108,13 @@ impl Suite {
         }
     }
 
-    /// The services that a packet passes, on its way out ([`Way::Apply`]) or in.
-    pub fn graph(self, way: Way) -> Graph {
+    /// The services that a packet passes, on its way out ([`TransformDirection::Apply`]) or in.
+    pub fn graph(self, way: TransformDirection) -> Graph {
         let step = Step::of;
         let blocks = |service, extra| Step { follows_length: false, extra, ..step(service) };
         let more = |service, extra| Step { extra, ..step(service) };
         let once = Step { once: true, ..blocks(Service::KeyExpansion, 1) };
-        let sealing = way == Way::Apply;
+        let sealing = way == TransformDirection::Apply;
         let serial = |step: Step| Step { serial: true, ..step };
         let mut steps = match self {
             // A block for the tag's mask; one of additional data and one of lengths.
@@ -191,17 +191,17 @@ fn gcm(aes: Service, aes_blocks: u32) -> Vec<Step> {
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// The cipher's key.
-    pub cipher: Secret,
+    pub cipher: SecretBytes,
     /// The key of HMAC; empty for suites without HMAC.
-    pub mac: Secret,
+    pub mac: SecretBytes,
     /// The key of the mask for headers; empty for suites without one.
-    pub header: Secret,
+    pub header: SecretBytes,
 }
 
 impl Keys {
     /// A cipher's key alone.
     pub fn of_cipher(key: Vec<u8>) -> Keys {
-        Keys { cipher: Secret::new(key), mac: Secret::new(Vec::new()), header: Secret::new(Vec::new()) }
+        Keys { cipher: SecretBytes::new(key), mac: SecretBytes::new(Vec::new()), header: SecretBytes::new(Vec::new()) }
     }
 }
 
@@ -264,7 +264,7 @@ enum Inner {
         hash: Ghash,
         header: Option<AesBlocks>,
     },
-    ChaCha(Secret),
+    ChaCha(SecretBytes),
     /// Opened in a time that does not tell how long padding is: the back-end of the lookaside engine does both in one.
     Cbc(Session),
     Ctr(AesBlocks),
@@ -330,12 +330,12 @@ impl Cipher {
                 packet.extend(gcm_tag(hash, aad, packet, mask));
             }
             Inner::ChaCha(key) => {
-                let tag = chacha_pass(key, iv, aad, packet, Way::Apply);
+                let tag = chacha_pass(key, iv, aad, packet, TransformDirection::Apply);
                 packet.extend(tag);
             }
             Inner::Cbc(session) => {
                 // A packet that is refused is empty.
-                let _sealed = by_session(session, Way::Apply, iv, aad, packet);
+                let _sealed = by_session(session, TransformDirection::Apply, iv, aad, packet);
             }
             // The low half counts blocks from zero, whatever the IV says there (TS 33.401 B.1.3).
             Inner::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),
@@ -375,9 +375,9 @@ impl Cipher {
             }
             Inner::ChaCha(key) => {
                 let tag = take_tag(packet, 16)?;
-                check(&chacha_pass(key, iv, aad, packet, Way::Undo), &tag)
+                check(&chacha_pass(key, iv, aad, packet, TransformDirection::Undo), &tag)
             }
-            Inner::Cbc(session) => by_session(session, Way::Undo, iv, aad, packet),
+            Inner::Cbc(session) => by_session(session, TransformDirection::Undo, iv, aad, packet),
             Inner::Ctr(_) => {
                 self.seal(iv, aad, packet);
                 Ok(())
@@ -396,9 +396,9 @@ impl Cipher {
     ///
     /// ```
     /// use crypto_services::{Cipher, Keys, Suite};
-    /// use offload_transforms::Secret;
+    /// use offload_transforms::SecretBytes;
     ///
-    /// let keys = Keys { header: Secret::new(vec![1; 16]), ..Keys::of_cipher(vec![7; 16]) };
+    /// let keys = Keys { header: SecretBytes::new(vec![1; 16]), ..Keys::of_cipher(vec![7; 16]) };
     /// let cipher = Cipher::new(Suite::QuicAes128Gcm, &keys)?;
     /// assert!(cipher.header_mask([0; 16]).is_some());
     /// # Ok::<(), crypto_services::KeysError>(())
@@ -450,7 +450,7 @@ fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: Block) -> Block {
 }
 
 /// Returns the tag of the ciphertext.
-fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) -> Block {
+fn chacha_pass(key: &SecretBytes, iv: &Block, aad: &[u8], data: &mut [u8], way: TransformDirection) -> Block {
     let mut nonce = [0; 12];
     nonce.copy_from_slice(&iv[..12]);
     let Some(keystream) = chacha(key.bytes(), &nonce, 1 + data.len().div_ceil(64)) else { return [0; 16] };
@@ -458,11 +458,11 @@ fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) 
     let mut mac_key = zeroize::Zeroizing::new([0; 32]);
     mac_key.copy_from_slice(&first[..32]);
     match way {
-        Way::Apply => {
+        TransformDirection::Apply => {
             xor(data, rest);
             poly1305(&mac_key, aad, data)
         }
-        Way::Undo => {
+        TransformDirection::Undo => {
             let tag = poly1305(&mac_key, aad, data);
             xor(data, rest);
             tag
@@ -483,7 +483,13 @@ fn cellular_mac(key: &Key, iv: &Block, message: &[u8]) -> Option<Vec<u8>> {
     Some(mac.as_bytes().to_vec())
 }
 
-fn by_session(session: &Session, way: Way, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+fn by_session(
+    session: &Session,
+    way: TransformDirection,
+    iv: &Block,
+    aad: &[u8],
+    packet: &mut Vec<u8>,
+) -> Result<(), NotAuthentic> {
     let mut target = BytesMut::with_capacity(packet.len() + SESSION_ADDS);
     let source = [Bytes::from(core::mem::take(packet))];
     session.run(way, Parameters { iv: *iv, aad }, &source, &mut target).map_err(|_| NotAuthentic)?;

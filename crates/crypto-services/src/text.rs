@@ -8,9 +8,9 @@ use core::fmt::Write;
 /// A run: by size of packets, and what it took.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, Way, text};
+/// use crypto_services::{Fixed, Load, Study, Suite, TransformDirection, text};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
 /// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
 /// let table = text::of_run(&study, &study.run(&load, &mut Fixed)?);
 /// assert!(table.contains("1464") && table.contains("0 of 10 windows missed"));
@@ -52,9 +52,9 @@ pub fn of_run(study: &Study, outcome: &Outcome) -> String {
 /// How the area that a load needs changes when what one service costs is halved and doubled, with the figure's origin.
 ///
 /// ```
-/// use crypto_services::{Load, Study, Suite, Way, text};
+/// use crypto_services::{Load, Study, Suite, TransformDirection, text};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
 /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.1).collect();
 /// assert!(text::sensitivity(&study, &load).contains("assumed"));
 /// ```
@@ -101,7 +101,7 @@ pub fn sensitivity(study: &Study, load: &[Arrival]) -> String {
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
 pub fn poster() -> Result<String, FabricError> {
-    let graph = crate::Suite::Aes128Gcm.graph(crate::Way::Apply);
+    let graph = crate::Suite::Aes128Gcm.graph(crate::TransformDirection::Apply);
     let mut text = format!(
         "{:>6} {:>10} {:>10} {:>10} {:>11} {:>10} {:>10}\n",
         "bytes", "FPGA us", "line us", "chain us", "container", "reduction", "by AES-NI"

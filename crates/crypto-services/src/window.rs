@@ -6,10 +6,10 @@ use crate::queueing::Queue;
 /// What packets asked of a service.
 ///
 /// ```
-/// use crypto_services::{Fabric, FabricConfig, Packet, Suite, Way};
+/// use crypto_services::{Fabric, FabricConfig, Packet, Suite, TransformDirection};
 ///
 /// let mut fabric = Fabric::new(FabricConfig::default());
-/// let chain = fabric.add_chain(Suite::ChaCha20Poly1305.graph(Way::Apply), 1)?;
+/// let chain = fabric.add_chain(Suite::ChaCha20Poly1305.graph(TransformDirection::Apply), 1)?;
 /// fabric.offer(0.0, Packet { chain, flow: 1, bytes: 160, name: 0 })?;
 /// let [chacha, poly1305] = fabric.take_window().try_into().expect("two services");
 /// assert_eq!((chacha.work.packets(), chacha.instances), (1, 1));

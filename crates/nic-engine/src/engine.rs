@@ -21,12 +21,12 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// State of a context that can move to host memory: 208 bytes at most.
     type State: fmt::Debug + Send;
     /// Objects to which a state refers, such as keys and buffers, which never move to host memory.
-    type Held: fmt::Debug + Send;
+    type Objects: fmt::Debug + Send;
     /// Counters of the engine. The device publishes them under their names, and keeps them over a reset.
     type Counters: EngineCounters;
 
     /// Creates a context. Returns `None` if the engine cannot work by the specification.
-    fn create(&mut self, direction: Direction, spec: Self::Spec) -> Option<(Self::State, Self::Held)>;
+    fn create(&mut self, direction: Direction, spec: Self::Spec) -> Option<(Self::State, Self::Objects)>;
 
     /// Writes a state to an image.
     fn save(state: &Self::State, image: &mut ImageWriter<'_>);
@@ -42,7 +42,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     fn take_stages(&mut self, _: &StageMakers) {}
 
     /// Returns the list in which the device lends keys to the context's stages.
-    fn stage_keys(_: &mut Self::Held) -> Option<&mut StageKeys> {
+    fn stage_keys(_: &mut Self::Objects) -> Option<&mut StageKeys> {
         None
     }
 
@@ -61,10 +61,10 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut Self::Counters) {}
 
     /// Takes a buffer, and the stages for its data. Dropped pieces return to their owner.
-    fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>, _: Option<Self::Command>) {}
+    fn place(_: &mut Self::Objects, _: u64, _: Vec<Piece>, _: Option<Self::Command>) {}
 
     /// Returns the rest of a buffer to its owner.
-    fn unplace(_: &mut Self::Held, _: u64) {}
+    fn unplace(_: &mut Self::Objects, _: u64) {}
 
     /// Carries out a command to a context.
     fn command(_: Context<'_, Self>, _: Self::Command) {}
@@ -78,7 +78,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
         _queue: usize,
         direction: Direction,
         spec: Self::Spec,
-    ) -> Option<(Self::State, Self::Held)> {
+    ) -> Option<(Self::State, Self::Objects)> {
         self.create(direction, spec)
     }
 
@@ -147,5 +147,5 @@ pub struct Context<'a, E: Engine> {
     /// State of the context.
     pub state: &'a mut E::State,
     /// Objects to which the state refers.
-    pub held: &'a mut E::Held,
+    pub held: &'a mut E::Objects,
 }

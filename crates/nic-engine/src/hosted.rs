@@ -77,7 +77,7 @@ impl InstalledEngine {
 
     /// Hosts an engine that processes whole packets, with at most `places` contexts.
     pub fn packet<E: PacketEngine>(engine: E, places: u32) -> InstalledEngine {
-        InstalledEngine::Packet(Box::new(HostedEngine::<E, E::Seen>::new(engine, places, None)))
+        InstalledEngine::Packet(Box::new(HostedEngine::<E, E::Facts>::new(engine, places, None)))
     }
 
     /// Hosts an engine that works from memory to memory, with at most `places` contexts.
@@ -114,7 +114,7 @@ struct HostedEngine<E: Engine, S = ()> {
     /// Whether the engine counts units. `None` if the engine follows no flow.
     counts_units: Option<bool>,
     /// A context that was created, but not yet stored.
-    made: Option<(E::State, E::Held)>,
+    made: Option<(E::State, E::Objects)>,
     /// Result of a packet engine's last look at a frame.
     seen: Option<S>,
 }
@@ -331,11 +331,11 @@ face! {
 }
 
 /// The state of a packet engine for one packet in encapsulation.
-pub type Wrapping = Box<dyn Any + Send>;
+pub type BoxedEncapsulation = Box<dyn Any + Send>;
 
 face! {
     /// The face of an engine that processes whole packets. All methods need a context that is on the NIC.
-    pub trait AnyPacket: AnyEngine for [E: PacketEngine] HostedEngine<E, E::Seen> {
+    pub trait AnyPacket: AnyEngine for [E: PacketEngine] HostedEngine<E, E::Facts> {
         /// Calls [`PacketEngine::look`], and keeps the result for [`open`](Self::open).
         fn look(&mut self, frame: &[u8], headers: &Headers) -> FrameLookup<()> {
             // The result is kept here, because the device calls `open` only after it has fetched the context.
@@ -381,20 +381,20 @@ face! {
         }
 
         /// Calls [`PacketEngine::begin_claimed`].
-        fn begin_claimed(&mut self, handle: Handle, frame: &[u8]) -> Option<Wrapping> {
+        fn begin_claimed(&mut self, handle: Handle, frame: &[u8]) -> Option<BoxedEncapsulation> {
             let wrapping = self.engine.begin_claimed(self.slab.get(handle)?, frame, &mut self.counters)?;
             Some(Box::new(wrapping))
         }
 
         /// Calls [`PacketEngine::begin`].
-        fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket) -> Option<Wrapping> {
+        fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket) -> Option<BoxedEncapsulation> {
             // Boxed, so that the device can keep the state without knowing its type.
             let wrapping = self.engine.begin(self.slab.get(ask.context)?, ask, packet, &mut self.counters)?;
             Some(Box::new(wrapping))
         }
 
         /// Calls [`PacketEngine::wrap`].
-        fn wrap(&mut self, handle: Handle, wrapping: &mut Wrapping, plain: &[u8], longest: usize) -> Option<BytesMut> {
+        fn wrap(&mut self, handle: Handle, wrapping: &mut BoxedEncapsulation, plain: &[u8], longest: usize) -> Option<BytesMut> {
             let context = self.slab.get(handle)?;
             self.engine.wrap(context, wrapping.downcast_mut()?, plain, longest, &mut self.counters)
         }

@@ -28,7 +28,7 @@ use offload_formats::{Headers, IpHeaders};
 /// #   type Command = Infallible;
 /// #   type Change = Infallible;
 /// #   type State = ();
-/// #   type Held = ();
+/// #   type Objects = ();
 /// #   type Counters = NoCounters;
 /// // A context has no state here.
 /// #   fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> { Some(((), ())) }
@@ -37,8 +37,8 @@ use offload_formats::{Headers, IpHeaders};
 /// }
 ///
 /// impl PacketEngine for Ban {
-///     type Seen = ();
-///     type Wrapping = ();
+///     type Facts = ();
+///     type Encapsulation = ();
 ///
 ///     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<()> {
 ///         frame.get(6..12).map_or(FrameLookup::Nothing, |address| FrameLookup::Key(KeyBytes::of(&[address]), ()))
@@ -76,12 +76,12 @@ use offload_formats::{Headers, IpHeaders};
 /// ```
 pub trait PacketEngine: Engine {
     /// Facts about a received packet, found before its context is known.
-    type Seen: fmt::Debug + Send;
+    type Facts: fmt::Debug + Send;
     /// State that all segments of an encapsulated packet share.
-    type Wrapping: fmt::Debug + Send;
+    type Encapsulation: fmt::Debug + Send;
 
     /// Finds the context that a received frame with these headers selects.
-    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Self::Seen>;
+    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Self::Facts>;
 
     /// Returns the key of a packet from its first fragment. `headers` are the headers of `packet`.
     fn key_of_first(_packet: &[u8], _headers: &IpHeaders) -> Option<KeyBytes> {
@@ -93,7 +93,7 @@ pub trait PacketEngine: Engine {
         &mut self,
         context: Context<'_, Self>,
         frame: &[u8],
-        seen: &Self::Seen,
+        seen: &Self::Facts,
         counters: &mut Self::Counters,
     ) -> OpenedFrame;
 
@@ -114,7 +114,7 @@ pub trait PacketEngine: Engine {
         ask: PacketAsk,
         packet: &mut TxPacket,
         counters: &mut Self::Counters,
-    ) -> Option<Self::Wrapping>;
+    ) -> Option<Self::Encapsulation>;
 
     /// Begins a whole frame that the device has assigned to the context: by a [claim](Self::claim), or because it
     /// belongs to a network of the device's switch. Returns `None` on failure, which the engine counts.
@@ -123,7 +123,7 @@ pub trait PacketEngine: Engine {
         _context: Context<'_, Self>,
         _frame: &[u8],
         _counters: &mut Self::Counters,
-    ) -> Option<Self::Wrapping> {
+    ) -> Option<Self::Encapsulation> {
         None
     }
 
@@ -132,7 +132,7 @@ pub trait PacketEngine: Engine {
     fn wrap(
         &mut self,
         context: Context<'_, Self>,
-        wrapping: &mut Self::Wrapping,
+        wrapping: &mut Self::Encapsulation,
         plain: &[u8],
         longest: usize,
         counters: &mut Self::Counters,

@@ -20,7 +20,7 @@ struct SlabEntry<E: Engine> {
     /// Flow and keys. `None` for sessions of jobs, which have neither, and of which there may be a million.
     subject: Option<Box<Subject>>,
     state: StoredState<E::State>,
-    held: E::Held,
+    held: E::Objects,
     /// Whether the context was used since the last round of the clock hand.
     used: bool,
 }
@@ -109,7 +109,7 @@ face! {
 
 impl<E: Engine> Slab<E> {
     /// Stores a context in its handle's place. `at` is its position in the clock.
-    pub(crate) fn insert(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Held, at: usize) {
+    pub(crate) fn insert(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Objects, at: usize) {
         let place = handle.place() as usize;
         // Grown on demand: an engine may have room for a million contexts that never come.
         if place >= self.places.len() {
@@ -136,7 +136,7 @@ impl<E: Engine> Slab<E> {
         }
     }
 
-    pub(crate) fn held(&mut self, handle: Handle) -> Option<&mut E::Held> {
+    pub(crate) fn held(&mut self, handle: Handle) -> Option<&mut E::Objects> {
         self.entry_mut(handle).map(|entry| &mut entry.held)
     }
 

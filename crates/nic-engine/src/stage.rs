@@ -313,18 +313,18 @@ mod tests {
 
     /// Combines each byte with its offset by exclusive or, so that the order with `Difference` matters.
     #[derive(Debug)]
-    struct LentKey(u8);
+    struct OffsetMask(u8);
 
-    impl NamedStage for LentKey {
+    impl NamedStage for OffsetMask {
         const NAME: &'static str = "place";
         type Spec = u8;
 
-        fn new(key: u8) -> Option<LentKey> {
-            (key != 0).then_some(LentKey(key))
+        fn new(key: u8) -> Option<OffsetMask> {
+            (key != 0).then_some(OffsetMask(key))
         }
     }
 
-    impl Stage for LentKey {
+    impl Stage for OffsetMask {
         fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().zip(run.at..).for_each(|(byte, at)| *byte ^= self.0.wrapping_add(at as u8));
             true
@@ -332,7 +332,7 @@ mod tests {
     }
 
     fn makers() -> StageMakers {
-        StageMakers::default().with::<Difference>().with::<LentKey>()
+        StageMakers::default().with::<Difference>().with::<OffsetMask>()
     }
 
     fn pass(stages: &Stages, direction: Direction, runs: &mut [&mut [u8]]) -> bool {

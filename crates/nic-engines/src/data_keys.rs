@@ -11,7 +11,7 @@ use core::convert::Infallible;
 use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, LentObject, NoCounters};
 use offload_api::{Direction, Job, JobStatus, Outcome};
 use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
-use offload_transforms::{Secret, Tweak};
+use offload_transforms::{SecretBytes, Tweak};
 use resumable_aead::{DataUnits, Volume, XtsKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Engine for DataKeys {
     type Change = WrappingKey;
     /// Behind a pointer, so that it is nowhere else: what is moved leaves a copy behind.
     type State = Box<KeyOnNic>;
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
 
     fn create(&mut self, direction: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
@@ -115,7 +115,7 @@ impl Engine for DataKeys {
         let (tenant, volume, unit) = (image.take_u32()?, image.take_u64()?, image.take_u32()?);
         let tweak = if image.take_u8()? == 1 { Tweak::Sectors512 } else { Tweak::Unit };
         let len = usize::from(image.take_u8()?);
-        let key = Secret::new(image.rest().get(..len)?.to_vec());
+        let key = SecretBytes::new(image.rest().get(..len)?.to_vec());
         Some(KeyOnNic::new(DataKey::again(tenant, volume, unit, tweak, key)))
     }
 
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn wrapping_keys_go_with_their_queue() {
-        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![1; 32]) };
-        let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![1; 32]) };
+        let spec = tenant.wrap(1, &SecretBytes::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let mut keys = DataKeys::default();
         for queue in [0, 1] {
             keys.change_for(queue, tenant.clone());
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_key_comes_back_from_host_memory_as_it_was() {
         for tweak in [Tweak::Unit, Tweak::Sectors512] {
-            let key = KeyOnNic::new(DataKey::again(7, 9, 4096, tweak, Secret::new((0..64).collect())));
+            let key = KeyOnNic::new(DataKey::again(7, 9, 4096, tweak, SecretBytes::new((0..64).collect())));
             let back = ContextImage::build(|image| DataKeys::save(&key, image)).read(DataKeys::load).unwrap();
             let known = |key: &DataKey| (key.tenant, key.volume, key.unit, key.tweak, key.key.bytes().to_vec());
             assert_eq!(known(&back.key), known(&key.key));

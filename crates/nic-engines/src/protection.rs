@@ -6,7 +6,7 @@
 
 use nic_engine::{NamedStage, Stage, StageRun, StageState};
 use offload_api::{Direction, PROTECTION_STAGE};
-use offload_transforms::Way;
+use offload_transforms::TransformDirection;
 use offload_transforms::protection::{InPlaceProtection, TransferProgress};
 
 /// Blocks of a format.
@@ -25,8 +25,8 @@ impl NamedStage for ProtectedBlocks {
 impl Stage for ProtectedBlocks {
     fn pass(&self, run: StageRun, state: &mut StageState, bytes: &mut [u8]) -> bool {
         let way = match run.direction {
-            Direction::Transmit => Way::Apply,
-            Direction::Receive => Way::Undo,
+            Direction::Transmit => TransformDirection::Apply,
+            Direction::Receive => TransformDirection::Undo,
         };
         let Some(remembered) = state.0.first_chunk_mut() else { return false };
         let mut progress = TransferProgress::from_bytes(remembered);

@@ -65,7 +65,7 @@ impl Engine for Transforms {
     type Command = Infallible;
     type Change = Infallible;
     type State = ();
-    type Held = Session;
+    type Objects = Session;
     type Counters = TransformCounters;
 
     fn describe(&self, engine: &mut EngineDescription) {

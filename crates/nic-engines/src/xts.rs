@@ -53,7 +53,7 @@ mod tests {
     use nic_engine::{Context, Engine, LentObject, StageKeys, StageMakers, StageStates, Stages};
     use offload_api::StageSpec;
     use offload_jobs::WrappingKey;
-    use offload_transforms::{Secret, Tweak};
+    use offload_transforms::{SecretBytes, Tweak};
     use resumable_aead::{DataUnits, Volume, XtsKey};
 
     const KEY: Handle = Handle { index: 9, generation: 2 };
@@ -64,8 +64,8 @@ mod tests {
 
     /// A key of tenant 7 and volume 1, as an engine has it.
     fn context() -> <DataKeys as Engine>::State {
-        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![3; 32]) };
-        let spec = tenant.wrap(1, &Secret::new(key_bytes()), 512, Tweak::Unit).unwrap();
+        let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![3; 32]) };
+        let spec = tenant.wrap(1, &SecretBytes::new(key_bytes()), 512, Tweak::Unit).unwrap();
         let mut engine = DataKeys::default();
         engine.change(tenant);
         engine.create(Direction::Transmit, spec).unwrap().0

@@ -52,7 +52,7 @@ impl Engine for PdcpBatches {
     type Command = Infallible;
     type Change = Infallible;
     type State = ();
-    type Held = PdcpContext;
+    type Objects = PdcpContext;
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, context: PdcpContext) -> Option<((), PdcpContext)> {

@@ -9,7 +9,7 @@ use core::ops::Range;
 use nic_engine::{Context, Engine, FrameLookup, Headers, ImageReader, ImageWriter, OpenedFrame, PacketEngine};
 use offload_api::{Direction, PacketAsk, PacketMark, Protocol, TxPacket};
 use offload_esp::ReplayWindow;
-use offload_formats::{Gtpu, GtpuMessage, Transport};
+use offload_formats::{Gtpu, GtpuMessage, TransportHeader};
 use pdcp::device::{PACKETS, PdcpContext, REMEMBERED, tunnel_key};
 use pdcp::{BearerKind, Config, Security};
 
@@ -88,7 +88,7 @@ impl Engine for PdcpPackets {
     type Command = Infallible;
     type Change = Infallible;
     type State = PdcpState;
-    type Held = PdcpHeld;
+    type Objects = PdcpHeld;
     type Counters = PdcpCounters;
 
     fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpHeld)> {
@@ -135,7 +135,7 @@ impl Engine for PdcpPackets {
 /// See [`PdcpPackets`] for an example.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    transport: Transport,
+    transport: TransportHeader,
     pdu: Range<usize>,
     message: GtpuMessage,
 }
@@ -145,7 +145,7 @@ pub struct Seen {
 /// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
 pub struct Protecting {
-    transport: Transport,
+    transport: TransportHeader,
     /// Of the next one.
     count: u64,
     /// Whether checksums are to be filled in, once the PDU is protected.
@@ -153,8 +153,8 @@ pub struct Protecting {
 }
 
 impl PacketEngine for PdcpPackets {
-    type Seen = Seen;
-    type Wrapping = Protecting;
+    type Facts = Seen;
+    type Encapsulation = Protecting;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Seen> {
         let found = || {
@@ -276,7 +276,7 @@ impl Protecting {
         let [(_, tail)] = pdus;
         frame.unsplit(tail);
         if self.checksum {
-            Transport { end: frame.len(), ..self.transport }.fill_checksums(&mut frame);
+            TransportHeader { end: frame.len(), ..self.transport }.fill_checksums(&mut frame);
         }
         self.count += 1;
         Some(frame)

@@ -21,7 +21,7 @@ use nic_sim::{Delays, JobDriver};
 use offload_api::{Handle, Job, JobQueue, JobStatus};
 use offload_base::Instant;
 use offload_jobs::{DATA_KEYS, WrappingKey};
-use offload_transforms::{Secret, Tweak};
+use offload_transforms::{SecretBytes, Tweak};
 
 fn main() {
     println!("      keys    in use  bytes a key   ns a block  context bytes a block");
@@ -44,13 +44,13 @@ fn measure(keys: usize, in_use: usize, blocks: usize, rounds: usize) {
         LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
     let (mut device, mut queues) = lookaside(config, |_| ());
     let queue = &mut queues[0];
-    let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![9; 32]) };
+    let tenant = WrappingKey { tenant: 1, key: SecretBytes::new(vec![9; 32]) };
     let engine = queue.contexts().engine(DATA_KEYS).expect("every accelerator has it").number;
     queue.contexts().change(engine, Box::new(tenant.clone())).expect("there is room");
     let mut sessions: Vec<Handle> = Vec::with_capacity(keys);
     for volume in 0..keys as u64 {
         let key = (0..64).map(|at| (volume.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (at % 8 * 8)) as u8 ^ at as u8);
-        let wrapped = tenant.wrap(volume, &Secret::new(key.collect()), 4096, Tweak::Unit).expect("it is a key");
+        let wrapped = tenant.wrap(volume, &SecretBytes::new(key.collect()), 4096, Tweak::Unit).expect("it is a key");
         sessions.push(wrapped.open(queue).map_err(|(refused, _)| refused).expect("there is room"));
         queue.flush(Instant::ZERO);
         device.process(Instant::ZERO);

@@ -17,11 +17,11 @@ use offload_api::Handle;
 /// use offload_api::{Job, JobQueue, JobStatus};
 /// use offload_base::Instant;
 /// use offload_jobs::OpenTransform;
-/// use offload_transforms::{Secret, Transform, Tweak};
+/// use offload_transforms::{SecretBytes, Transform, Tweak};
 ///
 /// let (mut device, mut queues) = lookaside(LookasideConfig::default(), |_| ());
 /// let queue = &mut queues[0];
-/// let volume = Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit };
+/// let volume = Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit };
 /// let session = queue.open(volume).map_err(|(refused, _)| refused)?;
 /// let mut now = Instant::ZERO;
 /// queue.submit(now, Job::new(session, vec![0; 4096].into(), BytesMut::with_capacity(4096))).expect("there is room");

@@ -171,7 +171,7 @@ mod tests {
 
     counters! {
         /// For the test.
-        struct Pair {
+        struct PairCounters {
             /// One.
             pub one: "one",
             /// Two.
@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn sets_add_counters_and_omit_zeros() {
         let mut set = CounterSet::default();
-        set.add(&Pair { one: 1, two: 0 });
-        set.add(&Pair { one: 4, two: 0 });
+        set.add(&PairCounters { one: 1, two: 0 });
+        set.add(&PairCounters { one: 4, two: 0 });
         assert_eq!(set.moved().collect::<Vec<_>>(), [("one", 5)]);
         assert_eq!(set.iter().count(), 2);
         assert_eq!(set.value("three"), 0);

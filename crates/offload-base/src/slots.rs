@@ -348,18 +348,18 @@ mod tests {
     }
 
     /// A task that is never polled, and is freed with its last waker.
-    struct Task {
+    struct UnpolledTask {
         slot: ConnectionSlot,
     }
 
-    impl std::task::Wake for Task {
+    impl std::task::Wake for UnpolledTask {
         fn wake(self: Arc<Self>) {}
     }
 
     #[test]
     fn task_that_ends_with_its_waker_frees_its_slot() {
         let slots = ConnectionSlots::new(1);
-        let task = Arc::new(Task { slot: slots.acquire(address("192.0.2.1")).unwrap() });
+        let task = Arc::new(UnpolledTask { slot: slots.acquire(address("192.0.2.1")).unwrap() });
         let known = Arc::downgrade(&task);
         let waker = Waker::from(task.clone());
         assert!(task.slot.poll_revoked(&mut Context::from_waker(&waker)).is_pending());
@@ -371,7 +371,7 @@ mod tests {
         // The future of a waiting caller is dropped, or polled by another task.
         for moves in [false, true] {
             let twice = ConnectionSlots::new(1);
-            let task = Arc::new(Task { slot: twice.acquire(address("192.0.2.1")).unwrap() });
+            let task = Arc::new(UnpolledTask { slot: twice.acquire(address("192.0.2.1")).unwrap() });
             task.slot.set_busy();
             let known = Arc::downgrade(&task);
             let waker = Waker::from(task);
@@ -421,13 +421,13 @@ mod tests {
 
     #[test]
     fn revoked_connection_and_waiting_caller_are_woken() {
-        struct Count(core::sync::atomic::AtomicUsize);
-        impl std::task::Wake for Count {
-            fn wake(self: Arc<Count>) {
+        struct SlotWakeCount(core::sync::atomic::AtomicUsize);
+        impl std::task::Wake for SlotWakeCount {
+            fn wake(self: Arc<SlotWakeCount>) {
                 self.0.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
             }
         }
-        let count = Arc::new(Count(0.into()));
+        let count = Arc::new(SlotWakeCount(0.into()));
         let woken = || count.0.swap(0, core::sync::atomic::Ordering::Relaxed);
         let waker = Waker::from(count.clone());
         let cx = &mut Context::from_waker(&waker);

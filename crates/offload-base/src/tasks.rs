@@ -119,9 +119,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    struct CountingWaker(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for CountingWaker {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_waiting_task_is_woken_once() {
-        let [reader, writer] = [(); 2].map(|()| Arc::new(Count::default()));
+        let [reader, writer] = [(); 2].map(|()| Arc::new(CountingWaker::default()));
         let (reading, writing) = (Waker::from(reader.clone()), Waker::from(writer.clone()));
         let waiting = WaitingTasks::default();
         waiting.wait(TaskRole::Writer, &Context::from_waker(&writing));

@@ -51,15 +51,15 @@ mod tests {
     use core::fmt;
 
     #[derive(Debug)]
-    struct Failed(&'static str, Option<Box<Failed>>);
+    struct FailedStep(&'static str, Option<Box<FailedStep>>);
 
-    impl fmt::Display for Failed {
+    impl fmt::Display for FailedStep {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(self.0)
         }
     }
 
-    impl Error for Failed {
+    impl Error for FailedStep {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             self.1.as_deref().map(|cause| cause as _)
         }
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn each_cause_is_printed_once() {
-        let cause = Failed("no route", Some(Box::new(Failed("the wire is cut", None))));
-        let error = Failed("cannot connect: no route", Some(Box::new(cause)));
+        let cause = FailedStep("no route", Some(Box::new(FailedStep("the wire is cut", None))));
+        let error = FailedStep("cannot connect: no route", Some(Box::new(cause)));
         assert_eq!(with_causes(&error), "cannot connect: no route: the wire is cut");
     }
 }

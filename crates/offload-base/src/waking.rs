@@ -203,12 +203,12 @@ mod tests {
 
     /// A task that counts the wakes that happened while the state was unlocked.
     #[derive(Default)]
-    struct Task {
+    struct CountingTask {
         state: WakingMutex<State>,
         unlocked: AtomicUsize,
     }
 
-    impl Wake for Task {
+    impl Wake for CountingTask {
         fn wake(self: Arc<Self>) {
             self.unlocked.fetch_add(self.state.0.try_lock().is_ok().into(), Ordering::Relaxed);
         }
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn tasks_are_woken_after_the_unlock() {
-        let task = Arc::new(Task::default());
+        let task = Arc::new(CountingTask::default());
         for count in [1, 9] {
             let before = task.unlocked.load(Ordering::Relaxed);
             let mut state = task.state.lock();

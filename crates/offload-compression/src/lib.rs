@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use lz4_flex::frame::{FrameDecoder, FrameEncoder, FrameInfo};
 use offload_transforms::pieces::{self, OutputBuffer, PieceReader};
-use offload_transforms::{Checksums, Compressor, Fault, SpecError, Transform, Way};
+use offload_transforms::{Compressor, Fault, RunChecksums, SpecError, Transform, TransformDirection};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ struct AtLevel {
 }
 
 /// The result of a run: bytes consumed from the source, and the checksums.
-type CompressionResult = (usize, Checksums);
+type CompressionResult = (usize, RunChecksums);
 
 impl Compressor for AtLevel {
     fn name(&self) -> &'static str {
@@ -79,12 +79,17 @@ impl Compressor for AtLevel {
         if self.level > 9 { Err(SpecError::Level(self.level)) } else { Ok(()) }
     }
 
-    fn run(&self, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
+    fn run(
+        &self,
+        way: TransformDirection,
+        source: &[Bytes],
+        room: &mut OutputBuffer<'_>,
+    ) -> Result<CompressionResult, Fault> {
         match (self.format, way) {
-            (Compression::Lz4, Way::Apply) => compress_lz4(source, room),
-            (Compression::Lz4, Way::Undo) => decompress_lz4(source, room),
-            (_, Way::Apply) => self.deflate(source, room),
-            (_, Way::Undo) => self.inflate(source, room),
+            (Compression::Lz4, TransformDirection::Apply) => compress_lz4(source, room),
+            (Compression::Lz4, TransformDirection::Undo) => decompress_lz4(source, room),
+            (_, TransformDirection::Apply) => self.deflate(source, room),
+            (_, TransformDirection::Undo) => self.inflate(source, room),
         }
     }
 }
@@ -175,7 +180,7 @@ fn decompress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Compr
     counted.skip_user_data()?;
     // Nothing but skippable frames: a valid stream with an empty result.
     if counted.taken > 0 && counted.taken == pieces::len(source) {
-        return Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target: 0 }));
+        return Ok((counted.taken, RunChecksums { source: counted.crc.finalize() as u32, target: 0 }));
     }
     let mut frame = FrameDecoder::new(&mut counted);
     let mut buffer = [0; BUFFER];
@@ -191,7 +196,7 @@ fn decompress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Compr
         return Err(Fault::Corrupt);
     }
     let target = crc_fast::crc32_iso_hdlc(room.result());
-    Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target }))
+    Ok((counted.taken, RunChecksums { source: counted.crc.finalize() as u32, target }))
 }
 
 /// A reader that counts the bytes it delivers.
@@ -248,8 +253,8 @@ impl ChecksumPair {
         }
     }
 
-    fn finish(&self) -> Checksums {
-        Checksums { source: self.source.finalize() as u32, target: self.target.finalize() as u32 }
+    fn finish(&self) -> RunChecksums {
+        RunChecksums { source: self.source.finalize() as u32, target: self.target.finalize() as u32 }
     }
 }
 

@@ -178,15 +178,15 @@ mod tests {
 
     #[test]
     fn failing_or_printing_value_does_not_block() {
-        struct Value(bool);
-        impl fmt::Display for Value {
+        struct PrintedValue(bool);
+        impl fmt::Display for PrintedValue {
             fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
                 say!("a value is formatted");
                 self.0.then_some(()).ok_or(fmt::Error)
             }
         }
-        say!("{}", Value(true));
-        say!("{}", Value(false));
+        say!("{}", PrintedValue(true));
+        say!("{}", PrintedValue(false));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071), over bytes in pieces, and the checksum fields of IPv4, TCP and UDP.
 
 use crate::flow::Protocol;
-use crate::frame::Transport;
+use crate::frame::TransportHeader;
 use crate::ip::IpVersion;
 use core::net::IpAddr;
 
@@ -96,7 +96,7 @@ pub fn is_ipv4_header_right(packet: &[u8]) -> bool {
     })
 }
 
-impl Transport {
+impl TransportHeader {
     /// Fills in the transport's checksum in a whole frame, and the checksum of its IPv4 header.
     ///
     /// ```

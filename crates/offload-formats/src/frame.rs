@@ -1,6 +1,6 @@
 //! The headers of an Ethernet frame, found once and remembered as offsets.
 //!
-//! Invariant: the offsets of [`Headers`] lie in the parsed frame, in ascending order. The offsets of a [`Transport`]
+//! Invariant: the offsets of [`Headers`] lie in the parsed frame, in ascending order. The offsets of a [`TransportHeader`]
 //! enclose a payload, and its headers agree on the payload's length.
 //!
 //! If a host must refuse an option or extension header, the rest of the packet is not parsed: the IP header is then the
@@ -196,7 +196,7 @@ impl Headers {
 
     /// Returns the innermost TCP or UDP header if the packet is complete, not a fragment, and its lengths agree.
     #[inline]
-    pub fn transport(&self) -> Option<Transport> {
+    pub fn transport(&self) -> Option<TransportHeader> {
         let (version, network) = self.network()?;
         // Searched from the inside, because behind a tunnel the innermost transport is the one with the
         // payload.
@@ -207,7 +207,7 @@ impl Headers {
         }
         let header = self.stack[place];
         let protocol = if header.kind == HeaderKind::Tcp { Protocol::Tcp } else { Protocol::Udp };
-        Some(Transport {
+        Some(TransportHeader {
             version,
             protocol,
             network,
@@ -346,7 +346,7 @@ enum LengthCheck {
 ///
 /// See [`Headers`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transport {
+pub struct TransportHeader {
     /// The version of the IP header in front.
     pub version: IpVersion,
     /// TCP or UDP.
@@ -361,7 +361,7 @@ pub struct Transport {
     pub end: usize,
 }
 
-impl Transport {
+impl TransportHeader {
     /// Returns the number of payload bytes.
     pub const fn payload_len(&self) -> usize {
         self.end - self.payload

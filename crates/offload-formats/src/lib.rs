@@ -35,7 +35,7 @@ pub mod view;
 pub use checksum::{InternetSum, native_sum};
 pub use flow::{FlowKey, Protocol};
 pub use fragments::FragmentMemory;
-pub use frame::{Header, HeaderKind, Headers, Transport};
+pub use frame::{Header, HeaderKind, Headers, TransportHeader};
 pub use gtpu::{Gtpu, GtpuMessage};
 pub use ip::{Fragment, HeaderError, HeaderProblem, IpHeaders, IpVersion, ReportRule};
 pub use segment::SegmentPosition;

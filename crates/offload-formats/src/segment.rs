@@ -1,18 +1,18 @@
 //! Header fields of segments: the fields that differ between the segments of a packet, and the fields that all share.
 //! Devices, IPsec layers and attachments cut and join packets by these rules.
 //!
-//! Invariant: headers made by [`Transport::make_segment`] are equal, in the sense of [`Transport::says_the_same`], for
+//! Invariant: headers made by [`TransportHeader::make_segment`] are equal, in the sense of [`TransportHeader::says_the_same`], for
 //! all segments of a packet. Checksums are not updated here.
 
 use crate::flow::Protocol;
-use crate::frame::Transport;
+use crate::frame::TransportHeader;
 use crate::ip::IpVersion;
 use crate::protocol::{TCP, UDP};
 use crate::{InternetSum, number};
 
 /// The position of a segment in the packet that it is cut from.
 ///
-/// See [`Transport::make_segment`] for an example.
+/// See [`TransportHeader::make_segment`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentPosition {
     /// Number of segments before this one.
@@ -23,7 +23,7 @@ pub struct SegmentPosition {
     pub is_last: bool,
 }
 
-impl Transport {
+impl TransportHeader {
     /// Rewrites the packet headers at the start of `frame` so that they describe one segment with `payload_bytes` bytes
     /// of payload. The segment gets its own length, IPv4 identification and sequence number. FIN and PSH are kept only
     /// in the last segment (RFC 9293 3.8.3), CWR only in the first (RFC 3168 6.1.2).
@@ -148,7 +148,7 @@ impl Transport {
     /// assert!(!udp.is_of_flow(&other, &udp, &frame));
     /// ```
     #[inline]
-    pub fn is_of_flow(&self, frame: &[u8], of_first: &Transport, first: &[u8]) -> bool {
+    pub fn is_of_flow(&self, frame: &[u8], of_first: &TransportHeader, first: &[u8]) -> bool {
         let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
         self.protocol == of_first.protocol
             && self.version == of_first.version

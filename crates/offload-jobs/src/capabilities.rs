@@ -71,7 +71,7 @@ const DRIVERS: [(&str, &[Aead]); 8] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_transforms::Secret;
+    use offload_transforms::SecretBytes;
 
     /// CCM: aesni-mb, bcmfs, openssl, qat. ChaCha20-Poly1305: aesni-mb, the driver of that name, both of Marvell's, and
     /// qat.
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn chain_needs_all_of_its_steps() {
-        let aead = |aead: Aead| Transform::Aead { aead, key: Secret::new(vec![1; aead.key_len()]) };
+        let aead = |aead: Aead| Transform::Aead { aead, key: SecretBytes::new(vec![1; aead.key_len()]) };
         let chain = |last| Transform::Chain(vec![Transform::Copy, aead(last)]);
         let openssl = TransformCapabilities::for_driver("openssl").unwrap();
         assert!(openssl.include(&chain(Aead::Aes128Ccm)) && !openssl.include(&chain(Aead::ChaCha20Poly1305)));

@@ -12,7 +12,7 @@ use aes_kw::cipher::KeyInit;
 use aes_kw::{KwpAes128, KwpAes256};
 use core::fmt;
 use offload_api::{Contexts, Handle, JobQueue, Refused, XtsStage};
-use offload_transforms::{Secret, Session, SpecError, Transform, Tweak};
+use offload_transforms::{SecretBytes, Session, SpecError, Transform, Tweak};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -24,14 +24,14 @@ pub const DATA_KEYS: &str = "data keys";
 ///
 /// ```
 /// use offload_jobs::{DataKey, WrappingKey};
-/// use offload_transforms::{Secret, Tweak};
+/// use offload_transforms::{SecretBytes, Tweak};
 ///
-/// let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![1; 32]) };
-/// let wrapped = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit)?;
+/// let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![1; 32]) };
+/// let wrapped = tenant.wrap(1, &SecretBytes::new((0..64).collect()), 512, Tweak::Unit)?;
 /// let key: DataKey = tenant.unwrap(&wrapped)?;
 /// assert_eq!((key.tenant, key.volume), (7, 1));
 /// // Another tenant's key does not open it.
-/// let other = WrappingKey { tenant: 8, key: Secret::new(vec![2; 32]) };
+/// let other = WrappingKey { tenant: 8, key: SecretBytes::new(vec![2; 32]) };
 /// assert!(other.unwrap(&wrapped).is_err());
 /// # Ok::<(), offload_jobs::ImportError>(())
 /// ```
@@ -79,7 +79,7 @@ pub struct DataKey {
     /// Increment of the tweak.
     pub tweak: Tweak,
     /// Plain key.
-    pub key: Secret,
+    pub key: SecretBytes,
     /// Expanded key. `None` before the first job, because an expanded key takes a kilobyte, and most of a million keys
     /// are idle.
     session: Option<Box<Session>>,
@@ -90,7 +90,7 @@ impl DataKey {
     ///
     /// # Errors
     /// If the key is not an AES-XTS key, or the size of the units is not allowed.
-    pub fn new(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> Result<DataKey, SpecError> {
+    pub fn new(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: SecretBytes) -> Result<DataKey, SpecError> {
         let mut made = DataKey::again(tenant, volume, unit, tweak, key);
         // Expanding checks the key. The expanded form is dropped again until the first job.
         made.session()?;
@@ -102,14 +102,14 @@ impl DataKey {
     ///
     /// ```
     /// use offload_jobs::DataKey;
-    /// use offload_transforms::{Secret, Tweak};
+    /// use offload_transforms::{SecretBytes, Tweak};
     ///
-    /// let made = DataKey::new(7, 1, 512, Tweak::Unit, Secret::new((0..64).collect()))?;
+    /// let made = DataKey::new(7, 1, 512, Tweak::Unit, SecretBytes::new((0..64).collect()))?;
     /// let mut again = DataKey::again(made.tenant, made.volume, made.unit, made.tweak, made.key.clone());
     /// assert!(again.session().is_ok());
     /// # Ok::<(), offload_transforms::SpecError>(())
     /// ```
-    pub const fn again(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> DataKey {
+    pub const fn again(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: SecretBytes) -> DataKey {
         DataKey { tenant, volume, unit, tweak, key, session: None }
     }
 
@@ -141,7 +141,7 @@ pub struct WrappingKey {
     /// Tenant that owns the key.
     pub tenant: u32,
     /// Key of 16 or 32 bytes. Empty to remove the tenant's key.
-    pub key: Secret,
+    pub key: SecretBytes,
 }
 
 /// The reason that a key cannot be wrapped, unwrapped or imported.
@@ -189,7 +189,7 @@ impl WrappingKey {
         &self,
         device: &mut dyn Contexts,
         volume: u64,
-        key: &Secret,
+        key: &SecretBytes,
         unit: u32,
         tweak: Tweak,
     ) -> Result<XtsStage, ImportError> {
@@ -203,7 +203,7 @@ impl WrappingKey {
     ///
     /// # Errors
     /// If the wrapping key is not an AES key.
-    pub fn wrap(&self, volume: u64, key: &Secret, unit: u32, tweak: Tweak) -> Result<DataKeySpec, ImportError> {
+    pub fn wrap(&self, volume: u64, key: &SecretBytes, unit: u32, tweak: Tweak) -> Result<DataKeySpec, ImportError> {
         // The plain key is part of this buffer, so the buffer is wiped.
         let content = Zeroizing::new([&purpose(self.tenant, volume, unit, tweak)[..], key.bytes()].concat());
         // AES-KWP pads to eight bytes, and adds eight for the integrity check (RFC 5649 4.1).
@@ -242,7 +242,7 @@ impl WrappingKey {
         // A failed unwrap and a wrong purpose give the same error, so that an importer learns nothing from the
         // difference.
         let key = content.and_then(|content| content.strip_prefix(&purpose)).ok_or(ImportError::NotAuthentic)?;
-        Ok(DataKey::new(spec.tenant, spec.volume, spec.unit, spec.tweak, Secret::new(key.to_vec()))?)
+        Ok(DataKey::new(spec.tenant, spec.volume, spec.unit, spec.tweak, SecretBytes::new(key.to_vec()))?)
     }
 }
 
@@ -263,8 +263,8 @@ mod tests {
     /// OpenSSL's `id-aes256-wrap-pad` over the 81 bytes that the module's documentation lists.
     #[test]
     fn wrapped_key_matches_openssl() {
-        let tenant = WrappingKey { tenant: 7, key: Secret::new((0..32).collect()) };
-        let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let tenant = WrappingKey { tenant: 7, key: SecretBytes::new((0..32).collect()) };
+        let spec = tenant.wrap(1, &SecretBytes::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let hex: String = spec.wrapped.iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = "909cfacc283e3ee1043f0e39ef0f056c7caabfd4daffec3865bafdda31fbb8e87842146ec379d4f3c7e11ed3dbdef9b1\
                         8a974fb5f33834837853573ecc244f3203906ad3290f2862727b2a1c31fb6b7659710e9f52f9b73cd4500d918a4a037f";
@@ -275,8 +275,8 @@ mod tests {
     /// The plain fields beside a wrapped key are not protected in storage, so they must match the wrapped ones.
     #[test]
     fn wrapped_key_is_bound_to_volume_unit_and_tweak() {
-        let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![3; 32]) };
-        let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let tenant = WrappingKey { tenant: 1, key: SecretBytes::new(vec![3; 32]) };
+        let spec = tenant.wrap(1, &SecretBytes::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let volume = DataKeySpec { volume: 2, ..spec.clone() };
         let unit = DataKeySpec { unit: 4096, ..spec.clone() };
         let tweak = DataKeySpec { tweak: Tweak::Sectors512, ..spec.clone() };
@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn malformed_wrapped_keys_are_refused() {
-        let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![3; 16]) };
-        let spec = tenant.wrap(9, &Secret::new(vec![5; 64]), 512, Tweak::Unit).unwrap();
+        let tenant = WrappingKey { tenant: 1, key: SecretBytes::new(vec![3; 16]) };
+        let spec = tenant.wrap(9, &SecretBytes::new(vec![5; 64]), 512, Tweak::Unit).unwrap();
         for bit in 0..8 * spec.wrapped.len() {
             let mut wrong = spec.clone();
             wrong.wrapped[bit / 8] ^= 1 << (bit % 8);
@@ -304,9 +304,9 @@ mod tests {
         }
         let stranger = WrappingKey { tenant: 2, ..tenant.clone() };
         assert_eq!(stranger.unwrap(&spec).unwrap_err(), ImportError::Tenant { tenant: 2, found: 1 });
-        let none = WrappingKey { tenant: 1, key: Secret::new(vec![]) };
+        let none = WrappingKey { tenant: 1, key: SecretBytes::new(vec![]) };
         assert_eq!(none.unwrap(&spec).unwrap_err(), ImportError::WrappingKey(0));
-        let short = tenant.wrap(9, &Secret::new(vec![5; 24]), 512, Tweak::Unit).unwrap();
+        let short = tenant.wrap(9, &SecretBytes::new(vec![5; 24]), 512, Tweak::Unit).unwrap();
         assert!(matches!(tenant.unwrap(&short), Err(ImportError::Spec(_))));
     }
 }

@@ -25,8 +25,8 @@ pub const TRANSFORM: &str = "transform";
 /// ```
 pub fn perform(session: &Session, job: &mut Job) -> Outcome {
     let way = match job.way {
-        Way::Apply => offload_transforms::Way::Apply,
-        Way::Undo => offload_transforms::Way::Undo,
+        Way::Apply => offload_transforms::TransformDirection::Apply,
+        Way::Undo => offload_transforms::TransformDirection::Undo,
     };
     let with = Parameters { iv: job.iv, aad: &job.aad };
     match session.run(way, with, &job.source, &mut job.target) {

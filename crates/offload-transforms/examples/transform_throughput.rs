@@ -11,8 +11,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use offload_transforms::protection::{Check, Format, Guard, Protection};
-use offload_transforms::{Fault, Parameters, Secret, Session, SpecError, Transform, Tweak, Way};
+use offload_transforms::protection::{Check, Format, Guard, ProtectionSettings};
+use offload_transforms::{Fault, Parameters, SecretBytes, Session, SpecError, Transform, TransformDirection, Tweak};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let names = ["CRC-16", "checksum", "CRC-32C", "CRC-64", "AES-256-XTS"];
@@ -58,14 +58,14 @@ fn row(area: usize, block: u32) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn run(session: &Session, source: &[Bytes], target: &mut BytesMut) -> Result<(), Fault> {
-    session.run(Way::Apply, Parameters::default(), source, target).map(drop)
+    session.run(TransformDirection::Apply, Parameters::default(), source, target).map(drop)
 }
 
 fn added(guard: Guard, interval: u32) -> Result<Session, SpecError> {
     let wire = Some(Format { guard, interval, ..Format::default() });
-    Session::new(&Transform::Protection(Protection { memory: None, wire, check: Check::ALL }))
+    Session::new(&Transform::Protection(ProtectionSettings { memory: None, wire, check: Check::ALL }))
 }
 
 fn encrypted(unit: u32) -> Result<Session, SpecError> {
-    Session::new(&Transform::Xts { key: Secret::new((0..64).collect()), unit, tweak: Tweak::Unit })
+    Session::new(&Transform::Xts { key: SecretBytes::new((0..64).collect()), unit, tweak: Tweak::Unit })
 }

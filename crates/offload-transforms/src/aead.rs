@@ -2,7 +2,7 @@
 //! IV.
 
 use crate::pieces::OutputBuffer;
-use crate::{Fault, Parameters, Secret, SpecError, Way};
+use crate::{Fault, Parameters, SecretBytes, SpecError, TransformDirection};
 use bytes::Bytes;
 use resumable_aead::{Algorithm, Key, TAG_LEN};
 
@@ -61,7 +61,7 @@ impl Aead {
 pub(crate) struct AeadKey(Key);
 
 impl AeadKey {
-    pub(crate) fn new(aead: Aead, key: &Secret) -> Result<AeadKey, SpecError> {
+    pub(crate) fn new(aead: Aead, key: &SecretBytes) -> Result<AeadKey, SpecError> {
         let algorithm = match aead {
             Aead::Aes128Gcm => Algorithm::Aes128Gcm,
             Aead::Aes256Gcm => Algorithm::Aes256Gcm,
@@ -76,7 +76,7 @@ impl AeadKey {
 
     pub(crate) fn run(
         &self,
-        way: Way,
+        way: TransformDirection,
         with: Parameters<'_>,
         source: &[Bytes],
         room: &mut OutputBuffer<'_>,
@@ -86,13 +86,13 @@ impl AeadKey {
         let found = room.written();
         let wrong_length = |takes| Fault::SourceLength { name: "the AEAD", found, takes };
         match way {
-            Way::Apply => {
+            TransformDirection::Apply => {
                 // Checked before sealing, because a failure afterwards would leave ciphertext without a tag.
                 room.needs(TAG_LEN)?;
                 let sealed = self.0.seal_in_place(nonce, with.aad, room.result());
                 room.append(&sealed.map_err(|_| wrong_length("less under one nonce"))?)
             }
-            Way::Undo => {
+            TransformDirection::Undo => {
                 let parts = room.result().split_last_chunk_mut::<TAG_LEN>();
                 let (data, tag) = parts.ok_or(wrong_length("ciphertext and a tag of 16 bytes"))?;
                 self.0.open_in_place(nonce, with.aad, data, tag).map_err(|_| Fault::NotAuthentic)?;

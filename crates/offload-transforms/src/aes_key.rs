@@ -1,6 +1,6 @@
 //! AES with a key of 16 or 32 bytes.
 
-use crate::{Secret, SpecError};
+use crate::{SecretBytes, SpecError};
 use aes::cipher::KeyInit;
 use aes::{Aes128, Aes256};
 
@@ -11,7 +11,7 @@ pub(crate) enum ExpandedAesKey {
 }
 
 impl ExpandedAesKey {
-    pub(crate) fn new(name: &'static str, key: &Secret) -> Result<ExpandedAesKey, SpecError> {
+    pub(crate) fn new(name: &'static str, key: &SecretBytes) -> Result<ExpandedAesKey, SpecError> {
         let key = key.bytes();
         let wrong = |_| SpecError::KeyLength { name, found: key.len(), takes: "16 or 32" };
         Ok(match key.len() {

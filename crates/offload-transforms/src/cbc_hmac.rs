@@ -4,7 +4,7 @@ use crate::aes_key::{ExpandedAesKey, with_aes};
 use crate::constant_time::{self, AAD, HEADER};
 use crate::hash::{HmacKey, MacTag};
 use crate::pieces::OutputBuffer;
-use crate::{Fault, HmacHash, Parameters, Secret, SpecError, Way};
+use crate::{Fault, HmacHash, Parameters, SecretBytes, SpecError, TransformDirection};
 use aes::cipher::{BlockModeDecrypt, BlockModeEncrypt, InnerIvInit};
 use bytes::Bytes;
 use subtle::ConstantTimeEq;
@@ -15,17 +15,17 @@ use subtle::ConstantTimeEq;
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::{HmacHash, MacOrder, Parameters, Secret, Session, Transform, Way};
+/// use offload_transforms::{HmacHash, MacOrder, Parameters, SecretBytes, Session, Transform, TransformDirection};
 ///
 /// let session = Session::new(&Transform::CbcHmac {
 ///     order: MacOrder::MacThenEncrypt, // TLS 1.2
 ///     hash: HmacHash::Sha1,
-///     cipher_key: Secret::new(vec![1; 16]),
-///     mac_key: Secret::new(vec![2; 20]),
+///     cipher_key: SecretBytes::new(vec![1; 16]),
+///     mac_key: SecretBytes::new(vec![2; 20]),
 /// })?;
 /// let record_0 = Parameters { iv: [9; 16], aad: &[0, 0, 0, 0, 0, 0, 0, 0, 23, 3, 3] };
 /// let mut sealed = BytesMut::with_capacity(48);
-/// session.run(Way::Apply, record_0, &[Bytes::from_static(b"twelve bytes")], &mut sealed)?;
+/// session.run(TransformDirection::Apply, record_0, &[Bytes::from_static(b"twelve bytes")], &mut sealed)?;
 /// assert_eq!(sealed.len(), 48, "12, a MAC of 20, padding");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -49,31 +49,36 @@ pub(crate) struct CbcHmac {
 }
 
 impl CbcHmac {
-    pub(crate) fn new(order: MacOrder, hash: HmacHash, cipher: &Secret, mac: &Secret) -> Result<CbcHmac, SpecError> {
+    pub(crate) fn new(
+        order: MacOrder,
+        hash: HmacHash,
+        cipher: &SecretBytes,
+        mac: &SecretBytes,
+    ) -> Result<CbcHmac, SpecError> {
         Ok(CbcHmac { order, cipher: ExpandedAesKey::new("AES-CBC", cipher)?, mac: HmacKey::new(hash, mac)? })
     }
 
     pub(crate) fn run(
         &self,
-        way: Way,
+        way: TransformDirection,
         with: Parameters<'_>,
         source: &[Bytes],
         room: &mut OutputBuffer<'_>,
     ) -> Result<(), Fault> {
         room.append_all(source)?;
         match (way, self.order) {
-            (Way::Apply, MacOrder::EncryptThenMac) => {
+            (TransformDirection::Apply, MacOrder::EncryptThenMac) => {
                 self.pad_and_encrypt(&with.iv, room)?;
                 let tag = self.mac_of_ciphertext(with, room.result());
                 room.append(&tag[..self.mac.hash.len()])
             }
-            (Way::Apply, MacOrder::MacThenEncrypt) => {
+            (TransformDirection::Apply, MacOrder::MacThenEncrypt) => {
                 let header = self.header(with, room.written())?;
                 let tag = self.mac.mac(&[&header, room.result()]);
                 room.append(&tag[..self.mac.hash.len()])?;
                 self.pad_and_encrypt(&with.iv, room)
             }
-            (Way::Undo, MacOrder::EncryptThenMac) => {
+            (TransformDirection::Undo, MacOrder::EncryptThenMac) => {
                 let mac_len = self.mac.hash.len();
                 // Only whole blocks can be decrypted, and padding needs at least one.
                 let data = room.written().checked_sub(mac_len).filter(|data| *data >= BLOCK && data % BLOCK == 0);
@@ -96,7 +101,7 @@ impl CbcHmac {
                 room.shorten(padding);
                 Ok(())
             }
-            (Way::Undo, MacOrder::MacThenEncrypt) => {
+            (TransformDirection::Undo, MacOrder::MacThenEncrypt) => {
                 let found = room.written();
                 // The length of the ciphertext is public, so refusing it early reveals nothing.
                 if !found.is_multiple_of(BLOCK) || found <= self.mac.hash.len() || found > LONGEST_RECORD {

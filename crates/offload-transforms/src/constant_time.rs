@@ -104,7 +104,7 @@ fn slice_at(data: &[u8], at: u32, len: usize, most: usize) -> MacTag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HmacHash, Secret};
+    use crate::{HmacHash, SecretBytes};
 
     const RECORD: [u8; AAD] = *b"number and.";
 
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn each_byte_of_the_padding_is_verified() {
         for hash in [HmacHash::Sha1, HmacHash::Sha256] {
-            let key = HmacKey::new(hash, &Secret::new(vec![7; 20])).unwrap();
+            let key = HmacKey::new(hash, &SecretBytes::new(vec![7; 20])).unwrap();
             for (plain, padding) in [(100, 256), (0, 256), (1000, 16), (1000, 2), (5, 1)] {
                 let plain: Vec<u8> = (0..plain).map(|at| at as u8).collect();
                 let data = decrypted(&key, &plain, padding);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn mac_and_plaintext_are_checked() {
-        let key = HmacKey::new(HmacHash::Sha256, &Secret::new(vec![7; 32])).unwrap();
+        let key = HmacKey::new(HmacHash::Sha256, &SecretBytes::new(vec![7; 32])).unwrap();
         let data = decrypted(&key, b"plaintext", 23);
         for at in 0..data.len() - 23 {
             let mut wrong = data.clone();

@@ -1,12 +1,12 @@
 //! Copies, and padding to whole units.
 
 use crate::pieces::{self, OutputBuffer, PieceReader};
-use crate::{Checksums, Fault, SpecError, Way};
+use crate::{Fault, RunChecksums, SpecError, TransformDirection};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// Copies the source, and computes its CRC.
-pub(crate) fn copy(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Checksums, Fault> {
+pub(crate) fn copy(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<RunChecksums, Fault> {
     room.needs(pieces::len(source))?;
     let (mut reader, mut crc) = (PieceReader::new(source), Digest::new(CrcAlgorithm::Crc32IsoHdlc));
     // Small parts, so that the CRC reads the bytes from the first-level cache.
@@ -15,21 +15,26 @@ pub(crate) fn copy(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Chec
         crc.update(part);
     }
     let crc = crc.finalize() as u32;
-    Ok(Checksums { source: crc, target: crc })
+    Ok(RunChecksums { source: crc, target: crc })
 }
 
 /// Pads to whole units with a byte 0x80 and zeros (ISO/IEC 7816-4), or removes the padding.
-pub(crate) fn pad(unit: u32, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(), Fault> {
+pub(crate) fn pad(
+    unit: u32,
+    way: TransformDirection,
+    source: &[Bytes],
+    room: &mut OutputBuffer<'_>,
+) -> Result<(), Fault> {
     room.append_all(source)?;
     let (written, unit) = (room.written(), unit as usize);
     match way {
-        Way::Apply => {
+        TransformDirection::Apply => {
             let padding = unit - written % unit;
             room.needs(padding)?;
             room.append(&[0x80])?;
             (1..padding).try_for_each(|_| room.append(&[0]))
         }
-        Way::Undo => {
+        TransformDirection::Undo => {
             let zeros = room.result().iter().rev().take_while(|byte| **byte == 0).count();
             let end = written.checked_sub(zeros + 1).filter(|end| room.result()[*end] == 0x80);
             room.shorten(written - end.ok_or(Fault::Corrupt)?);

@@ -6,9 +6,9 @@ use thiserror::Error;
 /// The reason that a transform has no session: an error of the caller.
 ///
 /// ```
-/// use offload_transforms::{Secret, Session, SpecError, Transform};
+/// use offload_transforms::{SecretBytes, Session, SpecError, Transform};
 ///
-/// let refused = Session::new(&Transform::Ctr { key: Secret::new(vec![0; 24]) });
+/// let refused = Session::new(&Transform::Ctr { key: SecretBytes::new(vec![0; 24]) });
 /// assert_eq!(refused.unwrap_err(), SpecError::KeyLength { name: "AES-CTR", found: 24, takes: "16 or 32" });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -64,11 +64,11 @@ pub enum SpecError {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::{Fault, Parameters, Session, Transform, Way};
+/// use offload_transforms::{Fault, Parameters, Session, Transform, TransformDirection};
 ///
 /// let copy = Session::new(&Transform::Copy)?;
 /// let mut short = BytesMut::with_capacity(10);
-/// let fault = copy.run(Way::Apply, Parameters::default(), &[Bytes::from_static(b"twelve bytes")], &mut short);
+/// let fault = copy.run(TransformDirection::Apply, Parameters::default(), &[Bytes::from_static(b"twelve bytes")], &mut short);
 /// assert!(matches!(fault, Err(Fault::OutOfSpace { .. })));
 /// # Ok::<(), offload_transforms::SpecError>(())
 /// ```

@@ -1,6 +1,6 @@
 //! SHA-1 and SHA-256: HMAC, and access to single blocks for a MAC in constant time.
 
-use crate::{Secret, SpecError};
+use crate::{SecretBytes, SpecError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 use sha2::Sha256;
@@ -57,7 +57,7 @@ enum HmacState {
 }
 
 impl HmacKey {
-    pub(crate) fn new(hash: HmacHash, key: &Secret) -> Result<HmacKey, SpecError> {
+    pub(crate) fn new(hash: HmacHash, key: &SecretBytes) -> Result<HmacKey, SpecError> {
         let bytes = key.bytes();
         // A longer key would have to be hashed first (RFC 2104 2), which no protocol here needs.
         if bytes.is_empty() || bytes.len() > BLOCK {
@@ -164,7 +164,7 @@ mod tests {
     /// Test case 2 of RFC 2202 3 and of RFC 4231 4.3.
     #[test]
     fn hmac_matches_the_rfc_vectors() {
-        let of = |hash| HmacKey::new(hash, &Secret::new(b"Jefe".to_vec())).unwrap();
+        let of = |hash| HmacKey::new(hash, &SecretBytes::new(b"Jefe".to_vec())).unwrap();
         let parts: [&[u8]; 2] = [b"what do ya want ", b"for nothing?"];
         let sha1 = of(HmacHash::Sha1).mac(&parts);
         let sha256 = of(HmacHash::Sha256).mac(&parts);

@@ -1,7 +1,7 @@
 //! Memory-to-memory transforms of an accelerator, as pure functions without a device, a queue or a clock.
 //!
 //! A [`Transform`] is a specification with its keys. A [`Session`] is a transform with expanded keys, and runs in both
-//! directions: [`Way::Apply`] seals, encrypts, compresses or adds protection information, and [`Way::Undo`] reverses
+//! directions: [`TransformDirection::Apply`] seals, encrypts, compresses or adds protection information, and [`TransformDirection::Undo`] reverses
 //! this. The source is a list of pieces. The result is appended to a target, which never grows: a longer result fails
 //! with [`Fault::OutOfSpace`], so a few bytes of compressed data cannot exhaust the memory.
 //!
@@ -17,25 +17,25 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, Protection};
-//! use offload_transforms::{Compression, Parameters, Secret, Session, Transform, Tweak, Way};
+//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, ProtectionSettings};
+//! use offload_transforms::{Compression, Parameters, SecretBytes, Session, Transform, Tweak, TransformDirection};
 //!
 //! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
 //! let session = Session::new(&Transform::Chain(vec![
 //!     Compression::Deflate.at_level(1),
 //!     Transform::Pad { unit: 512 },
-//!     Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-//!     Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
+//!     Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
+//!     Transform::Protection(ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL }),
 //! ]))?;
 //! let at_lba_1000 = Parameters { iv: 1000u128.to_le_bytes(), aad: &[] };
 //! let text = Bytes::from(vec![b'a'; 4096]);
 //!
 //! let mut stored = BytesMut::with_capacity(8192);
-//! session.run(Way::Apply, at_lba_1000, &[text.clone()], &mut stored)?;
+//! session.run(TransformDirection::Apply, at_lba_1000, &[text.clone()], &mut stored)?;
 //! assert_eq!(stored.len(), 520, "one block, with its protection information");
 //!
 //! let mut read = BytesMut::with_capacity(4096);
-//! session.run(Way::Undo, at_lba_1000, &[stored.freeze()], &mut read)?;
+//! session.run(TransformDirection::Undo, at_lba_1000, &[stored.freeze()], &mut read)?;
 //! assert_eq!(read, text);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -60,8 +60,8 @@ pub use aead::Aead;
 pub use cbc_hmac::MacOrder;
 pub use fault::{Fault, SpecError};
 pub use hash::HmacHash;
-pub use secret::Secret;
-pub use session::{Checksums, Compressor, Parameters, RunReport, Session, Transform, Way};
+pub use secret::SecretBytes;
+pub use session::{Compressor, Parameters, RunChecksums, RunReport, Session, Transform, TransformDirection};
 pub use xts::Tweak;
 
 /// Compiles and runs the README's example.

@@ -6,19 +6,19 @@ use zeroize::Zeroizing;
 /// A key. Wiped on drop, and never printed.
 ///
 /// ```
-/// use offload_transforms::Secret;
+/// use offload_transforms::SecretBytes;
 ///
-/// let key = Secret::new(vec![7; 32]);
+/// let key = SecretBytes::new(vec![7; 32]);
 /// assert_eq!(format!("{key:?}"), "Secret(32 bytes)");
 /// assert_eq!(key.bytes(), [7; 32]);
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Zeroizing<Vec<u8>>);
+pub struct SecretBytes(Zeroizing<Vec<u8>>);
 
-impl Secret {
+impl SecretBytes {
     /// Wraps the bytes without copying them.
-    pub fn new(bytes: Vec<u8>) -> Secret {
-        Secret(Zeroizing::new(bytes))
+    pub fn new(bytes: Vec<u8>) -> SecretBytes {
+        SecretBytes(Zeroizing::new(bytes))
     }
 
     /// Returns the bytes.
@@ -27,7 +27,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The length is public, and tells a wrong key from a right one in a log.
         write!(f, "Secret({} bytes)", self.0.len())

@@ -5,10 +5,10 @@ use crate::aes_key::ExpandedAesKey;
 use crate::cbc_hmac::{CbcHmac, MacOrder};
 use crate::copy;
 use crate::pieces::{self, OutputBuffer};
-use crate::protection::Protection;
+use crate::protection::ProtectionSettings;
 use crate::stream;
 use crate::xts::{Tweak, XtsUnits};
-use crate::{Fault, HmacHash, Secret, SpecError};
+use crate::{Fault, HmacHash, SecretBytes, SpecError};
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// The specification of a transform.
 ///
 /// ```
-/// use offload_transforms::{Aead, Secret, Session, Transform};
+/// use offload_transforms::{Aead, SecretBytes, Session, Transform};
 ///
-/// let transform = Transform::Aead { aead: Aead::Aes128Gcm, key: Secret::new(vec![7; 16]) };
+/// let transform = Transform::Aead { aead: Aead::Aes128Gcm, key: SecretBytes::new(vec![7; 16]) };
 /// assert_eq!(transform.name(), "AES-128-GCM");
 /// assert!(Session::new(&transform).is_ok());
 /// ```
@@ -30,7 +30,7 @@ pub enum Transform {
         /// Algorithm.
         aead: Aead,
         /// Key of the algorithm.
-        key: Secret,
+        key: SecretBytes,
     },
     /// AES-CBC with HMAC.
     CbcHmac {
@@ -39,31 +39,31 @@ pub enum Transform {
         /// The HMAC's hash.
         hash: HmacHash,
         /// AES key of 16 or 32 bytes.
-        cipher_key: Secret,
+        cipher_key: SecretBytes,
         /// HMAC key of 1 to 64 bytes.
-        mac_key: Secret,
+        mac_key: SecretBytes,
     },
     /// AES in counter mode, equal in both directions. The IV is the first counter block.
     Ctr {
         /// Key of 16 or 32 bytes.
-        key: Secret,
+        key: SecretBytes,
     },
     /// AES-CMAC (NIST SP 800-38B, RFC 4493): appends the MAC, or verifies and removes it.
     Cmac {
         /// Key of 16 or 32 bytes.
-        key: Secret,
+        key: SecretBytes,
     },
     /// AES-XTS. The IV is the tweak of the first unit as a little-endian number, such as an LBA.
     Xts {
         /// Keys for data and tweaks, together 32 or 64 bytes.
-        key: Secret,
+        key: SecretBytes,
         /// Size of a unit in bytes.
         unit: u32,
         /// Increment of the tweak.
         tweak: Tweak,
     },
     /// Protection information. The IV begins with the LBA of the first block.
-    Protection(Protection),
+    Protection(ProtectionSettings),
     /// Compresses or decompresses: made by `offload_compression::Compression::at_level`.
     Compression(Arc<dyn Compressor>),
     /// Copies, and computes a CRC-32.
@@ -101,7 +101,7 @@ impl Transform {
 /// ```
 /// use bytes::{Bytes, BytesMut};
 /// use offload_transforms::pieces::{OutputBuffer, PieceReader};
-/// use offload_transforms::{Checksums, Compressor, Fault, Parameters, Session, SpecError, Transform, Way};
+/// use offload_transforms::{RunChecksums, Compressor, Fault, Parameters, Session, SpecError, Transform, TransformDirection};
 /// use std::sync::Arc;
 ///
 /// /// Runs of one byte, as their length and the byte.
@@ -115,19 +115,19 @@ impl Transform {
 ///     fn check(&self) -> Result<(), SpecError> {
 ///         Ok(())
 ///     }
-///     fn run(&self, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(usize, Checksums), Fault> {
+///     fn run(&self, way: TransformDirection, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(usize, RunChecksums), Fault> {
 ///         let (mut reader, mut pair) = (PieceReader::new(source), [0; 2]);
-///         assert_eq!(way, Way::Undo, "this example expands only");
+///         assert_eq!(way, TransformDirection::Undo, "this example expands only");
 ///         while reader.fill(&mut pair) {
 ///             room.append(&vec![pair[1]; pair[0].into()])?;
 ///         }
-///         Ok((offload_transforms::pieces::len(source), Checksums::default()))
+///         Ok((offload_transforms::pieces::len(source), RunChecksums::default()))
 ///     }
 /// }
 ///
 /// let session = Session::new(&Transform::Compression(Arc::new(Runs)))?;
 /// let mut target = BytesMut::with_capacity(8);
-/// session.run(Way::Undo, Parameters::default(), &[Bytes::from_static(&[3, b'a', 2, b'b'])], &mut target)?;
+/// session.run(TransformDirection::Undo, Parameters::default(), &[Bytes::from_static(&[3, b'a', 2, b'b'])], &mut target)?;
 /// assert_eq!(target, "aaabb");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -146,18 +146,23 @@ pub trait Compressor: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Fault::OutOfSpace`]; [`Fault::Corrupt`], if the source is not of the format.
-    fn run(&self, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(usize, Checksums), Fault>;
+    fn run(
+        &self,
+        way: TransformDirection,
+        source: &[Bytes],
+        room: &mut OutputBuffer<'_>,
+    ) -> Result<(usize, RunChecksums), Fault>;
 }
 
 /// The direction of a run.
 ///
 /// ```
-/// use offload_transforms::Way;
+/// use offload_transforms::TransformDirection;
 ///
-/// assert_ne!(Way::Apply, Way::Undo);
+/// assert_ne!(TransformDirection::Apply, TransformDirection::Undo);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum TransformDirection {
     /// Seal, encrypt, compress or add: from memory to the wire.
     #[default]
     Apply,
@@ -189,24 +194,24 @@ pub struct RunReport {
     /// Bytes appended to the target.
     pub produced: usize,
     /// Checksums of a copy or (de)compression; in a chain, of the last such step.
-    pub checksums: Option<Checksums>,
+    pub checksums: Option<RunChecksums>,
 }
 
 /// CRC-32s (as in Ethernet and gzip) of the bytes read and written.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::{Checksums, Parameters, RunReport, Session, Transform, Way};
+/// use offload_transforms::{RunChecksums, Parameters, RunReport, Session, Transform, TransformDirection};
 ///
 /// let source = [Bytes::from("12345"), Bytes::from("6789")];
 /// let mut target = BytesMut::with_capacity(9);
-/// let report: RunReport = Session::new(&Transform::Copy)?.run(Way::Apply, Parameters::default(), &source, &mut target)?;
-/// let checksums = Checksums { source: 0xcbf4_3926, target: 0xcbf4_3926 };
+/// let report: RunReport = Session::new(&Transform::Copy)?.run(TransformDirection::Apply, Parameters::default(), &source, &mut target)?;
+/// let checksums = RunChecksums { source: 0xcbf4_3926, target: 0xcbf4_3926 };
 /// assert_eq!(report, RunReport { consumed: 9, produced: 9, checksums: Some(checksums) });
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checksums {
+pub struct RunChecksums {
     /// CRC of the consumed bytes.
     pub source: u32,
     /// CRC of the produced bytes.
@@ -217,16 +222,15 @@ pub struct Checksums {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_compression::Compression;
-/// use offload_transforms::{Fault, Parameters, Session, Way};
+/// use offload_transforms::{Compression, Fault, Parameters, Session, Transform, TransformDirection};
 ///
 /// let gzip = Session::new(&Compression::Gzip.at_level(6))?;
 /// let mut small = BytesMut::with_capacity(2000);
 /// let megabyte = Bytes::from(vec![0; 1 << 20]);
-/// let report = gzip.run(Way::Apply, Parameters::default(), &[megabyte], &mut small)?;
+/// let report = gzip.run(TransformDirection::Apply, Parameters::default(), &[megabyte], &mut small)?;
 /// assert_eq!(report.produced, small.len());
 /// // The result is a megabyte, but memory is used up to the target's capacity only.
-/// let fault = gzip.run(Way::Undo, Parameters::default(), &[small.freeze()], &mut BytesMut::with_capacity(4096));
+/// let fault = gzip.run(TransformDirection::Undo, Parameters::default(), &[small.freeze()], &mut BytesMut::with_capacity(4096));
 /// assert_eq!(fault, Err(Fault::OutOfSpace { room: 4096 }));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -241,7 +245,7 @@ enum TransformStep {
     Ctr(ExpandedAesKey),
     Cmac(ExpandedAesKey),
     Xts(XtsUnits),
-    Protection(Protection),
+    Protection(ProtectionSettings),
     Compression(Arc<dyn Compressor>),
     Copy,
     Pad(u32),
@@ -273,7 +277,7 @@ impl Session {
     /// See [`Fault`]. The target is then unchanged, and contains no unauthenticated data.
     pub fn run(
         &self,
-        way: Way,
+        way: TransformDirection,
         with: Parameters<'_>,
         source: &[Bytes],
         target: &mut BytesMut,
@@ -285,7 +289,7 @@ impl Session {
         let mut between: Option<Bytes> = None;
         for turn in 0..=last {
             // A chain is undone from its last step to its first.
-            let step = &self.steps[if way == Way::Apply { turn } else { last - turn }];
+            let step = &self.steps[if way == TransformDirection::Apply { turn } else { last - turn }];
             let source = between.as_ref().map_or(source, core::slice::from_ref);
             let mut buffer = BytesMut::new();
             let used = if turn == last {
@@ -346,11 +350,11 @@ impl TransformStep {
 
     fn run(
         &self,
-        way: Way,
+        way: TransformDirection,
         with: Parameters<'_>,
         source: &[Bytes],
         room: &mut OutputBuffer<'_>,
-    ) -> Result<Option<(usize, Checksums)>, Fault> {
+    ) -> Result<Option<(usize, RunChecksums)>, Fault> {
         match self {
             TransformStep::Aead(key) => key.run(way, with, source, room)?,
             TransformStep::CbcHmac(key) => key.run(way, with, source, room)?,
@@ -359,7 +363,7 @@ impl TransformStep {
             TransformStep::Xts(key) => key.run(way, with, source, room)?,
             TransformStep::Protection(protection) => {
                 let (memory, wire) = (protection.memory.as_ref(), protection.wire.as_ref());
-                let (from, to) = if way == Way::Apply { (memory, wire) } else { (wire, memory) };
+                let (from, to) = if way == TransformDirection::Apply { (memory, wire) } else { (wire, memory) };
                 protection.run(from, to, with, source, room)?;
             }
             TransformStep::Compression(compressor) => return compressor.run(way, source, room).map(Some),
@@ -370,10 +374,10 @@ impl TransformStep {
     }
 
     /// Returns the maximum size of the result in bytes, or `None` for decompression, where the size is unknown.
-    fn most(&self, way: Way, source: usize) -> Option<usize> {
+    fn most(&self, way: TransformDirection, source: usize) -> Option<usize> {
         match (self, way) {
-            (TransformStep::Compression(_), Way::Undo) => None,
-            (TransformStep::Compression(_), Way::Apply) => Some(source + source / 128 + SLACK),
+            (TransformStep::Compression(_), TransformDirection::Undo) => None,
+            (TransformStep::Compression(_), TransformDirection::Apply) => Some(source + source / 128 + SLACK),
             (TransformStep::Protection(protection), _) => {
                 let interval = protection.memory.or(protection.wire).map_or(1, |format| format.interval as usize);
                 Some(source + (source / interval + 1) * 16)

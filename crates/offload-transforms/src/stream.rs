@@ -2,7 +2,7 @@
 
 use crate::aes_key::{ExpandedAesKey, with_aes};
 use crate::pieces::OutputBuffer;
-use crate::{Fault, Way};
+use crate::{Fault, TransformDirection};
 use aes::cipher::{InnerIvInit, StreamCipher};
 use bytes::Bytes;
 use cmac::digest::common::InnerInit;
@@ -27,14 +27,19 @@ pub(crate) fn counter_mode(
 }
 
 /// Appends the MAC to the message, or verifies and removes it.
-pub(crate) fn cmac(key: &ExpandedAesKey, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(), Fault> {
+pub(crate) fn cmac(
+    key: &ExpandedAesKey,
+    way: TransformDirection,
+    source: &[Bytes],
+    room: &mut OutputBuffer<'_>,
+) -> Result<(), Fault> {
     room.append_all(source)?;
     match way {
-        Way::Apply => {
+        TransformDirection::Apply => {
             let tag = tag(key, room.result());
             room.append(&tag)
         }
-        Way::Undo => {
+        TransformDirection::Undo => {
             let found = room.written();
             let too_short = Fault::SourceLength { name: "AES-CMAC", found, takes: "a message and 16 bytes of MAC" };
             let (message, found) = room.result().split_last_chunk::<16>().ok_or(too_short)?;

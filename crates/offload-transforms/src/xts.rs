@@ -1,7 +1,7 @@
 //! AES-XTS (IEEE 1619, NIST SP 800-38E) for stored data, in units with a tweak each.
 
 use crate::pieces::OutputBuffer;
-use crate::{Fault, Parameters, Secret, SpecError, Way};
+use crate::{Fault, Parameters, SecretBytes, SpecError, TransformDirection};
 use bytes::Bytes;
 use resumable_aead::{DataUnits, NotWholeUnits, XtsKey, XtsKeyError};
 
@@ -44,7 +44,7 @@ pub(crate) struct XtsUnits {
 }
 
 impl XtsUnits {
-    pub(crate) fn new(key: &Secret, unit: u32, tweak: Tweak) -> Result<XtsUnits, SpecError> {
+    pub(crate) fn new(key: &SecretBytes, unit: u32, tweak: Tweak) -> Result<XtsUnits, SpecError> {
         let found = key.bytes().len();
         if !(16..=MAX_UNIT_BYTES).contains(&unit) {
             return Err(SpecError::Unit { name: "AES-XTS", found: unit, takes: "16 to 1,048,576" });
@@ -65,7 +65,7 @@ impl XtsUnits {
 
     pub(crate) fn run(
         &self,
-        way: Way,
+        way: TransformDirection,
         with: Parameters<'_>,
         source: &[Bytes],
         room: &mut OutputBuffer<'_>,
@@ -80,8 +80,8 @@ impl XtsUnits {
         // The fast path fails, before it changes anything, if the numbers exceed 64 bits on the way.
         if let (Some(units), Ok(first)) = (self.whole, u64::try_from(first)) {
             let done = match way {
-                Way::Apply => self.key.encrypt(units, first, room.result()),
-                Way::Undo => self.key.decrypt(units, first, room.result()),
+                TransformDirection::Apply => self.key.encrypt(units, first, room.result()),
+                TransformDirection::Undo => self.key.decrypt(units, first, room.result()),
             };
             if done.is_ok() {
                 return Ok(());
@@ -91,8 +91,8 @@ impl XtsUnits {
         let mut number = first;
         for unit in room.result().chunks_exact_mut(unit) {
             let done = match way {
-                Way::Apply => self.encrypt(number, unit),
-                Way::Undo => self.decrypt(number, unit),
+                TransformDirection::Apply => self.encrypt(number, unit),
+                TransformDirection::Undo => self.decrypt(number, unit),
             };
             done.map_err(|_| length("units of at most 2^20 blocks"))?;
             number = number.wrapping_add(self.step.into());

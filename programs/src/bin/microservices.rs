@@ -5,7 +5,9 @@
 
 use clap::Parser;
 use core::time::Duration;
-use crypto_services::{Arrival, Cipher, Graph, Keys, Load, Outcome, Secret, Study, Suite, Way, picture, text};
+use crypto_services::{
+    Arrival, Cipher, Graph, Keys, Load, Outcome, SecretBytes, Study, Suite, TransformDirection, picture, text,
+};
 use offload_bench::services::ServiceController;
 use offload_cli::{options, program};
 use serde_json::json;
@@ -91,7 +93,7 @@ fn run(options: &Options) -> ExitCode {
         Err(message) => return program::fail(NAME, &message, 2),
     };
     let graph = match &options.chain {
-        Chain::Suite(suite) => suite.graph(Way::Apply),
+        Chain::Suite(suite) => suite.graph(TransformDirection::Apply),
         Chain::Graph(graph) => graph.clone(),
     };
     let mut study = Study::new(graph);
@@ -150,7 +152,7 @@ fn told(options: &Options, study: &Study, outcome: &Outcome, load: &[Arrival]) -
 
 /// Packets of the load are sealed by the services' own bytes, and opened again.
 fn sealed(suite: Suite, load: &[Arrival]) -> String {
-    let [cipher, mac, header] = suite.key_lengths().map(|bytes| Secret::new(vec![7; bytes]));
+    let [cipher, mac, header] = suite.key_lengths().map(|bytes| SecretBytes::new(vec![7; bytes]));
     let Ok(cipher) = Cipher::new(suite, &Keys { cipher, mac, header }) else { return String::new() };
     let aad = [0; 11];
     let mut bytes = 0;

@@ -3,7 +3,7 @@
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
 use offload_compression::Compression;
-use offload_transforms::{Fault, Parameters, Session, Way};
+use offload_transforms::{Fault, Parameters, Session, TransformDirection};
 
 /// One input.
 pub fn run(input: &[u8]) {
@@ -20,17 +20,17 @@ pub fn run(input: &[u8]) {
     };
     let whole = Bytes::copy_from_slice(input.0);
     let pieces = [whole.slice(..cut.min(whole.len())), whole.slice(cut.min(whole.len())..)];
-    let found = run(Way::Undo, core::slice::from_ref(&whole), room);
+    let found = run(TransformDirection::Undo, core::slice::from_ref(&whole), room);
     // Data that are too long and damaged as well may fail for either reason.
-    assert_eq!(run(Way::Undo, &pieces, room).ok(), found.clone().ok(), "pieces make no difference");
+    assert_eq!(run(TransformDirection::Undo, &pieces, room).ok(), found.clone().ok(), "pieces make no difference");
     if let Ok((report, plain)) = found {
         assert!(report.consumed <= whole.len() && report.produced == plain.len() && plain.len() <= room);
         if room > 0 && !plain.is_empty() {
-            assert!(matches!(run(Way::Undo, &[whole], plain.len() - 1), Err(Fault::OutOfSpace { .. })));
+            assert!(matches!(run(TransformDirection::Undo, &[whole], plain.len() - 1), Err(Fault::OutOfSpace { .. })));
         }
         // What came out goes in again.
-        let (_, packed) =
-            run(Way::Apply, core::slice::from_ref(&plain), 2 * plain.len() + 1000).expect("there is room");
-        assert_eq!(run(Way::Undo, &[packed], plain.len()).expect("our own").1, plain);
+        let (_, packed) = run(TransformDirection::Apply, core::slice::from_ref(&plain), 2 * plain.len() + 1000)
+            .expect("there is room");
+        assert_eq!(run(TransformDirection::Undo, &[packed], plain.len()).expect("our own").1, plain);
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
-use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
-use offload_transforms::{Fault, Parameters, Session, Transform, Way};
+use offload_transforms::protection::{Check, Format, Guard, ProtectionSettings, ProtectionType};
+use offload_transforms::{Fault, Parameters, Session, Transform, TransformDirection};
 
 /// One input.
 pub fn run(input: &[u8]) {
@@ -16,7 +16,7 @@ pub fn run(input: &[u8]) {
     let memory = if flags & 8 != 0 { Some(Format { interval: wire.interval, ..memory }) } else { None };
     let wire = if flags & 16 != 0 { Some(wire) } else { None };
     let with = Parameters { iv: input.array(), aad: &[] };
-    let Ok(session) = Session::new(&Transform::Protection(Protection { memory, wire, check })) else { return };
+    let Ok(session) = Session::new(&Transform::Protection(ProtectionSettings { memory, wire, check })) else { return };
     let run = |way, source: &Bytes| {
         let mut target = BytesMut::with_capacity(17 * source.len() + 64);
         let cut = source.len() / 3;
@@ -24,7 +24,9 @@ pub fn run(input: &[u8]) {
         report.map(|_| target.freeze())
     };
     let source = Bytes::copy_from_slice(input.0);
-    for (way, back) in [(Way::Apply, Way::Undo), (Way::Undo, Way::Apply)] {
+    for (way, back) in
+        [(TransformDirection::Apply, TransformDirection::Undo), (TransformDirection::Undo, TransformDirection::Apply)]
+    {
         match run(way, &source) {
             Ok(result) => {
                 let undone = run(back, &result).expect("what was made by the rules keeps them");

@@ -1,13 +1,13 @@
 //! Controllers on loads.
 
 use crypto_services::{
-    Arrival, FabricError, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, Way,
+    Arrival, FabricError, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, TransformDirection,
 };
 
 const SEED: u64 = 20261125;
 
 fn study() -> Study {
-    Study::new(Suite::Aes128Gcm.graph(Way::Apply))
+    Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply))
 }
 
 fn predictive(study: &Study) -> Predictive {

@@ -2,7 +2,7 @@
 
 use crypto_services::{
     Chain, ChainId, Costs, Departed, Fabric, FabricConfig, FabricError, Graph, GraphError, Packet, Pipeline, Service,
-    Step, Suite, Way,
+    Step, Suite, TransformDirection,
 };
 use offload_base::Seed;
 use proptest::prelude::*;
@@ -261,9 +261,9 @@ proptest! {
         let config = FabricConfig { costs, queue, flows: 2, area: 12.0 };
         let mut fabric = Fabric::new(config);
         let chains = [
-            fabric.add_chain(Suite::Aes128Gcm.graph(Way::Undo), 1).unwrap(),
-            fabric.add_chain(Suite::Aes128CbcSha.graph(Way::Apply), 2).unwrap(),
-            fabric.add_chain(Suite::Aes128CbcSha.graph(Way::Undo), 3).unwrap(),
+            fabric.add_chain(Suite::Aes128Gcm.graph(TransformDirection::Undo), 1).unwrap(),
+            fabric.add_chain(Suite::Aes128CbcSha.graph(TransformDirection::Apply), 2).unwrap(),
+            fabric.add_chain(Suite::Aes128CbcSha.graph(TransformDirection::Undo), 3).unwrap(),
         ];
         let services = [Service::Aes128, Service::Ghash, Service::Sha1, Service::KeyExpansion];
         let (mut now, mut names) = (0.0, HashMap::<(ChainId, u64), Vec<u64>>::new());

@@ -4,7 +4,7 @@ use core::task::Waker;
 use core::time::Duration;
 use crypto_services::{
     Controller, Fabric, Fixed, Goal, InlineChain, InlineWork, Packet, Predictive, Service, ServicePort,
-    ServicePortConfig, Suite, Way,
+    ServicePortConfig, Suite, TransformDirection,
 };
 use offload_base::Instant;
 use offload_base::time::earliest;
@@ -176,7 +176,7 @@ fn a_lone_frame_takes_what_its_chain_takes_by_itself() {
     let (left, _) = run(&mut port, VecDeque::new());
     let took = (left[1].0 - at(100_000)).as_nanos() as f64;
     let mut fabric = Fabric::new(config(64.0, 16).fabric);
-    let chain = fabric.add_chain(Suite::Aes128Gcm.graph(Way::Apply), 1).unwrap();
+    let chain = fabric.add_chain(Suite::Aes128Gcm.graph(TransformDirection::Apply), 1).unwrap();
     for (name, at_ns) in [(0, 0.0), (1, 100_000.0)] {
         fabric.offer(at_ns, Packet { chain, flow: 2, bytes: 1464, name }).unwrap();
     }

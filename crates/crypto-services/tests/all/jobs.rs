@@ -8,11 +8,11 @@ use crypto_services::{
 use offload_api::{Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Refused, Way};
 use offload_base::Instant;
 use offload_jobs::{CpuConfig, CpuQueue, OpenTransform};
-use offload_transforms::{Aead, HmacHash, MacOrder, Secret, Transform, Tweak};
+use offload_transforms::{Aead, HmacHash, MacOrder, SecretBytes, Transform, Tweak};
 use proptest::prelude::*;
 
-fn key(bytes: u8) -> Secret {
-    Secret::new((0..bytes).collect())
+fn key(bytes: u8) -> SecretBytes {
+    SecretBytes::new((0..bytes).collect())
 }
 
 fn transforms() -> Vec<Transform> {

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
-use crypto_services::{Cipher, Graph, Keys, NotAuthentic, Secret, Suite, Way};
+use crypto_services::{Cipher, Graph, Keys, NotAuthentic, SecretBytes, Suite, TransformDirection};
 use offload_base::Seed;
 use offload_transforms::{Aead, HmacHash, MacOrder, Parameters, Session, Transform};
 
@@ -10,7 +10,7 @@ fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> Keys {
     let mut secret = |bytes: usize| {
         let mut key = vec![0; bytes];
         rng.fill(&mut key);
-        Secret::new(key)
+        SecretBytes::new(key)
     };
     let [cipher, mac, header] = suite.key_lengths().map(&mut secret);
     Keys { cipher, mac, header }
@@ -22,7 +22,7 @@ fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) 
         let mut sealed = BytesMut::with_capacity(plain.len() + 64);
         let source = [Bytes::copy_from_slice(plain)];
         let session = Session::new(&transform).unwrap();
-        session.run(Way::Apply, Parameters { iv, aad }, &source, &mut sealed).unwrap();
+        session.run(TransformDirection::Apply, Parameters { iv, aad }, &source, &mut sealed).unwrap();
         sealed.to_vec()
     };
     let aead = |aead| by(Transform::Aead { aead, key: keys.cipher.clone() });
@@ -136,7 +136,7 @@ fn unhex(text: &str) -> Vec<u8> {
 fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
     for suite in Suite::ALL {
         assert_eq!(Suite::named(suite.name()), Some(suite));
-        for way in [Way::Apply, Way::Undo] {
+        for way in [TransformDirection::Apply, TransformDirection::Undo] {
             let graph = suite.graph(way);
             assert_eq!(Graph::new(graph.steps().to_vec()), Ok(graph.clone()), "a service stands in it once");
             assert_eq!(graph.to_string().parse::<Graph>().unwrap(), graph);
@@ -145,7 +145,7 @@ fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
         for (wrong, at) in [(cipher + 1, 0), (mac + 1, 1), (header + 1, 2)] {
             let mut lengths = [cipher, mac, header];
             lengths[at] = wrong;
-            let [cipher, mac, header] = lengths.map(|bytes| Secret::new(vec![1; bytes]));
+            let [cipher, mac, header] = lengths.map(|bytes| SecretBytes::new(vec![1; bytes]));
             assert!(Cipher::new(suite, &Keys { cipher, mac, header }).is_err());
         }
     }
@@ -171,9 +171,9 @@ fn what_a_suite_cannot_seal_or_open_is_empty_and_not_in_clear() {
 fn no_key_is_printed() {
     for suite in Suite::ALL {
         let keys = Keys {
-            cipher: Secret::new(vec![0xab; suite.key_lengths()[0]]),
-            mac: Secret::new(vec![0xab; suite.key_lengths()[1]]),
-            header: Secret::new(vec![0xab; suite.key_lengths()[2]]),
+            cipher: SecretBytes::new(vec![0xab; suite.key_lengths()[0]]),
+            mac: SecretBytes::new(vec![0xab; suite.key_lengths()[1]]),
+            header: SecretBytes::new(vec![0xab; suite.key_lengths()[2]]),
         };
         let shown = format!("{keys:?} {:?}", Cipher::new(suite, &keys).unwrap());
         assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"), "{shown}");

@@ -4,13 +4,13 @@
 use offload_api::{Header, TxPacket};
 use offload_esp::ETHERNET;
 use offload_formats::IpView;
-use offload_formats::{Headers, IpVersion, Transport};
+use offload_formats::{Headers, IpVersion, TransportHeader};
 use smallvec::SmallVec;
 
 /// A packet, cut.
 pub(super) struct Segments<'a> {
     packet: &'a TxPacket,
-    transport: Option<Transport>,
+    transport: Option<TransportHeader>,
     version: IpVersion,
     payload: usize,
     sent: usize,

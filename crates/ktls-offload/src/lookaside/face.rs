@@ -8,7 +8,7 @@ use offload_api::{
     TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, engines,
 };
 use offload_jobs::JobClient;
-use offload_transforms::{Aead, Secret, Transform};
+use offload_transforms::{Aead, SecretBytes, Transform};
 
 /// See the module.
 pub(super) struct OnlyTls<'a> {
@@ -62,7 +62,7 @@ pub(super) fn open_session(client: &mut JobClient, key: &TlsKey) -> Result<Handl
         TlsSuite::ChaCha20Poly1305 => Aead::ChaCha20Poly1305,
         _ => return Err(Refused::Unsupported),
     };
-    let transform = Transform::Aead { aead, key: Secret::new(key.key().to_vec()) };
+    let transform = Transform::Aead { aead, key: SecretBytes::new(key.key().to_vec()) };
     client.open(transform).map_err(|(refused, _)| refused)
 }
 

@@ -151,7 +151,7 @@ impl Unit {
 ///     type Command = Infallible;
 ///     type Change = Infallible;
 ///     type State = u8;
-///     type Held = ();
+///     type Objects = ();
 ///     type Counters = NoCounters;
 ///
 ///     fn create(&mut self, _: Direction, mask: u8) -> Option<(u8, ())> {

@@ -117,7 +117,7 @@ impl Engine for Switchable {
     type Command = ();
     type Change = Infallible;
     type State = bool;
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, (): ()) -> Option<(bool, ())> {

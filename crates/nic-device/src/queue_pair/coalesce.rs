@@ -17,12 +17,12 @@ use nic_engine::InnerPosition;
 use offload_api::Protocol;
 use offload_base::Seq;
 use offload_formats::frame::ETHERNET_BYTES as ETHERNET;
-use offload_formats::{IpVersion, Transport};
+use offload_formats::{IpVersion, TransportHeader};
 
 /// What segments that are being joined have in common, and what comes next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joint {
-    transport: Transport,
+    transport: TransportHeader,
     /// Payload bytes of each segment but the last.
     segment_bytes: usize,
     payload_bytes: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Joint {
 
 impl Joint {
     /// Begins with `frame`, if others may follow it.
-    pub(crate) fn begin(frame: &[u8], transport: &Transport, datagrams: bool) -> Option<Joint> {
+    pub(crate) fn begin(frame: &[u8], transport: &TransportHeader, datagrams: bool) -> Option<Joint> {
         let payload_bytes = transport.payload_len();
         let joins = match transport.protocol {
             Protocol::Tcp => transport.may_be_first(frame),
@@ -46,7 +46,7 @@ impl Joint {
             && payload_bytes > 0
             && transport.end == frame.len();
         first.then(|| Joint {
-            transport: Transport { end: transport.payload, ..*transport },
+            transport: TransportHeader { end: transport.payload, ..*transport },
             segment_bytes: payload_bytes,
             payload_bytes,
             next: next_seq(frame, transport),
@@ -61,12 +61,12 @@ impl Joint {
     }
 
     /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
-    pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
+    pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], transport: &TransportHeader) -> bool {
         transport.is_of_flow(frame, &self.transport, first)
     }
 
     /// Whether `frame`, of the same flow, may be the next segment, in an IP packet of `most` bytes at most.
-    pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
+    pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &TransportHeader) -> bool {
         let bytes = transport.payload_len();
         let whole = self.transport.payload - self.transport.network + self.payload_bytes + bytes;
         let (most, in_order) = match self.transport.protocol {
@@ -79,12 +79,12 @@ impl Joint {
             && (1..=self.segment_bytes).contains(&bytes)
             && whole <= most
             && in_order
-            && Transport { end: transport.payload, ..*transport } == self.transport
+            && TransportHeader { end: transport.payload, ..*transport } == self.transport
             && self.transport.says_the_same(first, frame)
     }
 
     /// Adds `frame`, which was found to be the next segment.
-    pub(crate) fn add(&mut self, frame: &[u8], transport: &Transport) {
+    pub(crate) fn add(&mut self, frame: &[u8], transport: &TransportHeader) {
         let bytes = transport.payload_len();
         self.payload_bytes += bytes;
         self.next = next_seq(frame, transport);
@@ -124,7 +124,12 @@ pub(crate) struct Wrapping {
 
 impl Wrapping {
     /// Takes what is behind the payload off `frame`, so that others can be joined.
-    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: InnerPosition, frame: &mut BytesMut) -> Wrapping {
+    pub(crate) fn begin(
+        plain: &[u8],
+        transport: &TransportHeader,
+        within: InnerPosition,
+        frame: &mut BytesMut,
+    ) -> Wrapping {
         let end = shifted(within, transport.end);
         let tail = frame[end..].into();
         frame.truncate(end);
@@ -137,7 +142,11 @@ impl Wrapping {
     }
 
     /// Payload of `frame`, whose plain packet has `transport`, and what is behind it.
-    pub(crate) fn parts<'a>(within: InnerPosition, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
+    pub(crate) fn parts<'a>(
+        within: InnerPosition,
+        frame: &'a [u8],
+        transport: &TransportHeader,
+    ) -> (&'a [u8], &'a [u8]) {
         frame[shifted(within, transport.payload)..].split_at(transport.payload_len())
     }
 
@@ -188,7 +197,7 @@ fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
 }
 
 /// Where a stream goes on behind a segment; of no use for datagrams.
-fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
+fn next_seq(frame: &[u8], transport: &TransportHeader) -> Seq {
     match transport.protocol {
         Protocol::Tcp => transport.seq(frame) + transport.payload_len() as u32,
         _ => Seq::default(),
@@ -196,7 +205,7 @@ fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
 }
 
 /// Whether a datagram is all of its IP packet. What is behind it there (RFC 9868 has options in it) would be lost.
-fn is_all_of_it(frame: &[u8], transport: &Transport) -> bool {
+fn is_all_of_it(frame: &[u8], transport: &TransportHeader) -> bool {
     let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let packet = match transport.version {
         IpVersion::V4 => length(transport.network + 2),

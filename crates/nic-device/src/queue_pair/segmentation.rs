@@ -8,13 +8,13 @@
 use bytes::BytesMut;
 use offload_api::TxPacket;
 use offload_base::{BufferPool, Seq};
-use offload_formats::{Headers, SegmentPosition, Transport};
+use offload_formats::{Headers, SegmentPosition, TransportHeader};
 
 /// A packet being sent, and how far.
 #[derive(Debug)]
 pub(crate) struct Segmenter {
     packet: TxPacket,
-    transport: Option<Transport>,
+    transport: Option<TransportHeader>,
     payload_bytes: usize,
     sent: usize,
     segments: u32,
@@ -91,7 +91,7 @@ impl Segmenter {
     /// Gives the segment its own length, identification, sequence number, flags and checksums.
     fn fix_headers(&self, frame: &mut [u8]) {
         let Some(transport) = self.transport else { return };
-        let transport = Transport { end: frame.len(), ..transport };
+        let transport = TransportHeader { end: frame.len(), ..transport };
         if self.packet.ask.mss.is_some() {
             let bytes = transport.payload_len();
             let is_last = self.sent + bytes == self.payload_bytes;

@@ -449,7 +449,7 @@ impl Engine for Miser {
     type Command = Infallible;
     type Change = Infallible;
     type State = bool;
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, whole: bool) -> Option<(bool, ())> {

@@ -12,7 +12,7 @@ use crate::queue_pair::{QueuePair, Used};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_engine::OutOfStep;
-use nic_engine::hosted::{AnyStream, Wrapping};
+use nic_engine::hosted::{AnyStream, BoxedEncapsulation};
 use nic_rings::dma::{self, DmaBytes};
 use nic_rings::packet::{SendCompletion, SendDescriptor, SendEntry};
 use offload_api::{FlowKey, Handle, LAYERS, TxAsk, TxPacket};
@@ -71,7 +71,7 @@ struct Job {
     /// Where the next of its bytes are on which contexts work, but for the first layer, whose place each segment has.
     places: Places,
     /// The context that wraps its segments, and what its engine keeps for that.
-    wrapping: Option<(Handle, Wrapping)>,
+    wrapping: Option<(Handle, BoxedEncapsulation)>,
 }
 
 /// What waits in the shaper.

@@ -72,7 +72,7 @@ impl Engine for Esp {
     type Command = SaCommand;
     type Change = PolicyChange;
     type State = SaState;
-    type Held = SaHeld;
+    type Objects = SaHeld;
     type Counters = EspCounters;
 
     fn create(&mut self, _: Direction, params: SaParams) -> Option<(SaState, SaHeld)> {
@@ -163,8 +163,8 @@ impl Engine for Esp {
 }
 
 impl PacketEngine for Esp {
-    type Seen = EspAt;
-    type Wrapping = Wrapper;
+    type Facts = EspAt;
+    type Encapsulation = Wrapper;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
         receive::look(frame, headers)

@@ -72,7 +72,7 @@ impl Engine for NvmeTcp {
     type Change = Infallible;
     type State = NvmeState;
     /// The buffers of commands; of a transmit context there are none.
-    type Held = Placement;
+    type Objects = Placement;
     type Counters = NvmeTcpCounters;
 
     fn take_stages(&mut self, stages: &StageMakers) {

@@ -15,8 +15,8 @@ use offload_api::{
 };
 use offload_base::Seq;
 use offload_jobs::WrappingKey;
-use offload_transforms::protection::{Check, Format, Guard, InPlaceProtection, Protection};
-use offload_transforms::{Parameters, Secret, Session, Transform, Tweak, Way};
+use offload_transforms::protection::{Check, Format, Guard, InPlaceProtection, ProtectionSettings};
+use offload_transforms::{Parameters, SecretBytes, Session, Transform, TransformDirection, Tweak};
 use proptest::prelude::*;
 use resumable_aead::{DataUnits, Volume, XtsKey};
 use std::sync::{Arc, Mutex};
@@ -32,8 +32,8 @@ fn format() -> Format {
 
 /// A flow's buffers, or seals, with the key lent.
 fn placement(pieces: Vec<Piece>) -> Placement {
-    let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![3; 32]) };
-    let spec = tenant.wrap(1, &Secret::new((0..64).collect()), BLOCK as u32, Tweak::Unit).unwrap();
+    let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![3; 32]) };
+    let spec = tenant.wrap(1, &SecretBytes::new((0..64).collect()), BLOCK as u32, Tweak::Unit).unwrap();
     let mut engine = DataKeys::default();
     engine.change(tenant);
     let (mut state, ()) = engine.create(Direction::Transmit, spec).unwrap();
@@ -55,11 +55,11 @@ fn stages() -> NvmeTcpStages {
 /// Blocks with places for protection information, the same with it, and what is on the medium: by jobs.
 fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let plain: Vec<u8> = (0..BLOCKS * 4096).map(|at| (at * 7 / 3) as u8).collect();
-    let protection = Protection { memory: None, wire: Some(format()), check: Check::ALL };
+    let protection = ProtectionSettings { memory: None, wire: Some(format()), check: Check::ALL };
     let session = Session::new(&Transform::Protection(protection)).unwrap();
     let mut protected = BytesMut::with_capacity(BLOCKS * BLOCK);
     let with = Parameters { iv: u128::from(LBA).to_le_bytes(), aad: &[] };
-    session.run(Way::Apply, with, &[Bytes::copy_from_slice(&plain)], &mut protected).unwrap();
+    session.run(TransformDirection::Apply, with, &[Bytes::copy_from_slice(&plain)], &mut protected).unwrap();
     let mut queued = protected.to_vec();
     queued.chunks_exact_mut(BLOCK).for_each(|block| block[4096..].fill(0));
     let key: Vec<u8> = (0..64).collect();

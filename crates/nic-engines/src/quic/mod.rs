@@ -65,7 +65,7 @@ impl Engine for Quic {
     type Command = QuicCommand;
     type Change = QuicPort;
     type State = QuicState;
-    type Held = QuicHeld;
+    type Objects = QuicHeld;
     type Counters = QuicCounters;
 
     fn create(&mut self, direction: Direction, context: QuicContext) -> Option<(QuicState, QuicHeld)> {
@@ -118,8 +118,8 @@ impl Engine for Quic {
 }
 
 impl PacketEngine for Quic {
-    type Seen = Seen;
-    type Wrapping = Sealing;
+    type Facts = Seen;
+    type Encapsulation = Sealing;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Seen> {
         match self.find(frame, headers) {

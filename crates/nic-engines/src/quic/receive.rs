@@ -9,14 +9,14 @@ use nic_engine::{Context, OpenedFrame};
 use offload_api::quic::quic_key;
 use offload_api::{Direction, KeyBytes, PacketMark, Protocol};
 use offload_formats::quic::ShortHeader;
-use offload_formats::{Headers, Transport};
+use offload_formats::{Headers, TransportHeader};
 use offload_quic::UnmaskedHeader;
 
 /// Where a packet with a short header is in its frame.
 #[derive(Debug)]
 pub(crate) struct Seen {
     key: KeyBytes,
-    transport: Transport,
+    transport: TransportHeader,
     /// Where the number starts, in the packet.
     number_at: usize,
 }

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use nic_engine::Context;
 use offload_api::{Direction, Protocol, QuicAsk, TxPacket};
 use offload_formats::quic::{MAX_CID_BYTES, ShortHeader};
-use offload_formats::{Headers, Transport};
+use offload_formats::{Headers, TransportHeader};
 use offload_quic::number::expand;
 use offload_quic::packet::{key_phase_of, truncated_number};
 use offload_quic::seal;
@@ -16,7 +16,7 @@ use offload_quic::seal;
 #[derive(Debug)]
 pub(crate) struct Sealing {
     ask: QuicAsk,
-    transport: Transport,
+    transport: TransportHeader,
     /// Whether checksums are to be filled in, once the datagram is sealed.
     checksum: bool,
 }
@@ -82,7 +82,7 @@ impl Sealing {
         state.paths.use_up(path, number);
         self.ask.number = number + 1;
         if self.checksum {
-            Transport { end: frame.len(), ..self.transport }.fill_checksums(&mut frame);
+            TransportHeader { end: frame.len(), ..self.transport }.fill_checksums(&mut frame);
         }
         Ok(frame)
     }

@@ -52,7 +52,7 @@ impl Engine for Tls {
     type Command = Infallible;
     type Change = Infallible;
     type State = TlsState;
-    type Held = Key;
+    type Objects = Key;
     type Counters = TlsCounters;
 
     fn describe(&self, engine: &mut EngineDescription) {

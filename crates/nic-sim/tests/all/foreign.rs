@@ -55,7 +55,7 @@ impl Engine for Shim {
     type Command = u32;
     type Change = Infallible;
     type State = Highest;
-    type Held = (u32, u64);
+    type Objects = (u32, u64);
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, spec: ShimSpec) -> Option<(Highest, (u32, u64))> {
@@ -84,8 +84,8 @@ impl Engine for Shim {
 }
 
 impl PacketEngine for Shim {
-    type Seen = ();
-    type Wrapping = ();
+    type Facts = ();
+    type Encapsulation = ();
 
     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<()> {
         match frame.get(ADDRESSES..ADDRESSES + SHIM) {
@@ -272,7 +272,7 @@ impl Engine for Greedy {
     type Command = Infallible;
     type Change = Infallible;
     type State = ();
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> {
@@ -287,8 +287,8 @@ impl Engine for Greedy {
 }
 
 impl PacketEngine for Greedy {
-    type Seen = ();
-    type Wrapping = ();
+    type Facts = ();
+    type Encapsulation = ();
 
     fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<()> {
         Shim::default().look(frame, headers)
@@ -461,7 +461,7 @@ impl Engine for Lost {
     type Command = Infallible;
     type Change = Infallible;
     type State = ();
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> {

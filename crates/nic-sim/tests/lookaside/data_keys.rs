@@ -8,12 +8,12 @@ use nic_sim::{Delays, JobDriver};
 use offload_api::{Handle, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_jobs::{DATA_KEYS, OpenTransform, WrappingKey};
-use offload_transforms::{Secret, Transform, Tweak};
+use offload_transforms::{SecretBytes, Transform, Tweak};
 
 const TENANT: u32 = 7;
 
 fn wrapping(tenant: u32) -> WrappingKey {
-    WrappingKey { tenant, key: Secret::new(vec![tenant as u8; 32]) }
+    WrappingKey { tenant, key: SecretBytes::new(vec![tenant as u8; 32]) }
 }
 
 /// The key of a volume, byte by byte; nowhere in memory as a whole.
@@ -21,8 +21,8 @@ fn key_byte(volume: u64, at: usize) -> u8 {
     ((volume ^ 0x5ca1_ab1e).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7) >> 13) as u8 ^ at as u8
 }
 
-fn key(volume: u64) -> Secret {
-    Secret::new((0..64).map(|at| key_byte(volume, at)).collect())
+fn key(volume: u64) -> SecretBytes {
+    SecretBytes::new((0..64).map(|at| key_byte(volume, at)).collect())
 }
 
 fn import(queue: &mut JobDriver, tenant: u32) {
@@ -110,13 +110,13 @@ fn wrapping_keys_belong_to_the_queue_that_gave_them() {
     assert_eq!(one(&mut device, theirs, Way::Undo, used, sealed.clone()).0, JobStatus::NoSession);
     // Another queue can neither replace the key nor remove it.
     for key in [vec![8; 32], vec![]] {
-        WrappingKey { tenant: TENANT, key: Secret::new(key) }.give(theirs.contexts()).unwrap();
+        WrappingKey { tenant: TENANT, key: SecretBytes::new(key) }.give(theirs.contexts()).unwrap();
         run(&mut device, theirs, &mut { Instant::ZERO });
         let again = open(mine, TENANT, 1);
         assert_eq!(one(&mut device, mine, Way::Undo, again, sealed.clone()), (JobStatus::Done, vec![9; 512]));
     }
     // The queue that gave the key can.
-    WrappingKey { tenant: TENANT, key: Secret::new(vec![]) }.give(mine.contexts()).unwrap();
+    WrappingKey { tenant: TENANT, key: SecretBytes::new(vec![]) }.give(mine.contexts()).unwrap();
     let late = open(mine, TENANT, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, late, vec![0; 512]).0, JobStatus::NoSession);
 }

@@ -9,13 +9,13 @@ use offload_api::{ContextNews, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_compression::Compression;
 use offload_jobs::{CpuConfig, CpuQueue, OpenTransform, PoolQueue, perform};
-use offload_transforms::{Aead, Secret, Session, Transform, Tweak};
+use offload_transforms::{Aead, SecretBytes, Session, Transform, Tweak};
 use proptest::prelude::*;
 
 fn transforms() -> [Transform; 3] {
     [
-        Transform::Aead { aead: Aead::Aes256Gcm, key: Secret::new(vec![3; 32]) },
-        Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
+        Transform::Aead { aead: Aead::Aes256Gcm, key: SecretBytes::new(vec![3; 32]) },
+        Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
         Compression::Lz4.at_level(0),
     ]
 }

@@ -13,7 +13,7 @@ use nic_sim::{JobDriver, lookaside};
 use offload_api::{ContextNews, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
 use offload_base::{Alarm, Clock, Instant, Timers};
 use offload_jobs::{JobClient, OpenTransform, RunQueue, SharedQueue};
-use offload_transforms::{Aead, Secret, Transform};
+use offload_transforms::{Aead, SecretBytes, Transform};
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
@@ -60,7 +60,7 @@ fn accelerator(depth: usize) -> (Lookaside, JobDriver) {
 }
 
 fn open_sealing(queue: &mut dyn JobQueue) -> Handle {
-    queue.open(Transform::Aead { aead: Aead::Aes128Gcm, key: Secret::new(vec![7; 16]) }).unwrap()
+    queue.open(Transform::Aead { aead: Aead::Aes128Gcm, key: SecretBytes::new(vec![7; 16]) }).unwrap()
 }
 
 /// Polls the runner until it sleeps, as an executor does.
@@ -195,7 +195,7 @@ impl Engine for Keyless {
     type Command = Infallible;
     type Change = Infallible;
     type State = ();
-    type Held = Arc<()>;
+    type Objects = Arc<()>;
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, key: Arc<()>) -> Option<((), Arc<()>)> {

@@ -21,7 +21,7 @@ impl Engine for Adder {
     type Command = u64;
     type Change = Infallible;
     type State = u64;
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, start: u64) -> Option<(u64, ())> {

@@ -10,7 +10,7 @@ use offload_api::{Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_jobs::{OpenTransform, TransformCapabilities};
-use offload_transforms::{Aead, Secret, Transform};
+use offload_transforms::{Aead, SecretBytes, Transform};
 
 /// 16 KiB take 10 us at this rate.
 const UNIT: Unit = Unit { latency: Duration::from_micros(90), rate: Some(1_638_400_000) };
@@ -115,7 +115,7 @@ fn a_queue_gets_its_share() {
 fn bytes_over_pcie_are_counted_by_purpose() {
     let (mut device, mut queues) = lookaside(config(), |_| ());
     let queue = &mut queues[0];
-    let session = queue.open(Transform::Aead { aead: Aead::Aes128Gcm, key: Secret::new(vec![1; 16]) }).unwrap();
+    let session = queue.open(Transform::Aead { aead: Aead::Aes128Gcm, key: SecretBytes::new(vec![1; 16]) }).unwrap();
     for _ in 0..10 {
         let mut job = job(session, 0, vec![0; 1000].into());
         job.aad.extend_from_slice(&[0; 13]);
@@ -148,7 +148,7 @@ fn what_an_accelerator_has_is_asked_and_held_to() {
         let queue = &mut queues[0];
         assert_eq!(queue.capabilities(), Some(transforms));
         for aead in Aead::ALL {
-            let session = queue.open(Transform::Aead { aead, key: Secret::new(vec![1; aead.key_len()]) }).unwrap();
+            let session = queue.open(Transform::Aead { aead, key: SecretBytes::new(vec![1; aead.key_len()]) }).unwrap();
             queue.submit(Instant::ZERO, job(session, 0, vec![0; 100].into())).unwrap();
             queue.flush(Instant::ZERO);
             let (_, done) = run(&mut device, queue, &mut { Instant::ZERO }).pop().unwrap();

@@ -9,7 +9,7 @@
 use core::hash::BuildHasher;
 use offload_base::Seq;
 use offload_base::quick_hash::QuickHash;
-use offload_formats::{FlowKey, Headers, Protocol, Transport};
+use offload_formats::{FlowKey, Headers, Protocol, TransportHeader};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Where a TCP packet belongs in its flow.
@@ -26,7 +26,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Of the TCP packet in `frame`, which has `len` bytes of payload; `None`: it is no TCP.
-    pub(super) fn of(transport: &Transport, frame: &[u8], len: usize) -> Option<Place> {
+    pub(super) fn of(transport: &TransportHeader, frame: &[u8], len: usize) -> Option<Place> {
         if transport.protocol != Protocol::Tcp {
             return None;
         }

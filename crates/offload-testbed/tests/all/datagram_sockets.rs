@@ -82,7 +82,7 @@ impl Engine for Hush {
     type Command = Infallible;
     type Change = Infallible;
     type State = u64;
-    type Held = u64;
+    type Objects = u64;
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, key: u64) -> Option<(u64, u64)> {
@@ -130,9 +130,9 @@ trait IntoPair: Into<IpAddress> + Sized {
 impl<A: Into<IpAddress>> IntoPair for A {}
 
 impl PacketEngine for Hush {
-    type Seen = usize;
+    type Facts = usize;
     /// The number of the next segment.
-    type Wrapping = u64;
+    type Encapsulation = u64;
 
     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<usize> {
         match payload_at(frame) {

@@ -246,7 +246,7 @@ impl Engine for Veil {
     type Command = Infallible;
     type Change = Infallible;
     type State = VeilState;
-    type Held = Veiling;
+    type Objects = Veiling;
     type Counters = NoCounters;
 
     fn take_stages(&mut self, stages: &StageMakers) {

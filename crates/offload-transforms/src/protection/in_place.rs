@@ -3,27 +3,27 @@
 //!
 //! Invariant: the result for a block does not depend on how the block was cut into runs.
 
-use super::{BlockIdentity, BlockLocation, BlockTags, Check, Format, Mismatch, Protection, RunningGuard};
-use crate::{SpecError, Way};
+use super::{BlockIdentity, BlockLocation, BlockTags, Check, Format, Mismatch, ProtectionSettings, RunningGuard};
+use crate::{SpecError, TransformDirection};
 use thiserror::Error;
 
-/// A processor of protection information in place. [`Way::Apply`] writes the information, [`Way::Undo`] verifies it and
+/// A processor of protection information in place. [`TransformDirection::Apply`] writes the information, [`TransformDirection::Undo`] verifies it and
 /// leaves it unchanged.
 ///
 /// ```
-/// use offload_transforms::Way;
+/// use offload_transforms::TransformDirection;
 /// use offload_transforms::protection::{Check, Format, InPlaceProtection, TransferProgress, RunFault};
 ///
 /// let protection = InPlaceProtection::new(Format::default(), Check::ALL, 0)?;
 /// let mut blocks = [7; 2 * 520];
-/// protection.run(Way::Apply, 100, 0, &mut TransferProgress::default(), &mut blocks)?; // LBAs 100 and 101
+/// protection.run(TransformDirection::Apply, 100, 0, &mut TransferProgress::default(), &mut blocks)?; // LBAs 100 and 101
 /// // Arrives in two packets.
 /// let (head, tail) = blocks.split_at_mut(320);
 /// let mut progress = TransferProgress::default();
-/// protection.run(Way::Undo, 100, 0, &mut progress, head)?;
-/// protection.run(Way::Undo, 100, 320, &mut progress, tail)?;
+/// protection.run(TransformDirection::Undo, 100, 0, &mut progress, head)?;
+/// protection.run(TransformDirection::Undo, 100, 320, &mut progress, tail)?;
 /// // Without the first packet, the block in which the second packet begins cannot be verified.
-/// let alone = protection.run(Way::Undo, 100, 320, &mut TransferProgress::default(), tail);
+/// let alone = protection.run(TransformDirection::Undo, 100, 320, &mut TransferProgress::default(), tail);
 /// assert_eq!(alone, Err(RunFault::BeginningUnseen));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -113,10 +113,10 @@ impl InPlaceProtection {
     ///
     /// # Errors
     /// Returns the first [`RunFault`]. The caller may continue with the next run, because another block may begin in
-    /// this run. [`Way::Undo`] leaves `bytes` unchanged.
+    /// this run. [`TransformDirection::Undo`] leaves `bytes` unchanged.
     pub fn run(
         &self,
-        way: Way,
+        way: TransformDirection,
         first: u64,
         at: u64,
         progress: &mut TransferProgress,
@@ -163,7 +163,7 @@ impl InPlaceProtection {
     /// Writes or verifies the tags behind block `index` of a transfer that begins with the LBA `first`.
     fn tag(
         &self,
-        way: Way,
+        way: TransformDirection,
         (first, index, block): (u64, u64, u64),
         guard: u64,
         bytes: &mut [u8],
@@ -177,13 +177,13 @@ impl InPlaceProtection {
         };
         let reference = format.reference(BlockLocation { lba: first, reference }, index);
         match way {
-            Way::Apply => {
+            TransformDirection::Apply => {
                 let tags = BlockTags { guard, application: format.application, reference };
                 bytes.copy_from_slice(tags.write(format.guard, &mut [0; 16]));
                 Ok(())
             }
-            Way::Undo => {
-                let protection = Protection { memory: None, wire: Some(*format), check: self.check };
+            TransformDirection::Undo => {
+                let protection = ProtectionSettings { memory: None, wire: Some(*format), check: self.check };
                 let block = BlockIdentity { lba: first.wrapping_add(index), offset: index * block };
                 protection.verify(format, &BlockTags::read(format.guard, bytes), guard, reference, block)
             }
@@ -201,12 +201,12 @@ mod tests {
 
     /// Returns the result of a job that starts from blocks without protection information.
     fn by_job(format: Format, lba: u64, reference: u64, plain: &[u8]) -> Vec<u8> {
-        let protection = Protection { memory: None, wire: Some(format), check: Check::ALL };
+        let protection = ProtectionSettings { memory: None, wire: Some(format), check: Check::ALL };
         let session = Session::new(&Transform::Protection(protection)).unwrap();
         let mut made = BytesMut::with_capacity(plain.len() * 2);
         let iv = (u128::from(reference) << 64 | u128::from(lba)).to_le_bytes();
         let source = [Bytes::copy_from_slice(plain)];
-        session.run(Way::Apply, Parameters { iv, aad: &[] }, &source, &mut made).unwrap();
+        session.run(TransformDirection::Apply, Parameters { iv, aad: &[] }, &source, &mut made).unwrap();
         made.to_vec()
     }
 
@@ -255,9 +255,9 @@ mod tests {
                 }
                 Ok::<(), RunFault>(())
             };
-            prop_assert_eq!(pass(Way::Apply, &mut bytes), Ok(()));
+            prop_assert_eq!(pass(TransformDirection::Apply, &mut bytes), Ok(()));
             prop_assert_eq!(&bytes, &expected);
-            prop_assert_eq!(pass(Way::Undo, &mut bytes), Ok(()));
+            prop_assert_eq!(pass(TransformDirection::Undo, &mut bytes), Ok(()));
             prop_assert_eq!(&bytes, &expected, "verified, they are as they were");
             // One flipped bit is reported with the right LBA and tag.
             let bit = flipped.index(8 * bytes.len());
@@ -271,7 +271,7 @@ mod tests {
                 Some(at) if at >= guard_bytes => Some(ProtectionTag::Reference),
                 _ => Some(ProtectionTag::Guard),
             };
-            let found = match pass(Way::Undo, &mut bytes) {
+            let found = match pass(TransformDirection::Undo, &mut bytes) {
                 Err(RunFault::Mismatch(Mismatch { tag, lba, .. })) => Some((tag, lba)),
                 other => { prop_assert_eq!(other, Ok(())); None }
             };
@@ -284,20 +284,23 @@ mod tests {
         let protection = InPlaceProtection::new(Format::default(), Check::ALL, 0).unwrap();
         let mut bytes = by_job(Format::default(), 5, 0, &[3; 1536]);
         let mut progress = TransferProgress::default();
-        protection.run(Way::Undo, 5, 0, &mut progress, &mut bytes[..160]).unwrap();
+        protection.run(TransformDirection::Undo, 5, 0, &mut progress, &mut bytes[..160]).unwrap();
         let went_on = progress;
         for (first, at) in [(5, 176), (6, 160), (5, 144)] {
-            let run = protection.run(Way::Undo, first, at, &mut { went_on }, &mut bytes[160..520]);
+            let run = protection.run(TransformDirection::Undo, first, at, &mut { went_on }, &mut bytes[160..520]);
             assert_eq!(run, Err(RunFault::BeginningUnseen), "{first} {at}");
         }
-        assert_eq!(protection.run(Way::Undo, 5, 160, &mut progress, &mut bytes[160..516]), Err(RunFault::TagsCut));
+        assert_eq!(
+            protection.run(TransformDirection::Undo, 5, 160, &mut progress, &mut bytes[160..516]),
+            Err(RunFault::TagsCut)
+        );
         // The second block begins in a run that fails because of the first block.
         let mut after = TransferProgress::default();
-        let unseen = protection.run(Way::Undo, 5, 160, &mut after, &mut bytes[160..560]);
+        let unseen = protection.run(TransformDirection::Undo, 5, 160, &mut after, &mut bytes[160..560]);
         assert_eq!(unseen, Err(RunFault::BeginningUnseen));
-        assert_eq!(protection.run(Way::Undo, 5, 560, &mut after, &mut bytes[560..]), Ok(()));
+        assert_eq!(protection.run(TransformDirection::Undo, 5, 560, &mut after, &mut bytes[560..]), Ok(()));
         assert_eq!(
-            protection.run(Way::Undo, 5, 520, &mut progress, &mut bytes[520..]),
+            protection.run(TransformDirection::Undo, 5, 520, &mut progress, &mut bytes[520..]),
             Ok(()),
             "at a block it may begin"
         );

@@ -4,15 +4,15 @@ use crate::{hex, run};
 use bytes::{Bytes, BytesMut};
 use offload_compression::Compression;
 use offload_transforms::protection::{
-    Check, Format, Guard, InPlaceProtection, Mismatch, Protection, ProtectionTag, ProtectionType,
+    Check, Format, Guard, InPlaceProtection, Mismatch, ProtectionSettings, ProtectionTag, ProtectionType,
 };
 use offload_transforms::{
-    Aead, Fault, HmacHash, MacOrder, Parameters, Secret, Session, SpecError, Transform, Tweak, Way,
+    Aead, Fault, HmacHash, MacOrder, Parameters, SecretBytes, Session, SpecError, Transform, TransformDirection, Tweak,
 };
 
 fn all() -> Vec<Transform> {
-    let key = |len| Secret::new((0..).take(len).collect());
-    let protection = Protection { memory: None, wire: Some(Format::default()), check: Check::ALL };
+    let key = |len| SecretBytes::new((0..).take(len).collect());
+    let protection = ProtectionSettings { memory: None, wire: Some(Format::default()), check: Check::ALL };
     let cbc = |order| Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key: key(16), mac_key: key(20) };
     let mut all: Vec<_> =
         Aead::ALL.iter().map(|aead| Transform::Aead { aead: *aead, key: key(aead.key_len()) }).collect();
@@ -44,10 +44,11 @@ fn short_target_is_left_unchanged() {
     for transform in all() {
         let session = Session::new(&transform).unwrap();
         let plain = Bytes::from(vec![b'a'; 1024]);
-        let (applied, _) = run(&session, Way::Apply, WITH, core::slice::from_ref(&plain)).unwrap();
-        for (way, source, len) in
-            [(Way::Apply, plain.clone(), applied.len()), (Way::Undo, applied.clone().into(), 1024)]
-        {
+        let (applied, _) = run(&session, TransformDirection::Apply, WITH, core::slice::from_ref(&plain)).unwrap();
+        for (way, source, len) in [
+            (TransformDirection::Apply, plain.clone(), applied.len()),
+            (TransformDirection::Undo, applied.clone().into(), 1024),
+        ] {
             let mut target = BytesMut::with_capacity(len - 1);
             let fault = session.run(way, WITH, core::slice::from_ref(&source), &mut target).unwrap_err();
             assert_eq!(fault, Fault::OutOfSpace { room: len - 1 }, "{} {way:?}", transform.name());
@@ -68,11 +69,11 @@ fn flipped_bits_are_detected() {
             );
         let session = Session::new(&transform).unwrap();
         let plain: Vec<u8> = (0..1024).map(|at| (at % 7) as u8).collect();
-        let (applied, _) = run(&session, Way::Apply, WITH, &[plain.clone().into()]).unwrap();
+        let (applied, _) = run(&session, TransformDirection::Apply, WITH, &[plain.clone().into()]).unwrap();
         for bit in 0..8 * applied.len() {
             let mut wrong = applied.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
-            let undone = run(&session, Way::Undo, WITH, &[wrong.into()]);
+            let undone = run(&session, TransformDirection::Undo, WITH, &[wrong.into()]);
             // Padding and parts of the heads say nothing about the data.
             let same = |undone: &(Vec<u8>, _)| matches!(transform, Transform::Compression(_)) && undone.0 == plain;
             assert!(
@@ -91,10 +92,10 @@ fn truncated_compressed_data_are_refused() {
     for format in Compression::ALL {
         let session = Session::new(&format.at_level(6)).unwrap();
         let plain: Vec<u8> = (0..3000u32).map(|at| (at * at % 251) as u8).collect();
-        let (packed, _) = run(&session, Way::Apply, WITH, &[plain.into()]).unwrap();
+        let (packed, _) = run(&session, TransformDirection::Apply, WITH, &[plain.into()]).unwrap();
         for len in 0..packed.len() {
             let cut = Bytes::copy_from_slice(&packed[..len]);
-            assert_eq!(run(&session, Way::Undo, WITH, &[cut]), Err(Fault::Corrupt), "{format:?} {len}");
+            assert_eq!(run(&session, TransformDirection::Undo, WITH, &[cut]), Err(Fault::Corrupt), "{format:?} {len}");
         }
     }
 }
@@ -106,15 +107,16 @@ fn mismatch_names_tag_block_and_values() {
         kinds.into_iter().flat_map(|kind| [Guard::Crc16, Guard::Crc32, Guard::Crc64].map(|guard| (kind, guard)))
     {
         let wire = Format { kind, guard, application: 0x1234, storage_bits: 16, storage: 0xabc, ..Format::default() };
-        let of =
-            |check| Session::new(&Transform::Protection(Protection { memory: None, wire: Some(wire), check })).unwrap();
+        let of = |check| {
+            Session::new(&Transform::Protection(ProtectionSettings { memory: None, wire: Some(wire), check })).unwrap()
+        };
         let with = Parameters { iv: (500u128 << 64 | 1000).to_le_bytes(), aad: b"" };
-        let (protected, _) = run(&of(Check::ALL), Way::Apply, with, &[vec![3; 2048].into()]).unwrap();
+        let (protected, _) = run(&of(Check::ALL), TransformDirection::Apply, with, &[vec![3; 2048].into()]).unwrap();
         let block = wire.block();
         let fault = |check: Check, at: usize| {
             let mut wrong = protected.clone();
             wrong[2 * block + at] ^= 0x40;
-            run(&of(check), Way::Undo, with, &[wrong.into()]).map(|_| ())
+            run(&of(check), TransformDirection::Undo, with, &[wrong.into()]).map(|_| ())
         };
         let mismatch = |at| match fault(Check::ALL, at).unwrap_err() {
             Fault::Integrity(mismatch) => mismatch,
@@ -156,9 +158,10 @@ fn mismatch_names_tag_block_and_values() {
 fn escaped_blocks_are_not_verified() {
     let escaped = |kind, reference: &str| {
         let wire = Format { kind, ..Format::default() };
-        let protection = Protection { memory: None, wire: Some(wire), check: Check::ALL };
+        let protection = ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL };
         let block: Vec<u8> = vec![1; 512].into_iter().chain(hex("0000 ffff")).chain(hex(reference)).collect();
-        run(&Session::new(&Transform::Protection(protection)).unwrap(), Way::Undo, WITH, &[block.into()]).is_ok()
+        run(&Session::new(&Transform::Protection(protection)).unwrap(), TransformDirection::Undo, WITH, &[block.into()])
+            .is_ok()
     };
     assert!(escaped(ProtectionType::Type1, "00000000") && escaped(ProtectionType::Type2, "00000000"));
     assert!(escaped(ProtectionType::Type3, "ffffffff") && !escaped(ProtectionType::Type3, "ffffff00"));
@@ -166,7 +169,7 @@ fn escaped_blocks_are_not_verified() {
 
 #[test]
 fn invalid_specifications_are_refused() {
-    let key = |len| Secret::new((0..).take(len).collect());
+    let key = |len| SecretBytes::new((0..).take(len).collect());
     let refused = |transform: Transform| Session::new(&transform).unwrap_err();
     for aead in Aead::ALL {
         assert!(matches!(refused(Transform::Aead { aead, key: key(24) }), SpecError::KeyLength { found: 24, .. }));
@@ -179,14 +182,14 @@ fn invalid_specifications_are_refused() {
     assert_eq!(refused(Transform::Chain(vec![])), SpecError::Chain);
     assert_eq!(refused(Transform::Chain(vec![Transform::Chain(vec![Transform::Copy])])), SpecError::Chain);
     refused(Transform::Pad { unit: 0 });
-    let none = Protection { memory: None, wire: None, check: Check::ALL };
+    let none = ProtectionSettings { memory: None, wire: None, check: Check::ALL };
     assert_eq!(refused(Transform::Protection(none)), SpecError::Domains);
     for wire in [
         Format { interval: 0, ..Format::default() },
         Format { storage_bits: 33, ..Format::default() },
         Format { storage_bits: 4, storage: 16, ..Format::default() },
     ] {
-        refused(Transform::Protection(Protection { wire: Some(wire), ..none }));
+        refused(Transform::Protection(ProtectionSettings { wire: Some(wire), ..none }));
     }
     assert!(!format!("{:?}", Transform::Ctr { key: key(16) }).contains('5'), "keys are not printed");
 }
@@ -198,7 +201,7 @@ fn impossible_source_lengths_are_refused() {
         let session = Session::new(&transform).unwrap();
         for len in 0..600 {
             let source = Bytes::from(vec![0x80; len]);
-            for way in [Way::Apply, Way::Undo] {
+            for way in [TransformDirection::Apply, TransformDirection::Undo] {
                 // Any result is allowed, as long as the target is unchanged on failure (checked by `run`).
                 let _outcome = run(&session, way, WITH, core::slice::from_ref(&source));
                 let _outcome = run(&session, way, Parameters::default(), core::slice::from_ref(&source));
@@ -214,7 +217,7 @@ fn application_tag_that_escapes_checks_is_refused() {
         let format = Format { kind, application: u16::MAX, ..Format::default() };
         let other = Format { application: 0xfffe, ..format };
         let session = |memory, wire| {
-            let protection = Protection { memory, wire, check: Check::ALL };
+            let protection = ProtectionSettings { memory, wire, check: Check::ALL };
             Session::new(&Transform::Protection(protection)).map(|_| ())
         };
         let expected = if kind == ProtectionType::Type3 { Ok(()) } else { Err(SpecError::ApplicationTag) };
@@ -229,13 +232,13 @@ fn application_tag_that_escapes_checks_is_refused() {
 #[test]
 fn mac_then_encrypt_opens_its_own_records() {
     for (hash, mac_key) in [(HmacHash::Sha1, 20), (HmacHash::Sha256, 32)] {
-        let [cipher_key, mac_key] = [16, mac_key].map(|len| Secret::new(vec![len; len.into()]));
+        let [cipher_key, mac_key] = [16, mac_key].map(|len| SecretBytes::new(vec![len; len.into()]));
         let session =
             Session::new(&Transform::CbcHmac { order: MacOrder::MacThenEncrypt, hash, cipher_key, mac_key }).unwrap();
         for len in (0..70).chain([255, 256, 4095, 16_384]) {
             let plain = Bytes::from((0..len).map(|at| at as u8).collect::<Vec<u8>>());
-            let (sealed, _) = run(&session, Way::Apply, WITH, core::slice::from_ref(&plain)).unwrap();
-            let (opened, _) = run(&session, Way::Undo, WITH, &[Bytes::from(sealed)]).unwrap();
+            let (sealed, _) = run(&session, TransformDirection::Apply, WITH, core::slice::from_ref(&plain)).unwrap();
+            let (opened, _) = run(&session, TransformDirection::Undo, WITH, &[Bytes::from(sealed)]).unwrap();
             assert_eq!(opened, plain, "{len} bytes");
         }
     }
@@ -251,7 +254,7 @@ fn skippable(magic: u8, data: &[u8]) -> Vec<u8> {
 }
 
 fn lz4_frame(text: &str) -> Vec<u8> {
-    run(&lz4(), Way::Apply, WITH, &[Bytes::copy_from_slice(text.as_bytes())]).unwrap().0.to_vec()
+    run(&lz4(), TransformDirection::Apply, WITH, &[Bytes::copy_from_slice(text.as_bytes())]).unwrap().0.to_vec()
 }
 
 /// Decompresses all frames, one job per frame.
@@ -260,7 +263,7 @@ fn undo_lz4(mut source: Bytes, cut: usize) -> Result<Vec<u8>, Fault> {
     while !source.is_empty() {
         let pieces: Vec<Bytes> = source.chunks(cut).map(|part| source.slice_ref(part)).collect();
         let mut target = BytesMut::with_capacity(1000);
-        let outcome = session.run(Way::Undo, WITH, &pieces, &mut target)?;
+        let outcome = session.run(TransformDirection::Undo, WITH, &pieces, &mut target)?;
         assert!(outcome.consumed > 0);
         all.extend(target);
         source = source.slice(outcome.consumed..);

@@ -1,13 +1,13 @@
 //! Helpers for tests: runs in pieces, in both directions.
 
 use bytes::{Bytes, BytesMut};
-use offload_transforms::{Fault, Parameters, RunReport, Session, Transform, Way};
+use offload_transforms::{Fault, Parameters, RunReport, Session, Transform, TransformDirection};
 use proptest::prelude::*;
 
 /// Runs a session into a target with ample capacity.
 pub(crate) fn run(
     session: &Session,
-    way: Way,
+    way: TransformDirection,
     with: Parameters<'_>,
     source: &[Bytes],
 ) -> Result<(Vec<u8>, RunReport), Fault> {
@@ -38,8 +38,8 @@ pub(crate) fn cuts() -> impl Strategy<Value = Vec<usize>> {
 /// Applies in pieces cut one way, and undoes in pieces cut another way.
 pub(crate) fn both_ways(transform: &Transform, with: Parameters<'_>, plain: &[u8], cuts: &[usize]) -> Vec<u8> {
     let session = Session::new(transform).unwrap();
-    let (applied, _) = run(&session, Way::Apply, with, &cut(plain, cuts)).unwrap();
-    let (undone, _) = run(&session, Way::Undo, with, &cut(&applied, cuts)).unwrap();
+    let (applied, _) = run(&session, TransformDirection::Apply, with, &cut(plain, cuts)).unwrap();
+    let (undone, _) = run(&session, TransformDirection::Undo, with, &cut(&applied, cuts)).unwrap();
     assert_eq!(undone, plain, "{}", transform.name());
     applied
 }

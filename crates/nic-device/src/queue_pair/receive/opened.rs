@@ -16,7 +16,7 @@ use offload_api::rx::Checksums;
 use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};
 use offload_base::Instant;
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::{Headers, Transport};
+use offload_formats::{Headers, TransportHeader};
 
 /// A frame to be handed up, or none.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct OpenedPacket {
     /// The packet in the frame, as it would be without what is around it.
     inner: Option<(BytesMut, InnerPosition)>,
     /// Of the packet by itself, if others may join it: its checksums are right.
-    transport: Option<Transport>,
+    transport: Option<TransportHeader>,
 }
 
 impl OpenedPacket {
@@ -145,7 +145,7 @@ impl QueuePair {
     }
 
     /// Whether a packet may be the next segment of a session.
-    fn joins_opened(&self, place: usize, opened: &OpenedPacket, transport: &Transport, due: Instant) -> bool {
+    fn joins_opened(&self, place: usize, opened: &OpenedPacket, transport: &TransportHeader, due: Instant) -> bool {
         let session = &self.receive.open[place];
         let (bytes, wrapped_alike) = match (&opened.inner, &session.wrapping) {
             (None, None) => (transport.payload_len(), true),
@@ -167,7 +167,7 @@ impl QueuePair {
     }
 
     /// Writes the payload of the next segment behind the others of its session.
-    fn join_opened(&mut self, place: usize, opened: &OpenedPacket, transport: &Transport, start: Start) {
+    fn join_opened(&mut self, place: usize, opened: &OpenedPacket, transport: &TransportHeader, start: Start) {
         let session = &mut self.receive.open[place];
         let payload = match (&opened.inner, &mut session.wrapping) {
             (Some((_, within)), Some(wrapping)) => {

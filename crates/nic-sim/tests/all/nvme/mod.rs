@@ -17,7 +17,7 @@ use offload_api::{
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
-use offload_transforms::{Secret, Tweak};
+use offload_transforms::{SecretBytes, Tweak};
 use proptest::prelude::*;
 use resumable_aead::{DataUnits, Volume, XtsKey};
 use std::sync::Arc;
@@ -644,9 +644,9 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
         engines: NvmeTcpEngineConfig { io_threshold: 0, ..NvmeTcpEngineConfig::default() }.into(),
         ..NicConfig::default()
     });
-    let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
+    let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![9; 32]) };
     let contexts = receiver.contexts().unwrap();
-    let key = tenant.import(contexts, 1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+    let key = tenant.import(contexts, 1, &SecretBytes::new((0..64).collect()), 512, Tweak::Unit).unwrap();
     let mut contexts = receiver.nvme().unwrap();
     let context = contexts.add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
     // Two buffers, of 2,512 and 3,488 bytes.
@@ -716,9 +716,9 @@ fn stages_go_with_their_buffer() {
             while receiver.poll_event().is_some() {}
             while receiver.contexts().unwrap().poll_news().is_some() {}
         };
-        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
+        let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![9; 32]) };
         let contexts = receiver.contexts().unwrap();
-        let key = tenant.import(contexts, 1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let key = tenant.import(contexts, 1, &SecretBytes::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let context = receiver.nvme().unwrap().add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
         settle(&mut receiver);
         let engine = receiver.contexts().unwrap().engine("quic").unwrap().number;

@@ -14,7 +14,7 @@ use offload_api::{
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
-use offload_transforms::{Secret, Tweak};
+use offload_transforms::{SecretBytes, Tweak};
 use proptest::prelude::*;
 use resumable_aead::{DataUnits, Volume, XtsKey};
 
@@ -370,9 +370,9 @@ impl Keyed {
 
     /// Gives the NIC the key, and has the context for digests encrypt by it too. Where the NIC has it.
     fn import(&self, device: &mut Device, driver: &mut Driver, nvme: Handle) -> Handle {
-        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
+        let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![9; 32]) };
         let contexts = driver.contexts().unwrap();
-        let key = tenant.import(contexts, 1, &Secret::new(self.key.clone()), self.unit, Tweak::Unit).unwrap();
+        let key = tenant.import(contexts, 1, &SecretBytes::new(self.key.clone()), self.unit, Tweak::Unit).unwrap();
         let stages = vec![StageSpec::new(XTS_STAGE, key)];
         assert!(driver.nvme().unwrap().seal_with(nvme, NvmeTcpStages { command: VOLUME, unit: 0, stages }));
         device.process(Instant::ZERO);

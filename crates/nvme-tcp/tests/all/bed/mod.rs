@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use core::future::Future;
 use core::time::Duration;
 use nic_sim::jobs::WrappingKey;
-use nic_sim::transforms::{Secret, Tweak};
+use nic_sim::transforms::{SecretBytes, Tweak};
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::{NicConfig, NvmeTcpEngineConfig};
@@ -287,13 +287,13 @@ impl Volume {
         ((number ^ 0x5ca1_ab1e).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7) >> 13) as u8 ^ at as u8
     }
 
-    fn key(number: u64) -> Secret {
-        Secret::new((0..64).map(|at| Volume::key_byte(number, at)).collect())
+    fn key(number: u64) -> SecretBytes {
+        SecretBytes::new((0..64).map(|at| Volume::key_byte(number, at)).collect())
     }
 
     /// Has `host`'s NIC take the key, and tells the volume.
     fn import(&self, host: &BedHost) {
-        let tenant = WrappingKey { tenant: TENANT, key: Secret::new(vec![9; 32]) };
+        let tenant = WrappingKey { tenant: TENANT, key: SecretBytes::new(vec![9; 32]) };
         let key = host.stack().with_device(|device| {
             let device = device.contexts().unwrap();
             tenant.import(device, self.number, &Volume::key(self.number), self.block as u32, Tweak::Unit).unwrap()

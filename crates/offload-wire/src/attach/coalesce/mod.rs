@@ -10,7 +10,7 @@ use crate::frame::Frame;
 use bytes::Bytes;
 use offload_base::Seq;
 use offload_formats::checksum::fill_ipv4_header;
-use offload_formats::{Headers, IpVersion, Protocol, Transport};
+use offload_formats::{Headers, IpVersion, Protocol, TransportHeader};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -126,13 +126,13 @@ impl Coalescer {
 #[derive(Debug)]
 struct TcpSegment {
     frame: Frame,
-    tcp: Transport,
+    tcp: TransportHeader,
 }
 
 impl TcpSegment {
     /// Parses a frame. Returns the frame itself if it is not TCP, or has extension headers or padding.
     fn parse(frame: Frame) -> Result<TcpSegment, Frame> {
-        let is_bare = |tcp: &Transport| {
+        let is_bare = |tcp: &TransportHeader| {
             // Padding and extension headers would be lost in the joined packet, so such frames pass separately.
             tcp.end == frame.len()
                 && (tcp.version == IpVersion::V4 || tcp.header == tcp.network + IpVersion::V6.header_bytes())
@@ -170,7 +170,7 @@ impl TcpSegment {
     /// Tests whether the headers equal those of `first`, except for the fields that differ between the segments of a
     /// packet.
     fn is_like(&self, first: &TcpSegment) -> bool {
-        Transport { end: first.tcp.end, ..self.tcp } == first.tcp
+        TransportHeader { end: first.tcp.end, ..self.tcp } == first.tcp
             && self.tcp.says_the_same(&first.frame.data, &self.frame.data)
     }
 
@@ -204,7 +204,7 @@ impl GrowingPacket {
 
     /// Tests whether `segment` may be joined next.
     fn takes(&self, segment: &TcpSegment) -> bool {
-        let Transport { version, network, payload, .. } = self.first.tcp;
+        let TransportHeader { version, network, payload, .. } = self.first.tcp;
         let bytes = segment.tcp.payload_len();
         // Cutting the packet again counts the identification up from the first segment's.
         let identification = match version {
@@ -244,7 +244,7 @@ impl GrowingPacket {
             fill_ipv4_header(&mut header[tcp.network..]);
         }
         // A kernel's partial checksum is the sum of the pseudo header, not inverted.
-        let pseudo = !Transport { end: tcp.payload + self.payload_bytes, ..tcp }.pseudo_sum(&header).finish();
+        let pseudo = !TransportHeader { end: tcp.payload + self.payload_bytes, ..tcp }.pseudo_sum(&header).finish();
         let field = tcp.checksum();
         header[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
         let kind = match tcp.version {

@@ -13,7 +13,7 @@ use core::fmt;
 use offload_base::BufferPool;
 use offload_base::cost::{self, WorkKind};
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::{Headers, InternetSum, IpVersion, Protocol, SegmentPosition, Transport};
+use offload_formats::{Headers, InternetSum, IpVersion, Protocol, SegmentPosition, TransportHeader};
 
 /// A buffer that cuts packets into frames, one packet at a time.
 ///
@@ -57,7 +57,7 @@ enum CutPlan {
     /// One frame, with the checksum completed.
     Whole { packet_bytes: usize, checksum: Option<PartialChecksum> },
     /// Several segments.
-    Segments { transport: Transport, segment_bytes: usize, at: usize, number: u32 },
+    Segments { transport: TransportHeader, segment_bytes: usize, at: usize, number: u32 },
 }
 
 impl Resegmenter {
@@ -120,7 +120,7 @@ impl Resegmenter {
                 let segment = SegmentPosition { number: *number, offset: from - transport.payload, is_last };
                 transport.make_segment(&mut frame, to - from, segment);
                 // The segment is shorter than the whole packet, so its checksum covers the end of the frame.
-                Transport { end: frame.len(), ..*transport }.fill_checksums(&mut frame);
+                TransportHeader { end: frame.len(), ..*transport }.fill_checksums(&mut frame);
                 if is_last {
                     self.work = None;
                 } else {
