@@ -1,17 +1,18 @@
-//! When a device that refused a flow for the time being is asked again.
+//! Backoff after a device has refused a flow's context for the time being.
 //!
-//! No device tells that there is room: with many flows waiting, each place that came free would wake all of them. So each
-//! flow asks when it has work for the device, a record, say, or a PDU, and the less often, the longer it was refused.
+//! Devices do not announce free space: with many waiting flows, every free slot would wake all of them. Instead each
+//! flow asks again when it has work for the device, such as a record or a PDU. The interval grows with the number of
+//! refusals.
 //!
-//! A context that the device gave up unasked, for what it accepted it could not do in the end, is a refusal that came late:
-//! such a flow asks as one that was refused for want of space, and the less often, the more contexts it lost.
+//! A context that the device removed on its own, because it could not do the accepted work, counts as a late refusal:
+//! the flow waits as after a refusal for lack of space, and the interval grows with the number of lost contexts.
 //!
-//! Invariant: a flow refused for want of space asks at most once in `n` units of work after `n` units of waiting, up to
-//! [`UNITS_BETWEEN_ASKS`]; what passes in a moment is asked for with each unit.
+//! Invariant: after `n` units of waiting for space, a flow asks at most once in `n` units, up to
+//! [`UNITS_BETWEEN_ASKS`]. Refusals for short-lived reasons are retried with each unit.
 
 use crate::refused::Refused;
 
-/// One flow's waiting for one context.
+/// The backoff state of one flow for one context.
 ///
 /// ```
 /// use offload_api::{AskAgain, Refused};
@@ -32,21 +33,21 @@ use crate::refused::Refused;
 pub struct AskAgain {
     waits: bool,
     refused: bool,
-    /// Units that may pass before the device is asked.
+    /// Units left before the next request.
     pass: u8,
-    /// How many after the next refusal.
+    /// Interval after the next refusal, in units.
     next: u8,
-    /// How many after the next loss; 0: nothing was lost since the beginning.
+    /// Interval after the next loss, in units; 0 if no context was lost since the beginning.
     after_loss: u8,
 }
 
 impl AskAgain {
-    /// A context is wanted, and the device is to be asked with the next unit whatever it said before.
+    /// Starts waiting for a context. The next unit asks the device, regardless of earlier refusals.
     pub fn begin(&mut self) {
         *self = AskAgain { waits: true, refused: self.refused, ..AskAgain::default() };
     }
 
-    /// The device was asked and refused for the time being.
+    /// Records a refusal for the time being.
     pub fn note_refused(&mut self, reason: Refused) {
         (self.waits, self.refused) = (true, true);
         (self.pass, self.next) = match reason {
@@ -54,12 +55,12 @@ impl AskAgain {
                 let pass = self.next.max(1);
                 (pass, (2 * pass).min(UNITS_BETWEEN_ASKS))
             }
-            // These pass in a moment.
+            // A full ring or a reset ends soon, so the interval does not grow.
             _ => (1, self.next),
         };
     }
 
-    /// The device took the context, and gave it up unasked.
+    /// Records that the device accepted the context and later removed it on its own.
     ///
     /// ```
     /// use offload_api::AskAgain;
@@ -79,51 +80,51 @@ impl AskAgain {
         *self = AskAgain { waits: true, refused: true, pass, next, after_loss: next };
     }
 
-    /// Somebody wants an answer now: if a context is wanted, the device is asked whatever it said before.
+    /// Makes the flow ask with the next unit, because an answer is wanted now.
     pub fn hurry(&mut self) {
         self.pass = 0;
     }
 
-    /// The flow has one more unit of work.
+    /// Records one more unit of work.
     pub fn note_unit(&mut self) {
         self.pass = self.pass.saturating_sub(1);
     }
 
-    /// Nothing is wanted any more: the device has the context, or will never have it. True if it had refused before.
+    /// Ends the waiting: the device has the context, or will never have it. Returns whether the device refused before.
     pub fn end(&mut self) -> bool {
         let ended = AskAgain { after_loss: self.after_loss, ..AskAgain::default() };
         core::mem::replace(self, ended).refused
     }
 
-    /// Whether a context is wanted instead of one that was lost, and the device is not to be asked yet.
+    /// Tests whether the flow waits for a replacement of a lost context, and must not ask yet.
     pub fn rests_after_loss(&self) -> bool {
         self.waits && self.after_loss > 0 && self.pass > 0
     }
 
-    /// Whether a context is wanted.
+    /// Tests whether the flow waits for a context.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Whether to ask now.
+    /// Tests whether to ask now.
     pub fn is_due(&self) -> bool {
         self.waits && self.pass == 0
     }
 
-    /// Whether the device refused since it was first asked.
+    /// Tests whether the device refused since the first request.
     pub fn was_refused(&self) -> bool {
         self.refused
     }
 }
 
-/// Most units of work between two asks.
+/// Maximum number of units between two requests.
 pub const UNITS_BETWEEN_ASKS: u8 = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Which of `units` units a flow asks with, when it is always told the same.
+    /// Returns the units with which a flow asks if every request is refused for the same `reason`.
     fn asks(reason: Refused, units: u32) -> Vec<u32> {
         let mut again = AskAgain::default();
         again.note_refused(reason);

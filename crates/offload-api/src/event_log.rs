@@ -1,4 +1,4 @@
-//! Collects the spans and events that libraries report by `tracing`.
+//! A collector of `tracing` spans and events.
 
 use core::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,11 +24,12 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Runs `work`, and returns its result and the fields of each span and event that this thread reported meanwhile. An event's
-    /// line begins with the fields of its span, if the event names one.
+    /// Runs `work`. Returns its result and the fields of each span and event that this thread reported meanwhile. The
+    /// line of an event begins with the fields of its span if the event names a span.
     pub fn collect<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
         let log = EventLog::default();
-        // With only one dispatcher, an event that another thread reports first, a test beside this one, is disabled for all.
+        // `tracing` caches a callsite as disabled if its first event comes from another thread and there is only one
+        // dispatcher. A second dispatcher prevents that for tests that run in parallel.
         let dispatchers = [Dispatch::new(log.clone()), Dispatch::new(log.clone())];
         let result = tracing::dispatcher::with_default(&dispatchers[0], work);
         (result, core::mem::take(&mut *log.lines()))
@@ -83,7 +84,7 @@ struct Line(String);
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let space = if self.0.is_empty() { "" } else { " " };
-        // Writing into a string does not fail.
+        // Writing into a string cannot fail.
         let _ = write!(self.0, "{space}{field}={value:?}");
     }
 }

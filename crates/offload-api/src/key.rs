@@ -1,11 +1,11 @@
-//! What received packets show, and contexts are found by.
+//! Steering keys: the parts of received packets by which a device finds contexts.
 
 use crate::unit::Layer;
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 use offload_formats::FlowKey;
 
-/// What finds contexts.
+/// A steering key. A received packet goes to the contexts that have its keys.
 ///
 /// ```
 /// use offload_api::{FlowKey, Key, KeyBytes, Layer, engines};
@@ -17,13 +17,13 @@ use offload_formats::FlowKey;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// The flow, as its receiver sees it, and the layer there.
+    /// The flow as its receiver sees it, and the layer of the context in the flow.
     Flow(FlowKey, Layer),
-    /// An engine's own, by the engine's number.
+    /// A key of an engine's own kind, with the number of the engine.
     Engine(u8, KeyBytes),
 }
 
-/// What an engine finds packets by.
+/// An engine's key for packets, for example a port and a connection ID.
 ///
 /// ```
 /// use offload_api::KeyBytes;
@@ -37,23 +37,24 @@ pub struct KeyBytes {
     bytes: [u8; KeyBytes::MAX],
 }
 
-/// Of the bytes that are there: most keys are a third of the longest.
+/// Hashes only the used bytes, because most keys have a third of the maximum length.
 impl Hash for KeyBytes {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // What is behind them is zero. Two that differ in how many zeroes they end with alone are told apart by `eq`.
+        // Unused bytes are zero. Keys that differ only in the number of trailing zeros collide here and are told apart
+        // by `eq`.
         state.write(&self.bytes[..self.len.into()]);
     }
 }
 
 impl KeyBytes {
-    /// As many as there can be.
+    /// Maximum length in bytes.
     pub const MAX: usize = 39;
 
-    /// Made of `parts`, one behind the other.
+    /// Concatenates `parts` to a key.
     ///
     /// # Panics
-    /// If they are more than [`MAX`](Self::MAX).
+    /// If `parts` are longer than [`MAX`](Self::MAX) together.
     pub fn of(parts: &[&[u8]]) -> KeyBytes {
         let mut key = KeyBytes { len: 0, bytes: [0; KeyBytes::MAX] };
         for part in parts {
@@ -64,10 +65,12 @@ impl KeyBytes {
         key
     }
 
-    /// A number, such as a security parameters index, and two addresses.
+    /// Makes a key of a number, such as a security parameters index, and two addresses.
     pub fn of_addresses(number: u32, source: IpAddr, destination: IpAddr) -> KeyBytes {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                // Two IPv4 addresses keep their short form: the IPv6 form would triple the bytes to hash for the common
+                // case.
                 KeyBytes::of(&[&number.to_be_bytes(), &source.octets(), &destination.octets()])
             }
             (source, destination) => {

@@ -1,7 +1,9 @@
-//! A device for tests (feature `mock`): it keeps what it is given, tells what it is to tell, and remembers each call.
+//! A mock device for tests (feature `mock`): keeps packets and contexts, reports the events that the test supplies, and
+//! records each call.
 //!
-//! A device around a device is to pass on what is not its own. [`drive`] calls all there is to call; what a wrapped
-//! [`MockDevice`] then remembers is to be what a plain one does, but for what the wrapper is there to change.
+//! A device that wraps another device must forward everything that it does not handle itself. [`drive`] calls every
+//! method. The calls that a wrapped [`MockDevice`] records must equal those of a bare one, except for the wrapper's
+//! intended changes.
 
 use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
@@ -26,8 +28,8 @@ use offload_formats::FlowKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device with engines and no wire. Cloned, it is the same one. It panics if it is given a packet to cut that is longer than
-/// it said it takes.
+/// A device with engines and no wire. Clones share one device. Panics if a packet to be cut exceeds the announced TSO
+/// maximum.
 ///
 /// ```
 /// use offload_api::mock::{MockDevice, drive};
@@ -54,7 +56,7 @@ struct Inner {
     received: VecDeque<RxPacket>,
     events: VecDeque<DeviceEvent>,
     news: VecDeque<ContextNews>,
-    /// How many contexts there are of each engine.
+    /// Number of contexts of each engine.
     contexts: BTreeMap<u8, u32>,
     created: Vec<(Handle, NewContext)>,
     calls: Vec<String>,
@@ -80,36 +82,36 @@ impl Default for Inner {
 }
 
 impl MockDevice {
-    /// Of its contexts. A handle of generation 0 is an old one.
+    /// Generation of all contexts. Handles of generation 0 are stale.
     pub const GENERATION: u32 = 1;
 
-    /// What was sent since this was asked last.
+    /// Returns and clears the sent packets.
     pub fn take_sent(&self) -> Vec<TxPacket> {
         core::mem::take(&mut self.inner().sent)
     }
 
-    /// What was called since this was asked last: method and arguments, but for times.
+    /// Returns and clears the recorded calls: method and arguments without times.
     pub fn take_calls(&self) -> Vec<String> {
         core::mem::take(&mut self.inner().calls)
     }
 
-    /// Has it receive a packet.
+    /// Adds a packet to receive.
     pub fn receives(&self, packet: RxPacket) {
         self.inner().received.push_back(packet);
     }
 
-    /// Has it tell an event.
+    /// Adds an event to report.
     pub fn tells(&self, event: DeviceEvent) {
         self.inner().events.push_back(event);
     }
 
-    /// Has it tell news.
+    /// Adds a context event to report.
     pub fn tells_news(&self, news: ContextNews) {
         self.inner().news.push_back(news);
     }
 
-    /// A device that does nothing but carry packets and have contexts of engines: it remembers no calls, has no face but that
-    /// one, and nothing is ever due.
+    /// Makes a device that only carries packets and has contexts: it records no calls, has no other interfaces, and no
+    /// timers.
     pub fn plain(path: PathCaps) -> MockDevice {
         let device = MockDevice::default();
         device.inner().path = path;
@@ -117,12 +119,12 @@ impl MockDevice {
         device
     }
 
-    /// Has it say that it has room for so many packets, whatever it was given.
+    /// Sets the space that the device reports, regardless of queued packets.
     pub fn set_room(&self, packets: usize) {
         self.inner().room = packets;
     }
 
-    /// Contexts made since this was asked last, and what they were made from.
+    /// Returns and clears the created contexts with their parameters.
     pub fn take_created(&self) -> Vec<(Handle, NewContext)> {
         core::mem::take(&mut self.inner().created)
     }
@@ -139,7 +141,7 @@ impl MockDevice {
     }
 }
 
-/// Calls every method of every face that `device` shows.
+/// Calls every method of every interface of `device`.
 pub fn drive(device: &mut dyn NetDevice) {
     let flow = flow();
     device.path(&flow);
@@ -167,7 +169,7 @@ pub fn drive(device: &mut dyn NetDevice) {
     }
 }
 
-/// Calls every method of `contexts`, for both directions of each engine that the [`MockDevice`] has.
+/// Calls every method of `contexts`, for both directions of each engine of the [`MockDevice`].
 pub fn drive_contexts(contexts: &mut dyn Contexts) {
     for name in [TlsContexts::ENGINE, NvmeTcpContexts::ENGINE] {
         for direction in [Direction::Transmit, Direction::Receive] {
@@ -261,7 +263,7 @@ impl NetDevice for MockDevice {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        // Something is due.
+        // A recorded device always has a timer due, so that a wrapper's forwarding is visible.
         self.note(|| "next_event()".into());
         (!self.inner().is_plain).then_some(Instant::ZERO)
     }

@@ -1,13 +1,12 @@
-//! A table whose entries are found by [`Handle`].
+//! A table with entries found by [`Handle`].
 //!
-//! Invariant: a handle finds the entry that it was given for, and nothing once that is gone: a place is used again under the
-//! next generation.
+//! Invariant: a handle finds its own entry, and nothing after the entry is removed, because a reused slot has the next
+//! generation.
 
 use crate::unit::Handle;
 use core::ops::Range;
 
-/// Entries by [`Handle`]. Everything but [`handles`](Self::handles) takes the same time however
-/// many entries there are.
+/// A table of entries indexed by [`Handle`]. All operations except [`handles`](Self::handles) take constant time.
 ///
 /// ```
 /// use offload_api::Slots;
@@ -21,7 +20,7 @@ use core::ops::Range;
 #[derive(Clone, Debug)]
 pub struct Slots<T> {
     places: Vec<Place<T>>,
-    /// Places to be used again, the last one first.
+    /// Free slots, last freed at the end.
     free: Vec<u32>,
     indices: Range<u32>,
     len: usize,
@@ -41,14 +40,14 @@ enum Content<T> {
 }
 
 impl<T> Default for Slots<T> {
-    /// An empty table of as many entries as there are indices.
+    /// Makes an empty table over all indices.
     fn default() -> Slots<T> {
         Slots::new(0..u32::MAX)
     }
 }
 
 impl<T> Slots<T> {
-    /// An empty table whose handles have these indices. It takes memory as entries come.
+    /// Makes an empty table with the given indices. Memory is allocated as entries are added.
     pub const fn new(indices: Range<u32>) -> Slots<T> {
         Slots { places: Vec::new(), free: Vec::new(), indices, len: 0 }
     }
@@ -56,7 +55,7 @@ impl<T> Slots<T> {
     /// Adds an entry.
     ///
     /// # Errors
-    /// The entry, if there are as many as there may be.
+    /// The entry, if the table is full.
     pub fn insert(&mut self, entry: T) -> Result<Handle, T> {
         let at = match self.free.pop() {
             Some(at) => at,
@@ -72,7 +71,7 @@ impl<T> Slots<T> {
         Ok(Handle { index: self.indices.start + at, generation: place.generation })
     }
 
-    /// The entry of a handle.
+    /// Returns the entry of a handle.
     pub fn get(&self, handle: Handle) -> Option<&T> {
         match &self.place(handle)?.content {
             Content::Entry(entry) => Some(entry),
@@ -80,7 +79,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The entry of a handle, to be changed.
+    /// Returns the entry of a handle for changes.
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
         match &mut self.place_mut(handle)?.content {
             Content::Entry(entry) => Some(entry),
@@ -88,15 +87,15 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Takes an entry out. Its place is free.
+    /// Removes an entry and frees its slot.
     pub fn remove(&mut self, handle: Handle) -> Option<T> {
         let (entry, next) = self.reserve(handle)?;
         self.release(next);
         Some(entry)
     }
 
-    /// Takes an entry out and keeps its place, under the handle that is returned, to be [filled](Self::fill) or
-    /// [released](Self::release).
+    /// Removes an entry and keeps its slot reserved. The returned handle [fills](Self::fill) or
+    /// [releases](Self::release) the slot.
     ///
     /// ```
     /// use offload_api::Slots;
@@ -117,16 +116,17 @@ impl<T> Slots<T> {
                 return None;
             }
         };
+        // The generation changes now and not at reuse, so that the old handle finds nothing while the slot is reserved.
         place.generation = place.generation.wrapping_add(1);
         let next = Handle { generation: place.generation, ..handle };
         self.len -= 1;
         Some((entry, next))
     }
 
-    /// Puts an entry into a place that was [reserved](Self::reserve).
+    /// Puts an entry into a [reserved](Self::reserve) slot.
     ///
     /// # Errors
-    /// The entry, if the handle names no such place.
+    /// The entry, if the handle names no reserved slot.
     pub fn fill(&mut self, reserved: Handle, entry: T) -> Result<(), T> {
         match self.place_mut(reserved) {
             Some(Place { content: content @ Content::Reserved, .. }) => *content = Content::Entry(entry),
@@ -136,7 +136,7 @@ impl<T> Slots<T> {
         Ok(())
     }
 
-    /// Frees a place that was [reserved](Self::reserve).
+    /// Frees a [reserved](Self::reserve) slot.
     pub fn release(&mut self, reserved: Handle) {
         if let Some(Place { content: content @ Content::Reserved, .. }) = self.place_mut(reserved) {
             *content = Content::Free;
@@ -144,16 +144,16 @@ impl<T> Slots<T> {
         }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Tests whether the table is empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// The handles of all entries, in the order of their indices.
+    /// Returns the handles of all entries in index order.
     pub fn handles(&self) -> impl Iterator<Item = Handle> {
         let places = self
             .places

@@ -1,7 +1,7 @@
-//! Any byte stream as a [`SegmentStream`] without a device.
+//! A tokio byte stream as a [`SegmentStream`] without a device.
 //!
-//! Invariant: what was queued is written in order and once; `written + queued == sent`. Sequence numbers are stream
-//! offsets modulo 2^32, counted from zero in each direction.
+//! Invariant: queued bytes are written in order and once; `written + queued == sent`. Sequence numbers are stream
+//! offsets modulo 2^32, from zero in each direction.
 
 use crate::contexts::Contexts;
 use crate::device::DeviceEvent;
@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-/// A byte stream below [`TokioSegments`]: a TCP or Unix socket of tokio, a duplex stream, or two halves put together by
+/// A byte stream for [`TokioSegments`]: a TCP or Unix socket of tokio, a duplex stream, or two halves combined by
 /// [`tokio::io::join`].
 ///
 /// ```
@@ -60,7 +60,7 @@ use tokio::net::UnixStream;
 /// # let _stream = |counted: Counted| offload_api::TokioSegments::new(counted);
 /// ```
 ///
-/// Any other stream of tokio is split and joined again:
+/// Any other tokio stream can be split and joined:
 ///
 /// ```
 /// # fn over_any(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin) {
@@ -74,40 +74,40 @@ use tokio::net::UnixStream;
             `let (read, write) = tokio::io::split(stream); TokioSegments::new(tokio::io::join(read, write))`"
 )]
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// It is dropped next, and what it was given to write is to be discarded then as far as that has not left, not
-    /// delivered later. The other side sees a reset if there is such a thing.
+    /// Prepares the stream to be dropped with a reset. Written bytes that have not left are discarded instead of
+    /// delivered later. Streams that support it send a reset to the peer.
     fn reset_when_dropped(&mut self);
 }
 
 impl ByteStream for TcpStream {
     fn reset_when_dropped(&mut self) {
-        // Refused, there is no connection that could deliver anything.
+        // An error means that the connection is gone already, so nothing can be delivered.
         let _ = self.set_zero_linger();
     }
 }
 
-/// The peer's receive buffer already has the bytes that were written.
+/// Written bytes are in the peer's receive buffer already.
 #[cfg(unix)]
 impl ByteStream for UnixStream {
     fn reset_when_dropped(&mut self) {}
 }
 
-/// What was written is with the other side already.
+/// Written bytes are in the peer's buffer already.
 impl ByteStream for DuplexStream {
     fn reset_when_dropped(&mut self) {}
 }
 
-/// The halves have nothing in common that could be reset.
+/// Separate halves have no connection that could be reset.
 impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for Join<R, W> {
     fn reset_when_dropped(&mut self) {}
 }
 
-/// Makes any [`ByteStream`], a kernel's TCP socket for one, a stream that records can travel on.
+/// Adapts any [`ByteStream`], for example a kernel TCP socket, to carry records.
 ///
-/// There is no device, so contexts are refused and sealers are dropped: its user queues bytes that are ready
-/// for the wire. And nothing works behind its back: **bytes live on after the stream only as far as they were
-/// written**, which happens whenever the stream is polled or flushed. [`poll_committed`] is ready when all are, and
-/// dropping it tries once more. [`abort`] drops the stream below with all that it has not sent.
+/// There is no device: contexts are refused and sealers dropped, so the user queues bytes that are ready for the wire.
+/// There is no background task either: **after the stream is dropped, only bytes already written are delivered**.
+/// Queued bytes are written whenever the stream is polled or flushed. [`poll_committed`] is ready when all bytes are
+/// written; dropping the stream makes one more attempt. [`abort`] drops the underlying stream with all unsent bytes.
 ///
 /// [`poll_committed`]: SegmentStream::poll_committed
 /// [`abort`]: SegmentStream::abort
@@ -132,27 +132,27 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for J
 /// ```
 #[derive(Debug)]
 pub struct TokioSegments<T: ByteStream> {
-    /// `None` once aborted: only a socket that is closed discards what it has.
+    /// The underlying stream; `None` after an abort, because only closing the socket discards its bytes.
     io: Option<T>,
     queue: VecDeque<Bytes>,
     queued: usize,
-    /// The stream below may still hold bytes that it took.
+    /// Whether the underlying stream may still hold written bytes.
     is_unflushed: bool,
     sent: u64,
     written: u64,
     received: u64,
     buffer: BytesMut,
     closing: Closing,
-    /// Why nothing can be written any more.
+    /// The first write error. Nothing can be written afterwards.
     failed: Option<io::ErrorKind>,
-    /// A stream has one waker for its write side. The writer waits for that, and so does a reader for as long as something
-    /// is queued, which may go away without another word: they wait together.
+    /// Tasks that wait for the write side: the writer, and a reader while bytes are queued. A stream has a single waker
+    /// per side and either task may disappear without notice, so both are woken together.
     waiting: WaitingTasks,
-    /// Who waits for something to read, and is to hear of an abort.
+    /// The task that waits for data; also woken by an abort.
     reader: Option<Waker>,
 }
 
-/// How far the write side is closed.
+/// The state of the write side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     Open,
@@ -162,7 +162,7 @@ enum Closing {
 }
 
 impl<T: ByteStream> TokioSegments<T> {
-    /// A stream over `io`.
+    /// Makes a stream over `io`.
     pub fn new(io: T) -> TokioSegments<T> {
         TokioSegments {
             io: Some(io),
@@ -180,32 +180,32 @@ impl<T: ByteStream> TokioSegments<T> {
         }
     }
 
-    /// Borrows the stream below. `None` after an abort.
+    /// Returns the underlying stream; `None` after an abort.
     pub fn get_ref(&self) -> Option<&T> {
         self.io.as_ref()
     }
 
-    /// Takes the stream below out; nothing can be read or written here after that. Bytes that are queued and not written are
-    /// dropped, so poll [`poll_committed`](SegmentStream::poll_committed) first. `None` after an abort.
+    /// Takes the underlying stream out and ends this one. Queued bytes that are not written are dropped, so poll
+    /// [`poll_committed`](SegmentStream::poll_committed) first. Returns `None` after an abort.
     pub fn take(&mut self) -> Option<T> {
         let io = self.io.take();
         self.abort();
         io
     }
 
-    /// Writes what is queued, and closes the write side if that is what is left to do; `task` waits for it.
+    /// Writes the queued bytes and performs a pending shutdown; `task` waits for the end.
     fn poll_written(&mut self, task: Task, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        // Said before the write side is asked, or its answer might come in between.
+        // The task registers before the write, because the wakeup might arrive in between.
         self.waiting.wait(task, cx);
         let written = self.try_write();
         if written.is_ready() {
-            // Whoever polled, the others wait for it too.
+            // The other task waits for the same bytes, so it is woken too.
             self.waiting.done(task);
         }
         written
     }
 
-    /// Writes as much as goes at once. Those who wait for the rest are woken when more goes.
+    /// Writes as much as possible. Waiting tasks are woken when more can be written.
     fn try_write(&mut self) -> Poll<io::Result<()>> {
         if let Some(kind) = self.failed {
             return Poll::Ready(Err(kind.into()));
@@ -220,9 +220,9 @@ impl<T: ByteStream> TokioSegments<T> {
         result
     }
 
-    /// As [`try_write`](Self::try_write), when nobody is there to hear of it.
+    /// Calls [`try_write`](Self::try_write) without a waiting task.
     fn write_unasked(&mut self) {
-        // An error is kept, and told at the next poll.
+        // `failed` keeps an error for the next poll.
         if self.try_write().is_ready() {
             self.waiting.wake_all();
         }
@@ -240,11 +240,13 @@ impl<T: ByteStream> TokioSegments<T> {
                 let first = self.queue.front().map_or(&[][..], |bytes| bytes);
                 ready!(Pin::new(io).poll_write(cx, first))?
             };
+            // A stream that accepts no bytes would loop here forever.
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.drop_written(written);
         }
+        // The shutdown comes after the flush, because a shutdown does not flush in every stream.
         let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
         ready!(Pin::new(&mut *io).poll_flush(cx))?;
         self.is_unflushed = false;
@@ -275,7 +277,7 @@ impl<T: ByteStream> TokioSegments<T> {
 impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if self.queued > 0 || self.is_unflushed || self.closing == Closing::Finishing {
-            // Whoever only reads keeps the writing going too. Its errors are the writer's.
+            // A task that only reads must keep the writes going too. Write errors are reported to the writer.
             let _ = self.poll_written(Task::Reader, cx);
         }
         if !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
@@ -295,7 +297,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         Poll::Ready(Ok(Some(RxSegment { seq, data, meta: RxMeta::default() })))
     }
 
-    /// What arrives next is not known before it does.
+    /// Unknown until the next range arrives.
     fn next_seq(&self) -> Option<Seq> {
         None
     }
@@ -310,7 +312,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
 
     fn consume(&mut self, _: usize) {}
 
-    /// Wants more when all it has is written: the kernel's buffer is the send buffer.
+    /// Wants more data once all queued bytes are written: the kernel's buffer serves as the send buffer.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.closing != Closing::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -345,7 +347,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         self.write_unasked();
     }
 
-    /// Acknowledged is here what the stream below has taken.
+    /// Bytes count as acknowledged when the underlying stream has accepted them.
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
         if self.written >= offset {
             return Poll::Ready(Ok(()));
@@ -355,7 +357,8 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
             _ if self.written >= offset => Poll::Ready(Ok(())),
             Poll::Ready(Ok(())) if self.closing != Closing::Open => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             _ => {
-                // All that was queued is written: what it waits for is still to be queued.
+                // All queued bytes are written, and the awaited ones are not queued yet. The next `send` must wake the
+                // writer.
                 self.waiting.wait(Task::Writer, cx);
                 Poll::Pending
             }
@@ -366,7 +369,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         self.poll_written(Task::Writer, cx)
     }
 
-    /// The stream below does not tell.
+    /// The underlying stream does not report this.
     fn sent(&self) -> SentBytes {
         SentBytes::default()
     }
@@ -379,6 +382,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     }
 
     fn abort(&mut self) {
+        // `failed` also makes later polls of the write side return the error.
         self.closing = Closing::Aborted;
         self.failed = Some(io::ErrorKind::ConnectionAborted);
         self.queue.clear();
@@ -392,7 +396,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         }
     }
 
-    /// There is no device: whatever is sent is ready as it is.
+    /// Sealers are dropped, because all queued bytes are ready for the wire.
     fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
 
     fn release(&mut self, _: Handle) {}
@@ -414,13 +418,13 @@ impl<T: ByteStream> Drop for TokioSegments<T> {
     }
 }
 
-/// Slices of one vectored write.
+/// Slices per vectored write.
 const SLICES: usize = 32;
-/// Bytes asked for at a time.
+/// Allocation size for reads.
 const READ_BYTES: usize = 64 << 10;
-/// Less room than this is not read into.
+/// Minimum free space of the buffer before a read.
 const READ_MIN: usize = 16 << 10;
-/// What the stream says it wants when it has nothing.
+/// Bytes that the stream requests when nothing is queued.
 const ROOM: usize = 256 << 10;
 
 #[cfg(test)]
@@ -489,7 +493,7 @@ mod tests {
         assert_eq!(&both, b"firstsecond");
     }
 
-    /// Over the kernel's TCP, with a peer that has little room and does not read.
+    /// Over the kernel's TCP, with a peer that has a small buffer and does not read.
     #[tokio::test]
     async fn what_was_not_delivered_when_it_was_aborted_never_is() {
         let listener = TcpSocket::new_v4().unwrap();
@@ -538,7 +542,7 @@ mod tests {
         reader.abort();
     }
 
-    /// A task that counts how often it is woken.
+    /// A waker that counts its wakeups.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -560,7 +564,7 @@ mod tests {
         stream.send(Bytes::from(vec![3; 20]), TxTag::PLAIN);
         let ((writes, writer), (reads, reader)) = (task(), task());
         assert!(stream.poll_room(&mut Context::from_waker(&writer)).is_pending());
-        // As a read with a timeout does, or one that another branch of a select overtook.
+        // For example a read with a timeout, or a read that lost in a `select`.
         assert!(stream.poll_segment(&mut Context::from_waker(&reader)).is_pending());
         stream.flush(); // and so does a flush, which waits for nothing
         far.read_exact(&mut [0; 8]).await.unwrap();
@@ -568,7 +572,7 @@ mod tests {
         assert_eq!(reads.0.load(Ordering::Relaxed), 1, "a reader keeps the writing going when the writer is gone");
     }
 
-    /// Another task queues what it waits for.
+    /// Another task queues the awaited bytes.
     #[tokio::test]
     async fn who_waits_for_bytes_that_are_still_to_be_queued_is_woken_or_told() {
         let (near, _far) = tokio::io::duplex(64);

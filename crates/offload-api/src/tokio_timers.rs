@@ -1,4 +1,4 @@
-//! tokio's timers as [`Timers`].
+//! The timers of tokio as [`Timers`].
 
 use core::fmt;
 use core::future::Future;
@@ -7,7 +7,7 @@ use core::task::{Context, Poll};
 use offload_base::{Alarm, Clock, Instant, RealClock, Timers};
 use tokio::runtime::Handle;
 
-/// The timers of a tokio runtime, for protocols that run on it. They count in milliseconds. (Feature `tokio`.)
+/// The timers of a tokio runtime, for protocols that run on it. The resolution is a millisecond. (Feature `tokio`.)
 ///
 /// ```
 /// use core::future::poll_fn;
@@ -31,15 +31,15 @@ pub struct TokioTimers {
 }
 
 impl TokioTimers {
-    /// Timers of `tokio`, which must be enabled there, and time by `clock`.
+    /// Makes timers of the runtime `tokio`, which must have time enabled, with `clock` as the clock.
     pub fn new(tokio: Handle, clock: RealClock) -> TokioTimers {
         TokioTimers { tokio, clock }
     }
 
-    /// Timers of the runtime that runs the caller; time begins now.
+    /// Makes timers of the current runtime, with a clock that starts now.
     ///
     /// # Panics
-    /// If no tokio runtime runs the caller.
+    /// If the caller runs outside of a tokio runtime.
     pub fn current() -> TokioTimers {
         TokioTimers::new(Handle::current(), RealClock::new())
     }
@@ -59,7 +59,7 @@ impl Timers for TokioTimers {
 
 struct TokioAlarm {
     timers: TokioTimers,
-    /// What tokio will wake the task for.
+    /// The armed deadline and tokio's timer.
     pending: Option<(Instant, Pin<Box<tokio::time::Sleep>>)>,
 }
 
@@ -69,6 +69,7 @@ impl Alarm for TokioAlarm {
             self.pending = None;
             return Poll::Pending;
         };
+        // tokio rounds deadlines up to a millisecond, so a deadline in the past is answered without a timer.
         if deadline <= self.timers.clock.now() {
             self.pending = None;
             return Poll::Ready(());

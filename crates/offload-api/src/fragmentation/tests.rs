@@ -1,4 +1,4 @@
-//! Cut and put together again, in any order and with whatever may be done to fragments on their way.
+//! Fragmentation and reassembly, with fragments reordered, duplicated and changed.
 
 use super::*;
 use crate::datagram::EcnCodepoint;
@@ -15,7 +15,7 @@ use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv6Address};
 const CONGESTION: u8 = EcnCodepoint::CongestionExperienced.bits();
 const LINK: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0xee, 0xee];
 
-/// A packet behind some link header, as smoltcp makes its own.
+/// A packet behind a link header, in smoltcp's framing.
 fn packet(six: bool, protocol: IpProtocol, extension: &[u8], data: &[u8]) -> Vec<u8> {
     let [source, destination] = match six {
         true => [1, 2].map(|last| IpAddress::Ipv6(Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last))),
@@ -61,7 +61,7 @@ fn shuffled(seed: u64, count: usize) -> Vec<usize> {
     order
 }
 
-/// What the last of `fragments` makes of all of them.
+/// Returns the result of inserting all `fragments`, which must be complete after the last.
 fn last_of(reassembler: &mut Reassembler, fragments: &[Vec<u8>]) -> BytesMut {
     let taken: Vec<Taken> = fragments.iter().map(|fragment| reassembler.insert(at(0), fragment, LINK.len())).collect();
     match taken.into_iter().next_back() {
@@ -83,7 +83,7 @@ proptest! {
         let protocol = if extension.is_empty() { IpProtocol::Udp } else { IpProtocol::Ipv6Opts };
         let whole = packet(six, protocol, extension, &data(seed, bytes));
         let fixed = if six { 40 } else { 20 } + extension.len();
-        // A transport header in the packet's own, as a stack has it.
+        // The transport header is in `header`, as a stack builds it.
         let fragments = cut(&whole, fixed + 8, mtu, seed as u32);
         prop_assert!(fragments.iter().all(|fragment| fragment.len() - LINK.len() <= usize::from(mtu)));
         let mut reassembler = Reassembler::new(Limits::of(Version::Four));
@@ -114,7 +114,7 @@ proptest! {
         prop_assert_eq!((reassembler.bytes(), reassembler.packets(), reassembler.next_event()), (0, 0, None));
     }
 
-    /// Whatever comes, a packet is only ever made of bytes that were sent for it, each at its place.
+    /// A reassembled packet consists only of bytes that were sent for it, each at its own offset.
     #[test]
     fn any_fragments_are_taken_within_bounds(
         pieces in prop::collection::vec((0u16..40, 1usize..200, any::<bool>(), any::<bool>(), 0u8..4), 0..60),
@@ -149,7 +149,7 @@ proptest! {
     }
 }
 
-/// Fragments of 16 bytes each of one packet, and one that begins eight bytes into the second.
+/// Returns 16-byte fragments of one packet, and a fragment that starts eight bytes into the second.
 fn overlapping(six: bool) -> (Vec<Vec<u8>>, Vec<u8>) {
     let whole = packet(six, IpProtocol::Udp, &[], &data(7, 64));
     let header = if six { 40 } else { 20 };
