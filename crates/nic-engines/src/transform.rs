@@ -1,4 +1,5 @@
-//! Transforms: AEADs, AES-CBC with HMAC, AES-XTS, protection information, compression, and chains of them, by jobs.
+//! Transforms as job engine: AEADs, AES-CBC with HMAC, AES-XTS, protection information, compression, and chains of
+//! them.
 
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, EngineDescription, ImageReader, ImageWriter, JobEngine, NoCounters};
@@ -6,8 +7,8 @@ use offload_api::{Capabilities, Direction, Job, Outcome};
 use offload_jobs::{TransformCapabilities, perform};
 use offload_transforms::{Session, Transform};
 
-/// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). What differs from job to job comes with the job, so a context has no state of
-/// its own; its keys are what it holds.
+/// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). Per-job parameters arrive with the job, so a context holds keys
+/// and no state.
 ///
 /// ```
 /// use nic_engine::Engines;
@@ -25,7 +26,7 @@ pub struct Transforms {
 }
 
 impl Transforms {
-    /// One that has these.
+    /// Makes an engine with these capabilities.
     ///
     /// ```
     /// use nic_engines::Transforms;

@@ -1,14 +1,14 @@
-//! The stage "xts": AES-XTS, for engines that have stages. The number of the unit in a run is that of the first unit of the
-//! volume, and where the run begins is counted from there. The key is a context of the engine of data-encryption keys.
+//! The stage "xts": AES-XTS under a key of the data-encryption key engine. The unit of a run is the first unit in the
+//! volume, and the run's offset counts from there.
 //!
-//! Invariants: blocks are worked on one by one, wherever they are: nothing is remembered. Without the very key that it was made
-//! for, nothing is worked on.
+//! Invariants: each block is processed on its own, so the stage keeps no state. The stage processes bytes only under
+//! the key of its own tenant and volume.
 
 use super::data_keys::InlineKey;
 use nic_engine::{KeyPlace, NamedStage, Run, Stage, StageState};
 use offload_api::{Direction, Handle, XTS_STAGE, XtsStage};
 
-/// A volume that engines of units keep encrypted.
+/// A volume encrypted inline.
 #[derive(Debug)]
 pub(super) struct Xts {
     spec: XtsStage,
@@ -35,6 +35,7 @@ impl Stage for Xts {
 
     fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
         let XtsStage { tenant, volume, .. } = self.spec;
+        // A slot may have been reused for a key of another tenant, so the check happens at each use.
         let Some(key) = self.key.get::<InlineKey>().filter(|key| key.is_of(tenant, volume)) else {
             self.key.refuse();
             return false;
@@ -62,7 +63,7 @@ mod tests {
         (0..64).collect()
     }
 
-    /// A key of tenant 7 and volume 1, as an engine has it.
+    /// Returns a key of tenant 7 and volume 1 in the form of the key engine.
     fn context() -> <DataKeys as Engine>::State {
         let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![3; 32]) };
         let spec = tenant.wrap(1, &Secret::new(key_bytes()), 512, Tweak::Unit).unwrap();

@@ -1,12 +1,12 @@
 //! Security associations and policies in the device (RFC 4301 4.4).
 //!
-//! An SA is a context: its numbers and what it counts are the state, parameters and keys what that refers to. Policies
-//! and events are the engine's own.
+//! An SA is a context. Its state contains sequence numbers and usage counts; the held part contains parameters and
+//! keys. Policies and events belong to the engine as a whole.
 //!
-//! - `transmit`, `receive`: what each direction makes of SAs.
+//! - `transmit`, `receive`: the work in each direction.
 //!
-//! Invariants: a handle finds its SA only while that very SA lives; a look-up costs the same however many there are; what
-//! happens to an SA is noted once, to be told when there is room.
+//! Invariants: a handle finds its SA only while that SA lives; a look-up takes the same time for any number of SAs;
+//! each event of an SA is queued once, and waits until the host can be told.
 
 mod config;
 mod counters;
@@ -28,39 +28,39 @@ use offload_formats::{Headers, IpHeaders};
 use std::collections::VecDeque;
 use transmit::{EspDrop, Wrapper};
 
-/// Makes and opens ESP packets.
+/// The ESP engine.
 #[derive(Debug, Default)]
 pub(crate) struct Esp {
     policies: SelectorTable<Handle>,
-    /// What the host has not been told.
+    /// Events that the host has not received yet.
     events: VecDeque<ContextEvent>,
 }
 
-/// Where an SA stands.
+/// The evictable state of an SA.
 #[derive(Debug)]
 pub(crate) struct SaState {
     numbers: Numbers,
-    /// Bytes and packets; time is the host's.
+    /// Bytes and packets; the host counts time.
     meter: Meter,
     exhaustion_told: bool,
 }
 
-/// What an SA is.
+/// The constant part of an SA.
 #[derive(Debug)]
 pub(crate) struct SaHeld {
     params: SaParams,
     cipher: Cipher,
-    /// The numbers that came, if they are more than a context has room for: a buffer, as keys are.
+    /// A replay window too large for the context's state. It is a separate buffer, as keys are.
     wide: Option<ReplayWindow>,
 }
 
-/// The numbers of an SA.
+/// The sequence numbers of an SA.
 #[derive(Debug)]
 pub(crate) enum Numbers {
     Send(SendNumber),
-    /// In crypto offload it only tells the upper half of a number, and what may be joined.
+    /// Crypto offload uses the window only to restore the upper half of a number and to decide about joining.
     Receive(ReplayWindow),
-    /// What the state refers to has them.
+    /// The window is in the held part.
     ReceiveWide,
 }
 
@@ -77,7 +77,8 @@ impl Engine for Esp {
         let SaParams { replay_window: size, esn, last_number: top, .. } = params;
         let (numbers, wide) = match (params.direction, params.offload) {
             (Direction::Transmit, _) => (Numbers::Send(SendNumber::new(top, esn)), None),
-            // The host knows what came before it gave the SA away, and looks at every number.
+            // The device cannot know which numbers arrived before the SA was offloaded, and the host checks every
+            // number anyway.
             (Direction::Receive, OffloadKind::Packet) => {
                 let window = ReplayWindow::without_history(size, esn, top);
                 if size > MAX_REMEMBERED {
@@ -95,6 +96,7 @@ impl Engine for Esp {
     }
 
     fn describe(&self, engine: &mut EngineDescription) {
+        // Commands share the ring with packets, so that a packet behind `create` finds its SA.
         engine.info.ring = CommandRing::Send;
         engine.publish = |of, visit| visit("tx_ipsec_refused", of.not_wrapped);
     }
@@ -184,13 +186,15 @@ impl PacketEngine for Esp {
         if self.policies.is_empty() {
             return Claim::Nobody;
         }
-        // What is behind a tag is another network's.
+        // Packets behind a VLAN tag belong to another network than the host's policies.
         let at_home = headers.network().is_some_and(|(_, at)| at == ETHERNET_BYTES);
         let packet = ip_packet(frame).filter(|_| at_home);
         let Some((packet, view)) = packet.and_then(|packet| Some((packet, IpView::parse_headers(packet)?))) else {
             return Claim::Nobody;
         };
         let selectors = Packet::from_view(&view, packet);
+        // A fragment may belong to a policy with ports that it does not show. The device then must not send it in the
+        // clear.
         match self.find_policy(&selectors) {
             Some(sa) => Claim::Context(sa),
             None if view.may_hide_ports() && self.policies.asks_for_ports(&selectors) => Claim::Unclear,
@@ -233,15 +237,15 @@ impl PacketEngine for Esp {
 }
 
 impl Esp {
-    /// The SA that a packet is to be protected by.
+    /// Returns the SA of the first policy that matches a packet.
     fn find_policy(&self, packet: &Packet) -> Option<Handle> {
         self.policies.find(packet).copied()
     }
 
-    /// Counts a packet of an SA whose numbers and lifetime are the device's, now that it has `number`.
+    /// Counts a packet with `number` against an SA with numbers and lifetime managed by the device.
     fn spend(&mut self, sa: &mut Context<'_, Esp>, before: u64, number: u64, bytes: u64) {
         let reached = sa.state.meter.spend(1, bytes);
-        // Of a window that moved at once over many numbers, both edges may have been crossed: the last one is told.
+        // A window that jumps far may cross 2^31 and 2^32 at once; only the last crossing is reported.
         let crossed = sa.held.params.esn && number > before && before >> 31 != number >> 31;
         match reached {
             Some(Reached::Soft(limit)) => self.tell(DeviceSaEvent::SoftLimit(sa.handle, limit)),
@@ -253,7 +257,7 @@ impl Esp {
         }
     }
 
-    /// All numbers of an SA are used.
+    /// Reports once that all numbers of an SA are used.
     fn note_exhausted(&mut self, sa: &mut Context<'_, Esp>) {
         if !core::mem::replace(&mut sa.state.exhaustion_told, true) {
             self.tell(DeviceSaEvent::SequenceExhausted(sa.handle));
@@ -266,20 +270,20 @@ impl Esp {
 }
 
 impl SaHeld {
-    /// Whether the device does all of it.
+    /// Tests whether the SA uses packet offload, so that the device does all of its work.
     fn is_whole(&self) -> bool {
         self.params.offload == OffloadKind::Packet
     }
 }
 
-/// The part of a lifetime that a device without a clock can count.
+/// Removes the time limits, because the device has no clock.
 fn untimed(mut lifetime: Lifetime) -> Lifetime {
     lifetime.soft.time = None;
     lifetime.hard.time = None;
     lifetime
 }
 
-/// Numbers that a window in a context remembers; those of a wider one are beside it.
+/// Maximum replay window in the context's state; larger windows are held outside.
 const MAX_REMEMBERED: u32 = 256;
 
 const SEND: u8 = 1;
@@ -293,7 +297,7 @@ mod tests {
     use offload_api::Limits;
     use proptest::prelude::*;
 
-    /// What a state does from here on: which numbers it gives or takes, and what it reports.
+    /// Returns a trace of the state: numbers given or accepted, and events reported.
     fn course(state: &mut SaState, steps: &[(i16, u16)]) -> Vec<String> {
         let step = |(step, bytes): &(i16, u16)| {
             let told = state.meter.spend(1, (*bytes).into());

@@ -1,7 +1,7 @@
 //! The ESP receive engine (RFC 4303 3.4).
 //!
-//! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
-//! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
+//! A packet with any failed check is passed to the host unchanged. The engine drops packets only for violations of an
+//! SA's own rules in packet offload: a replay, a used-up SA, or a packet of a kind that the SA does not carry.
 
 use super::{Esp, EspCounters, Numbers, SaState};
 use bytes::BytesMut;
@@ -14,15 +14,15 @@ use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::protocol;
 use offload_formats::{Headers, IpHeaders, Kind};
 
-/// Why a packet goes no further.
+/// The reason for a drop.
 enum Why {
-    /// It was there before, or is too old.
+    /// The number was seen before, or is too old.
     Replay,
     /// The SA is used up.
     Expired,
-    /// It is authentic, and nothing that its SA carries.
+    /// The packet is authentic, but not of the kind that the SA carries.
     Mode,
-    /// It was made to be discarded.
+    /// A dummy packet.
     Dummy,
 }
 
@@ -39,9 +39,9 @@ impl Why {
     }
 }
 
-/// The SA that a frame shows.
+/// Finds the steering key of the SA in a frame.
 pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
-    // As most are.
+    // The common case first: neither ESP nor a fragment.
     if headers.find(Kind::Esp).is_none() && !headers.is_fragment() {
         return Shown::Nothing;
     }
@@ -51,13 +51,13 @@ pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
     let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
     match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
         Some(protocol::ESP) => Shown::Fragment,
-        // ESP may be in it.
+        // The UDP datagram may contain ESP.
         Some(protocol::UDP) => Shown::PerhapsFragment,
         _ => Shown::Nothing,
     }
 }
 
-/// The SA of the first fragment of an ESP packet, or of one in UDP.
+/// Returns the steering key of the first fragment of an ESP packet, with or without UDP.
 pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {
     let upper = packet.get(headers.upper..)?;
     let esp = match headers.protocol {
@@ -69,7 +69,7 @@ pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyByte
     Some(KeyBytes::of_addresses(spi, headers.source(packet), headers.destination(packet)))
 }
 
-/// Works on a frame of an SA.
+/// Processes a frame of an SA.
 pub(super) fn open(
     engine: &mut Esp,
     mut sa: Context<'_, Esp>,
@@ -86,6 +86,7 @@ pub(super) fn open(
         Numbers::Send(_) => None,
     };
     let Some(window) = window else { return Opened::Untouched(PacketMark::None) };
+    // RFC 3948: an SA with UDP encapsulation accepts no bare ESP, and the reverse.
     if held.params.encapsulation.is_some() != at.udp {
         return Opened::Untouched(PacketMark::None);
     }
@@ -96,7 +97,7 @@ pub(super) fn open(
         Err(_) if whole => return Why::Replay.dropped(counters),
         Err(_) => return Opened::Untouched(PacketMark::None),
     };
-    // RFC 1122 3.2.1.2. What is made of it would have a checksum that is right.
+    // RFC 1122 3.2.1.2. Unwrapping would replace the wrong checksum by a correct one.
     if !at.ip.is_ipv6() && !is_ipv4_header_right(&data[ETHERNET..]) {
         return Opened::Untouched(PacketMark::None);
     }
@@ -105,6 +106,7 @@ pub(super) fn open(
         counters.ipsec_rx_auth_fail += 1;
         return Opened::Untouched(PacketMark::Failed { context });
     };
+    // The window moves only now: an unauthenticated packet must not shift it.
     let before = window.top();
     let new = window.accept(number);
     let mode = held.params.mode;
@@ -117,7 +119,8 @@ pub(super) fn open(
             Err(_) => return Why::Mode.dropped(counters),
         };
         let mark = PacketMark::Opened { context, number, packets: 1, code: EspVerdict::UNWRAPPED };
-        // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
+        // Behind a NAT the inner checksum covers the original addresses; ESP's authentication replaces it (RFC 3948
+        // 3.1.2).
         Opened::Another { inner, mark, vouched: at.udp && mode == EspMode::Transport }
     } else {
         let in_front = match mode {

@@ -1,13 +1,13 @@
-//! The NVMe/TCP engines. The receiving one follows PDUs as their bytes arrive, puts data where they belong and checks
-//! their digests; the sending one fills digests in.
+//! The NVMe/TCP engines. The receive engine follows PDUs as their bytes arrive, places data into the buffers of
+//! commands and checks digests. The transmit engine computes digests.
 //!
-//! - `framing`: how a PDU's first bytes tell where its parts are;
-//! - `cursor`: a place in a PDU, and what passing its bytes does;
-//! - `receive`: the stream: gaps, searching, tracking, asking;
+//! - `framing`: the layout of a PDU, from its first bytes;
+//! - `cursor`: a position in a PDU;
+//! - `receive`: the stream: gaps, searching, tracking, resync requests;
 //! - `placement`: the buffers of commands;
-//! - `open_block`: what came of a cipher's block that a packet cut;
-//! - `transmit`: digests of what leaves, and data that pass stages on their way;
-//! - `sealing`: how such data are cut.
+//! - `open_block`: a cipher block split over packets;
+//! - `transmit`: digests of sent data, and stages for sent data;
+//! - `sealing`: division of sent data into blocks.
 //!
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, and the ULP DDP series proposed for Linux.
 
@@ -42,7 +42,7 @@ use placement::Placement;
 use receive::{NvmeReceive, Received};
 use transmit::NvmeTransmit;
 
-/// Follows PDUs of NVMe/TCP.
+/// The NVMe/TCP engine.
 #[derive(Debug)]
 pub(crate) struct NvmeTcp {
     limits: NvmeTcpLimits,
@@ -51,14 +51,14 @@ pub(crate) struct NvmeTcp {
 }
 
 impl NvmeTcp {
-    /// As it is configured.
+    /// Makes an engine with a configuration.
     pub(crate) fn new(config: &NvmeTcpEngineConfig) -> NvmeTcp {
         let limits = NvmeTcpLimits { max_pieces: MAX_PIECES, io_threshold: config.io_threshold };
         NvmeTcp { limits, transmit_resync: config.transmit_resync, stages: StageMakers::default() }
     }
 }
 
-/// Where a context stands, by direction.
+/// The evictable state of a context, by direction.
 #[derive(Debug)]
 pub(crate) enum NvmeState {
     Transmit(NvmeTransmit),
@@ -71,7 +71,7 @@ impl Engine for NvmeTcp {
     type Command = NvmeTcpStages;
     type Change = Infallible;
     type State = NvmeState;
-    /// The buffers of commands; of a transmit context there are none.
+    /// Buffers of commands, for receive contexts. Stages, for both directions.
     type Held = Placement;
     type Counters = NvmeTcpCounters;
 
@@ -84,7 +84,7 @@ impl Engine for NvmeTcp {
     }
 
     fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
-        // Commands for a receive context come with its buffers.
+        // Stages of a receive context arrive with its buffers.
         if let NvmeState::Transmit(_) = context.state {
             context.held.seal_with(stages);
         }
@@ -145,7 +145,7 @@ impl Engine for NvmeTcp {
     }
 
     fn place(held: &mut Placement, command: u64, pieces: Vec<Piece>, stages: Option<NvmeTcpStages>) {
-        // Commands have numbers of 16 bits: what says otherwise is for none.
+        // Command identifiers have 16 bits, so a larger number matches no command.
         if let Ok(command) = u16::try_from(command) {
             held.insert(command, pieces, stages);
         }
@@ -173,10 +173,11 @@ impl StreamEngine for NvmeTcp {
             Some(content) if payload.is_opened() => {
                 engine.receive_content(seq, &content.parts, payload.opened(), placement)
             }
-            // The host gets it as it is on the wire: nothing is placed.
+            // The host gets the packet undecrypted, so no data are placed.
             Some(content) => engine.pass_over(content, payload.end(), payload.opened()),
         };
         let Received { verdict, placed, lost } = received;
+        // `lead` bytes were counted by no earlier packet, because they were placed only now.
         counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
         counters.rx_nvmeotcp_drop += u64::from(lost);
         counters.rx_nvmeotcp_packets += u64::from(!placed.is_empty());

@@ -1,4 +1,5 @@
-//! Tests of data that pass two stages: protection information, then AES-XTS under a data-encryption key, on their way out, and back.
+//! Tests of data through two stages, in both directions: protection information, then AES-XTS under a data-encryption
+//! key.
 
 use super::placement::Placement;
 use super::receive::NvmeReceive;
@@ -30,7 +31,7 @@ fn format() -> Format {
     Format { guard: Guard::Crc64, interval: 4096, application: 0xabc, ..Format::default() }
 }
 
-/// A flow's buffers, or seals, with the key lent.
+/// Returns the buffers and stages of a flow, with the key lent.
 fn placement(pieces: Vec<Piece>) -> Placement {
     let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![3; 32]) };
     let spec = tenant.wrap(1, &Secret::new((0..64).collect()), BLOCK as u32, Tweak::Unit).unwrap();
@@ -52,7 +53,8 @@ fn stages() -> NvmeTcpStages {
     NvmeTcpStages { command: 3, unit: LBA, stages }
 }
 
-/// Blocks with places for protection information, the same with it, and what is on the medium: by jobs.
+/// Returns blocks with space for protection information, the same with protection information, and the blocks on the
+/// medium, as jobs compute them.
 fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let plain: Vec<u8> = (0..BLOCKS * 4096).map(|at| (at * 7 / 3) as u8).collect();
     let protection = Protection { memory: None, wire: Some(format()), check: Check::ALL };
@@ -69,7 +71,7 @@ fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     (queued, protected.to_vec(), medium)
 }
 
-/// The header of a PDU with all of the data.
+/// Returns the header of a PDU with all of the data.
 fn header(kind: u8) -> Vec<u8> {
     let mut header = vec![kind, 0, 24, 24];
     header.extend((24 + BLOCKS * BLOCK as u32 as usize).to_le_bytes()[..4].iter());
@@ -87,7 +89,7 @@ impl PieceHome for Home {
     }
 }
 
-/// What is in the buffer afterwards, and which 16-byte units of it passed all stages.
+/// Returns the buffer after receiving, and whether each 16-byte unit passed all stages.
 fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
     let home = Arc::new(Home::default());
     let mut placement = placement(vec![Piece::new(0, BytesMut::zeroed(BLOCKS * BLOCK), home.clone())]);
@@ -100,7 +102,7 @@ fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
             let units = piece.opened().start.div_ceil(16)..piece.opened().end / 16;
             units.for_each(|unit| opened[unit as usize] = true);
         }
-        // Wherever it stands, it may be written to host memory and read back.
+        // The state may be evicted to host memory and reloaded at any point.
         engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
     }
     drop(placement);
@@ -141,7 +143,7 @@ proptest! {
         let lengths: Vec<usize> = cuts.iter().map(|(cut, _)| *cut).collect();
         for ((from, to), (_, is_sent)) in parts(queued.len(), &lengths).into_iter().zip(cuts.iter().cycle()) {
             let mut out = BytesMut::new();
-            // What is not sent is run through the context again, for a resync.
+            // Bytes that are not sent pass through the context again, for a resync.
             let ahead = is_sent.then_some(&queued[to..queued.len().min(to + 15)]);
             engine.fill(Seq(9) + from as u32, &queued[from..to], &mut out, placement.seals(), ahead).unwrap();
             prop_assert!(!is_sent || out == wire[from..to], "{}..{}", from, to);
@@ -151,7 +153,7 @@ proptest! {
         let (bytes, opened) = received(&medium, &lengths);
         prop_assert!(bytes == protected && opened.iter().all(|opened| *opened));
 
-        // A bit of it is another: its block is not vouched for, nor the one that followed in the same packet.
+        // After a bit flip, neither the block nor the next block of the same packet is verified.
         let mut damaged = medium;
         damaged[flipped / 8] ^= 1 << (flipped % 8);
         let (_, opened) = received(&damaged, &lengths);
@@ -162,7 +164,7 @@ proptest! {
     }
 }
 
-/// Protection information is not given for a block whose beginning is not in the PDU.
+/// A block without its start in the PDU gets no protection information.
 #[test]
 fn data_that_begin_within_a_block_do_not_leave() {
     let (queued, ..) = data();

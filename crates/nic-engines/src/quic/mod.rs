@@ -1,12 +1,12 @@
-//! QUIC packets with short headers (RFC 9001 5): sealed on their way out, opened on their way in.
+//! QUIC packets with short headers (RFC 9001 5): sealed on transmit, opened on receive.
 //!
-//! A connection has a context in each direction, whatever paths and connection IDs it has. Its state are the numbers on
-//! those paths; keys, and which path a connection ID is of, are what that refers to.
+//! A connection has one context per direction, for all its paths and connection IDs. The state contains the packet
+//! numbers of the paths; the held part contains keys and the path of each connection ID.
 //!
-//! - `transmit`, `receive`: what each direction makes of packets; `paths`: numbers.
+//! - `transmit`, `receive`: the work in each direction; `paths`: packet numbers.
 //!
-//! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag was right; a packet that
-//! was not opened is as it came.
+//! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag was verified; a packet
+//! that is not opened is unchanged.
 
 mod config;
 mod counters;
@@ -28,31 +28,31 @@ use receive::Seen;
 use std::collections::HashMap;
 use transmit::Sealing;
 
-/// Seals and opens QUIC packets.
+/// The QUIC engine.
 #[derive(Debug, Default)]
 pub(crate) struct Quic {
-    /// Bytes of the connection IDs at a port of the host.
+    /// Length of connection IDs, by local port.
     ports: HashMap<u16, u8, QuickHash>,
 }
 
-/// Where a connection stands, in one direction.
+/// The evictable state of a connection in one direction.
 #[derive(Debug)]
 pub(crate) struct QuicState {
     direction: Direction,
     paths: Paths,
 }
 
-/// What it refers to.
+/// The constant part of a context.
 #[derive(Debug)]
 pub(crate) struct QuicHeld {
     header: HeaderKey,
-    /// By key phase.
+    /// Keys by key phase.
     keys: [Option<Generation>; 2],
-    /// The paths of the connection IDs by which packets come. The host chose them.
+    /// Path of each destination connection ID that the host chose.
     cids: HashMap<KeyBytes, u32, QuickHash>,
 }
 
-/// A key, and the generation it is of.
+/// A key and its generation.
 #[derive(Debug)]
 struct Generation {
     number: u64,
@@ -96,6 +96,7 @@ impl Engine for Quic {
                 state.paths.learn(path, largest);
             }
             QuicCommand::Forget { key } => {
+                // The path is forgotten with its last connection ID; another ID may still lead to the same path.
                 if let Some(path) = held.cids.remove(&key)
                     && held.cids.values().all(|of| *of != path)
                 {
@@ -166,7 +167,7 @@ impl QuicHeld {
     }
 }
 
-/// RFC 9001 6.1: it begins with 0, and each generation has the other.
+/// Returns the key phase of a generation: 0 first, then alternating (RFC 9001 6.1).
 fn phase_of(generation: u64) -> usize {
     (generation & 1) as usize
 }

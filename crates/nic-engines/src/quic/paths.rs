@@ -1,33 +1,33 @@
-//! The largest packet number of each path of a connection.
+//! The next packet number of each path of a connection.
 //!
-//! Invariant: there are [`Paths::MOST`] at most, so that they fit into the NIC's memory with their context; the one that was
-//! used longest ago makes room.
+//! Invariant: at most [`Paths::MOST`] paths are kept, so that the context fits into the NIC's memory. The least
+//! recently used path makes room.
 
 use nic_engine::{ImageReader, ImageWriter};
 use smallvec::SmallVec;
 
-/// The paths of a connection in one direction, the one used last at the end.
+/// The paths of a connection in one direction, most recently used last.
 #[derive(Debug, Default)]
 pub(super) struct Paths(SmallVec<[Path; Paths::MOST]>);
 
 #[derive(Clone, Copy, Debug)]
 struct Path {
     id: u32,
-    /// The first number that nothing was sealed or opened under, nor any after it.
+    /// Lowest number above all numbers sealed or opened so far.
     next: u64,
 }
 
 impl Paths {
-    /// How many there are at most: 12 bytes each.
+    /// Maximum number of paths, 12 bytes each.
     pub(super) const MOST: usize = 16;
 
-    /// The first number that is not used up on a path; `None`: the path is unknown.
+    /// Returns the lowest unused number of a path; `None` if the path is unknown.
     pub(super) fn next(&self, path: u32) -> Option<u64> {
-        // Mostly it is the one that was used last.
+        // Searched from the end, because packets tend to stay on the last path.
         self.0.iter().rev().find(|known| known.id == path).map(|known| known.next)
     }
 
-    /// A number was used.
+    /// Marks a number as used.
     pub(super) fn use_up(&mut self, path: u32, number: u64) {
         let next = self.next(path).unwrap_or(0).max(number + 1);
         match self.0.last_mut() {
@@ -36,7 +36,7 @@ impl Paths {
         }
     }
 
-    /// What is known of a path. What the device knows of it counts, if that is more.
+    /// Records the host's knowledge of a path. The device's own number applies if it is higher.
     pub(super) fn learn(&mut self, path: u32, largest: Option<u64>) {
         let told = largest.map_or(0, |largest| largest + 1);
         self.put(Path { id: path, next: self.next(path).unwrap_or(0).max(told) });

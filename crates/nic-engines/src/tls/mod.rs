@@ -1,7 +1,7 @@
-//! TLS as an engine: the state of one direction, and the key that it refers to.
+//! The TLS engine: contexts for both directions of a connection.
 //!
-//! - `record`: the walk over records that both directions share, a byte range at a time;
-//! - `transmit`, `receive`: what each direction makes of it.
+//! - `record`: the parser of record bytes, shared by both directions;
+//! - `transmit`, `receive`: the work in each direction.
 
 mod config;
 mod counters;
@@ -24,20 +24,20 @@ use record::Protection;
 use resumable_aead::{Algorithm, Key};
 use transmit::TlsTransmit;
 
-/// Encrypts and decrypts records.
+/// The TLS engine.
 #[derive(Debug)]
 pub(crate) struct Tls {
     config: TlsEngineConfig,
 }
 
 impl Tls {
-    /// As it is configured.
+    /// Makes an engine with a configuration.
     pub(crate) fn new(config: &TlsEngineConfig) -> Tls {
         Tls { config: config.clone() }
     }
 }
 
-/// Where a context stands, by direction.
+/// The evictable state of a context, by direction.
 #[derive(Debug)]
 pub(crate) enum TlsState {
     Transmit(TlsTransmit),
@@ -126,12 +126,14 @@ impl Engine for Tls {
 impl StreamEngine for Tls {
     fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, counters: &mut TlsCounters) -> Option<Verdict> {
         let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
+        // The position is needed only if another engine wants to see the content, and copying it costs per packet.
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
         let seq = payload.seq();
         let opened = payload.open(|wire, buffer| {
             let received = engine.receive(key, seq, wire, buffer);
             (received.verdict == TlsVerdict::Decrypted, received)
         });
+        // The engine did not get to decide, so the content is unknown for the engine above.
         let Some(received) = opened else {
             payload.show(None);
             return None;

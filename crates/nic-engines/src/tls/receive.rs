@@ -1,8 +1,8 @@
-//! The TLS receive engine: decrypts records as their bytes arrive in order, and finds its place again when they
-//! do not.
+//! The TLS receive engine: decrypts records as their bytes arrive in order, and finds its position again after a gap.
 //!
-//! All or nothing: a packet in which anything failed, or that is not the next of the stream, is left untouched.
-//! Nothing is held back, and nothing depends on more than sequence numbers and a state of constant size.
+//! A packet is processed as a whole: if it is not next in the stream, or any check fails, it is passed to the host
+//! unchanged. Packets are never held back. The state has constant size and depends on sequence numbers and stream bytes
+//! only.
 //!
 //! ```text
 //!            the next packet: decrypted                  a gap that hides a header
@@ -13,14 +13,14 @@
 //!   Tracking  --- software says yes, and the next header arrives --> Known
 //! ```
 //!
-//! A context that does not ask ([`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint)) waits instead of searching:
+//! A context without requests ([`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint)) waits instead of searching:
 //! ```text
 //!   Known --- a gap that hides a header --> Waiting --- software says where the next record begins --> Expecting
 //!   Expecting --- that header arrives --> Known        Expecting --- it was lost --> Waiting
 //! ```
 //!
-//! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux'
-//! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
+//! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux's tls-offload documentation.
+//! The two differ about a negative answer of software; this engine follows the paper.
 
 use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use bytes::BytesMut;
@@ -30,45 +30,45 @@ use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
 use resumable_aead::Key;
 
-/// A receive context's state.
+/// The state of a receive context.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsReceive {
     protection: Protection,
-    /// It searches, and asks; or else it waits to be told.
+    /// Whether the context searches and asks, instead of waiting for a hint.
     asks: bool,
     place: Place,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// `next` is the next byte of the stream, and the cursor stands there.
+    /// `next` is the next byte of the stream; the cursor is at this byte.
     Known { next: Seq, cursor: RecordCursor },
-    /// Somewhere: looking for what may be a header; the stream was searched up to `seen_to`.
+    /// Position unknown; looking for a header. The stream was searched up to `seen_to`.
     Searching { seen: Header, seen_to: Seq },
-    /// Following lengths from what may be a header.
+    /// Following record lengths from a candidate header.
     Tracking(Track),
-    /// Somewhere, and waiting to be told; the stream was seen up to here.
+    /// Position unknown; waiting for a hint. The stream was seen up to `seen_to`.
     Waiting { seen_to: Seq },
-    /// Told where the next record begins.
+    /// Software announced the position of the next record.
     Expecting { header: Seq, number: u64 },
 }
 
-/// A walk by lengths alone.
+/// A walk over records by their lengths, without decryption.
 #[derive(Clone, Copy, Debug)]
 struct Track {
-    /// The header that software was asked about.
+    /// The candidate header about which software was asked.
     asked: Seq,
-    /// What software said: the number of the record that starts there.
+    /// Number of the record at `asked`, if software confirmed it.
     confirmed: Option<u64>,
-    /// Headers passed since, the one asked about included.
+    /// Headers passed so far, `asked` included.
     headers: u64,
-    /// The header being read or waited for.
+    /// The header that is being read or awaited.
     header: Header,
-    /// The stream was seen up to here.
+    /// Sequence number up to which the stream was seen.
     seen_to: Seq,
 }
 
-/// The bytes of a header that have come so far.
+/// The received bytes of a header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     start: Seq,
@@ -76,18 +76,18 @@ struct Header {
     bytes: [u8; HEADER],
 }
 
-/// What the engine made of a packet's payload.
+/// The result of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) verdict: TlsVerdict,
     pub(crate) walked: Walked,
-    /// The context lost its place with this packet.
+    /// Whether the context lost its position with this packet.
     pub(crate) lost: bool,
-    /// The context found its place again with this packet, and works from the next on.
+    /// Whether the context found its position with this packet, and works from the next packet on.
     pub(crate) found: bool,
 }
 
-/// Where in the stream, and in which record, an engine stands.
+/// A position: the next byte, and the cursor in its record.
 pub(crate) type Standing = (Seq, RecordCursor);
 
 impl Received {
@@ -100,12 +100,13 @@ impl Received {
 }
 
 impl TlsReceive {
-    /// A context that waits for the record `number` at `start`. If it loses its place it `asks`, or waits to be told.
+    /// Makes a context that starts with record `number` at `start`. After a loss the context searches and `asks`, or
+    /// waits for a hint.
     pub(crate) fn new(protection: Protection, start: Seq, number: u64, asks: bool) -> TlsReceive {
         TlsReceive { protection, asks, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
     }
 
-    /// Writes the state out.
+    /// Writes the state to an image.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         self.protection.write(image);
         image.put_u8(u8::from(self.asks));
@@ -141,7 +142,7 @@ impl TlsReceive {
         }
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the state from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsReceive> {
         let (protection, asks) = (Protection::read(image)?, image.take_u8()? != 0);
         let place = match image.take_u8()? {
@@ -161,8 +162,8 @@ impl TlsReceive {
         Some(TlsReceive { protection, asks, place })
     }
 
-    /// Decrypts `source`, the payload at `seq`, and appends what comes of it to `destination`. Only with the verdict
-    /// [`TlsVerdict::Decrypted`] is that all of it; otherwise there may be a part that the caller takes off again.
+    /// Decrypts `source`, the payload at `seq`, and appends the result to `destination`. The result is complete only
+    /// with the verdict [`TlsVerdict::Decrypted`]; otherwise the caller truncates `destination`.
     pub(crate) fn receive(&mut self, key: &Key, seq: Seq, source: &[u8], destination: &mut BytesMut) -> Received {
         let end = seq + source.len() as u32;
         match &mut self.place {
@@ -178,6 +179,7 @@ impl TlsReceive {
                     }
                 }
             }
+            // A retransmission, whole or in part: the bytes were processed before.
             Place::Known { next, .. } if seq.before(*next) => Received::UNTOUCHED,
             Place::Known { next, cursor } => {
                 let (next, cursor) = (*next, *cursor);
@@ -203,7 +205,7 @@ impl TlsReceive {
         }
     }
 
-    /// Where the context stands, if that is known.
+    /// Returns the position, if it is known.
     pub(crate) fn standing(&self) -> Option<Standing> {
         match &self.place {
             Place::Known { next, cursor } => Some((*next, *cursor)),
@@ -211,15 +213,16 @@ impl TlsReceive {
         }
     }
 
-    /// What a packet at `seq` showed of the content of records to the context that stood at `before`, was `received` so,
-    /// and appended `plain`. `None`: nothing that could be set in relation to what was seen before.
+    /// Describes the record content that a packet at `seq` revealed, for the engine of the layer above. `before` is the
+    /// position before the packet, and `plain` the appended bytes. Returns `None` if the content's position relative to
+    /// earlier content is unknown.
     pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<Content> {
         let (last, cursor) = before;
         match received.verdict {
             TlsVerdict::Decrypted if last == seq => {
                 Some(Content { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
             }
-            // It has been through the packet from the next header on, and `plain` begins there.
+            // The engine parsed the packet from the next header on, where `plain` starts.
             TlsVerdict::NotDecrypted if received.found => {
                 let parts = RecordCursor::at_record(0).content(&self.protection, plain);
                 Some(Content { last, skipped: cursor.content_left(&self.protection)?, parts })
@@ -228,7 +231,7 @@ impl TlsReceive {
         }
     }
 
-    /// Where software is to say whether a record starts, if the context waits for that.
+    /// Returns the header about which software must answer, if a request is open.
     pub(crate) fn question(&self) -> Option<Seq> {
         match &self.place {
             Place::Tracking(track) if track.confirmed.is_none() => Some(track.asked),
@@ -236,9 +239,9 @@ impl TlsReceive {
         }
     }
 
-    /// What software says about the header at `asked`: the number of the record that starts there, or that none
-    /// does. An answer to another question than the last is too late to be of use; so is a hint about a header that went
-    /// by. True if it was of use.
+    /// Handles the answer of software for the header at `asked`: the number of the record there, or `None`. Returns
+    /// whether the answer was useful. An answer to an earlier request is too late, and so is a hint for a header that
+    /// has passed.
     pub(crate) fn answer(&mut self, asked: Seq, number: Option<u64>) -> bool {
         match &mut self.place {
             Place::Waiting { seen_to: earliest } | Place::Expecting { header: earliest, .. } => match number {
@@ -259,7 +262,7 @@ impl TlsReceive {
         }
     }
 
-    /// Nothing that is known leads on from `end`, where the stream was seen up to.
+    /// Gives up the position. The stream was seen up to `end`.
     fn lose(&mut self, end: Seq) {
         self.place = if self.asks {
             Place::Searching { seen: Header::NONE, seen_to: end }
@@ -268,7 +271,7 @@ impl TlsReceive {
         };
     }
 
-    /// A packet while the place and number of the next header are known from software.
+    /// Handles a packet while the position of the next header is known from a hint.
     fn expect(
         &mut self,
         key: &Key,
@@ -282,6 +285,7 @@ impl TlsReceive {
         if end.at_or_before(header) {
             return Received::UNTOUCHED;
         }
+        // The packet starts behind the announced header, so the header was lost.
         if seq.after(header) {
             self.lose(end);
             return Received::UNTOUCHED;
@@ -294,7 +298,7 @@ impl TlsReceive {
         self.enter(key, record, &source[header.distance_from(seq) as usize..], end, destination)
     }
 
-    /// A packet after a gap behind `next`, where the cursor stands.
+    /// Handles a packet behind a gap after `next`, the cursor's position.
     fn jump(
         &mut self,
         key: &Key,
@@ -304,7 +308,7 @@ impl TlsReceive {
         scratch: &mut BytesMut,
     ) -> Received {
         let Some(left) = cursor.bytes_left() else {
-            // The gap hides the length of the record it is in.
+            // The gap hides the header with the record's length.
             return self.search(Header::NONE, seq, source);
         };
         let header = next + left;
@@ -312,6 +316,7 @@ impl TlsReceive {
         if end.at_or_before(header) {
             return Received::UNTOUCHED;
         }
+        // The next header lies in the gap, so record boundaries are unknown.
         if seq.after(header) {
             return self.search(Header::NONE, seq, source);
         }
@@ -319,8 +324,8 @@ impl TlsReceive {
         self.enter(key, RecordCursor::at_record(cursor.number.wrapping_add(1)), &source[at..], end, scratch)
     }
 
-    /// Takes up the stream at the start of a record, whose first bytes are `source`. They leave untouched: the
-    /// engine only needs to have been through them.
+    /// Resumes at the start of a record; `source` starts with its header. The packet itself stays undecrypted, because
+    /// part of it belongs to a record that was not followed. The engine parses it to be ready for the next packet.
     fn enter(&mut self, key: &Key, record: RecordCursor, source: &[u8], end: Seq, scratch: &mut BytesMut) -> Received {
         let mut cursor = record;
         match cursor.walk(Mode::Open, key, &self.protection, source, scratch) {
@@ -335,7 +340,7 @@ impl TlsReceive {
         }
     }
 
-    /// Looks for a header in what a packet adds to the stream, and in the bytes before it that `seen` kept.
+    /// Searches the new part of a packet for a header; `seen` contains the bytes before it.
     fn search_on(&mut self, (seen, seen_to): (Header, Seq), seq: Seq, source: &[u8]) -> Received {
         if !seq.before(seen_to) {
             let follows = seq == seen_to;
@@ -345,7 +350,8 @@ impl TlsReceive {
         if !fresh.is_empty() {
             return self.search(seen, seen_to, fresh);
         }
-        // From the past: overtaken, or sent again. A header in it is of use if it leads beyond all that was seen.
+        // An overtaken or retransmitted packet. A header in it helps only if its record reaches beyond the bytes seen
+        // so far.
         match self.find(&mut { Header::NONE }, seq, source) {
             Some(track) if track.header.start.at_or_after(seen_to) => {
                 self.place = Place::Tracking(Track { seen_to, ..track });
@@ -355,7 +361,7 @@ impl TlsReceive {
         }
     }
 
-    /// Looks for a header in `source`, which follows on what `seen` kept, if that kept anything.
+    /// Searches `source` for a header, which may start in the bytes of `seen`.
     fn search(&mut self, mut seen: Header, seq: Seq, source: &[u8]) -> Received {
         if !self.asks {
             self.lose(seq + source.len() as u32);
@@ -369,7 +375,8 @@ impl TlsReceive {
         Received::UNTOUCHED
     }
 
-    /// What may be a header in `source`, or began in `seen`, and leads on: the last bytes are in `seen` if there is none.
+    /// Returns a candidate header in `source`, possibly started in `seen`, with record lengths that hold up to the end
+    /// of `source`. If there is no candidate, `seen` contains the last bytes.
     fn find(&self, seen: &mut Header, seq: Seq, source: &[u8]) -> Option<Track> {
         let end = seq + source.len() as u32;
         for (offset, byte) in source.iter().enumerate() {
@@ -385,13 +392,13 @@ impl TlsReceive {
         None
     }
 
-    /// Follows lengths through a packet.
+    /// Follows record lengths through a packet.
     fn track(&mut self, key: &Key, mut track: Track, seq: Seq, source: &[u8], scratch: &mut BytesMut) -> Received {
         let end = seq + source.len() as u32;
         track.seen_to = track.seen_to.max(end);
         let wanted = track.header.end();
         if end.at_or_before(wanted) {
-            // Before the next header, or from the past.
+            // Before the next header, or a retransmission.
             self.place = Place::Tracking(track);
             return Received::UNTOUCHED;
         }
@@ -399,6 +406,8 @@ impl TlsReceive {
             // The gap hides the header.
             return self.search(Header::NONE, seq, source);
         }
+        // Resume only at a header that starts in this packet: a header split over two packets was not decrypted from
+        // its first byte.
         if let (Some(number), 0) = (track.confirmed, track.header.have) {
             let record = RecordCursor::at_record(number.wrapping_add(track.headers));
             let at = track.header.start.distance_from(seq) as usize;
@@ -409,7 +418,7 @@ impl TlsReceive {
             Some(()) => {
                 self.place = Place::Tracking(track);
                 if track.confirmed.is_none() && track.headers / RECORDS_BETWEEN_QUESTIONS > asked_at {
-                    // The question, or its answer, may have got lost.
+                    // The request or its answer may have been lost, so ask again.
                     return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
                 }
                 Received::UNTOUCHED
@@ -420,7 +429,8 @@ impl TlsReceive {
 }
 
 impl Track {
-    /// Follows lengths through `source`, which comes where the header stands. `None`: a length led to no header.
+    /// Follows record lengths through `source`, which starts at `at`. Returns `None` if a length does not lead to a
+    /// header.
     fn follow(&mut self, protection: &Protection, mut at: Seq, mut source: &[u8]) -> Option<()> {
         loop {
             if self.header.is_complete() {
@@ -458,7 +468,7 @@ impl Header {
         Some(Header { start, have, bytes: image.take()? })
     }
 
-    /// Sequence number of the byte that comes next.
+    /// Returns the sequence number of the next byte of the header.
     fn end(&self) -> Seq {
         self.start + u32::from(self.have)
     }
@@ -472,7 +482,7 @@ impl Header {
         self.have += 1;
     }
 
-    /// Keeps the last bytes of the stream, of which `byte`, at `seq`, is the newest.
+    /// Keeps the last bytes of the stream; `byte` at `seq` is the newest.
     fn push_sliding(&mut self, seq: Seq, byte: u8) {
         if self.have == 0 {
             self.start = seq;
@@ -491,9 +501,9 @@ const SEARCHING: u8 = 2;
 const TRACKING: u8 = 3;
 const WAITING: u8 = 4;
 const EXPECTING: u8 = 5;
-/// A question without an answer is asked again after so many records.
+/// Number of records after which an unanswered request is repeated.
 const RECORDS_BETWEEN_QUESTIONS: u64 = 64;
-/// Linux' limit for a question without an answer, in records.
+/// Number of records after which an unanswered request is given up, as in Linux.
 const RECORDS_TO_WAIT: u64 = 65_535;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The walk over TLS records, a byte range at a time: header, explicit nonce where there is one, body, tag, and the next.
+//! The parser of TLS records, for any split of the stream: header, explicit nonce if there is one, body, tag.
 //!
-//! Invariant: the cursor stands at one byte of one record, knows that record's number, and has been through all
-//! bytes of the record before it. It is a plain value of constant size: copied before a try, put back after.
-//! [`RecordFormat`] gives layout, nonce and additional data.
+//! Invariant: the cursor is at one byte of one record, knows the record's number, and has processed all earlier bytes
+//! of the record. The cursor is a plain value of constant size, so it is copied before an attempt and restored
+//! afterwards. [`RecordFormat`] defines layout, nonce and additional data.
 
 use bytes::BytesMut;
 use core::fmt;
@@ -13,8 +13,8 @@ use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use resumable_aead::{Key, NONCE_LEN, State, TAG_LEN};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// What protects the records of a context, beside the key itself, which is referred to. The IV is not printed, and
-/// overwritten when dropped.
+/// The record format and IV of a context; the key is stored separately. The IV is never printed, and overwritten when
+/// dropped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Protection {
     #[zeroize(skip)]
@@ -33,12 +33,12 @@ impl Protection {
         Protection { format: key.format(), iv: *key.iv() }
     }
 
-    /// Bytes of the whole record, if this is the header of one.
+    /// Returns the length of the whole record; `None` if this is not a record header.
     pub(crate) fn record_bytes(&self, header: &[u8; HEADER]) -> Option<u32> {
         self.format.record_len(header).map(|bytes| bytes as u32)
     }
 
-    /// Writes it out, 14 bytes.
+    /// Writes the protection to an image, 14 bytes.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u8(match self.format.version() {
             TlsVersion::Tls12 => 2,
@@ -52,7 +52,7 @@ impl Protection {
         image.put(&self.iv);
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the protection from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<Protection> {
         let version = match image.take_u8()? {
             2 => TlsVersion::Tls12,
@@ -69,10 +69,10 @@ impl Protection {
     }
 }
 
-/// Where in which record a stream engine stands.
+/// A position in a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordCursor {
-    /// The record's number.
+    /// Number of the record.
     pub(crate) number: u64,
     phase: Phase,
 }
@@ -91,51 +91,51 @@ impl fmt::Debug for Phase {
             Phase::Header { have, .. } => write!(f, "Header({have} bytes)"),
             Phase::Nonce { have, body, .. } => write!(f, "Nonce({have} bytes, before a body of {body})"),
             Phase::Body { left, .. } => write!(f, "Body({left} bytes left)"),
-            // The right tag of a message that is not verified yet lets its reader forge that message.
+            // The expected tag of an unverified message would allow a reader of the log to forge the message.
             Phase::Tag { at, .. } => write!(f, "Tag({at} bytes, redacted)"),
         }
     }
 }
 
-/// What the engine does with bodies and tags.
+/// The work on bodies and tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Encrypts bodies and writes tags over the space left for them.
+    /// Encrypts bodies and writes tags over their placeholders.
     Seal,
-    /// Decrypts bodies, checks tags and leaves them as they are.
+    /// Decrypts bodies and checks tags, which stay unchanged.
     Open,
 }
 
-/// Why the walk stopped.
+/// The reason why parsing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordError {
-    /// What stands where a header should is none.
+    /// Invalid record header.
     NotARecord,
-    /// A tag is wrong.
+    /// Wrong tag.
     TagMismatch,
-    /// The AEAD refused; only a broken invariant makes it.
+    /// The AEAD refused, which only a broken invariant can cause.
     Crypto,
 }
 
-/// What a walk over a range did, for the statistics.
+/// Statistics of the processed range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
     /// Body bytes encrypted or decrypted.
     pub(crate) body_bytes: u64,
-    /// Records that ended.
+    /// Records completed.
     pub(crate) records: u64,
 }
 
 impl RecordCursor {
-    /// Where in `plain`, the bytes that come next in the stream, opened, content of records lies: bodies, but in TLS 1.3
-    /// for their last bytes, which are types. (Padding, which is rare, counts as content; so do alerts and the like, for
-    /// in TLS 1.3 the type comes last.)
+    /// Returns the ranges of record content in `plain`, the next bytes of the stream, already decrypted. Content is the
+    /// body without the last byte in TLS 1.3, which is the content type. (Rare padding counts as content, and so do
+    /// alerts, because in TLS 1.3 the type comes last.)
     pub(crate) fn content(&self, protection: &Protection, plain: &[u8]) -> Parts {
         let format = &protection.format;
         let inner_type = format.inner_type_len();
         let mut parts = Parts::new();
         let (mut header, mut have) = ([0; HEADER], 0);
-        // Bytes before, of and after the body that are still to come.
+        // Bytes of nonce, body and tag still to come in this record.
         let (mut before, mut body, mut after) = match self.phase {
             Phase::Header { have: gathered, bytes } => {
                 (header, have) = (bytes, usize::from(gathered));
@@ -153,6 +153,8 @@ impl RecordCursor {
                 header[have..have + taken].copy_from_slice(&plain[at..at + taken]);
                 (at, have) = (at + taken, have + taken);
                 if have == HEADER {
+                    // An invalid header cannot occur in bytes that were opened; without a length nothing more can be
+                    // told.
                     let Some(length) = format.body_len(&header) else { break };
                     (before, body, after, have) = (format.explicit_nonce_len(), length, TAG_LEN, 0);
                 }
@@ -174,7 +176,7 @@ impl RecordCursor {
         parts
     }
 
-    /// Bytes of content still to come in this record; `None` while its header is not complete.
+    /// Returns the content bytes left in this record; `None` while the header is incomplete.
     pub(crate) fn content_left(&self, protection: &Protection) -> Option<u32> {
         let body = match self.phase {
             Phase::Header { .. } => return None,
@@ -185,12 +187,12 @@ impl RecordCursor {
         Some(u32::from(body).saturating_sub(protection.format.inner_type_len() as u32))
     }
 
-    /// At the first byte of record `number`.
+    /// Makes a cursor at the first byte of record `number`.
     pub(crate) fn at_record(number: u64) -> RecordCursor {
         RecordCursor { number, phase: Phase::Header { have: 0, bytes: [0; HEADER] } }
     }
 
-    /// Bytes up to the next record's header; `None` while this record's own header is not complete.
+    /// Returns the number of bytes before the next record's header; `None` while this record's header is incomplete.
     pub(crate) fn bytes_left(&self) -> Option<u32> {
         match self.phase {
             Phase::Header { .. } => None,
@@ -202,7 +204,7 @@ impl RecordCursor {
         }
     }
 
-    /// Writes the cursor out, at most 123 bytes.
+    /// Writes the cursor to an image, at most 123 bytes.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u64(self.number);
         match &self.phase {
@@ -232,7 +234,7 @@ impl RecordCursor {
         }
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the cursor from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<RecordCursor> {
         let number = image.take_u64()?;
         let phase = match image.take_u8()? {
@@ -259,8 +261,8 @@ impl RecordCursor {
         Some(RecordCursor { number, phase })
     }
 
-    /// Walks over `source`, the next bytes of the stream, and appends what becomes of them, as many bytes, to
-    /// `destination`. After an error the cursor is of no use, and so is what was appended until then.
+    /// Processes `source`, the next bytes of the stream, and appends the same number of result bytes to `destination`.
+    /// After an error the cursor and the appended bytes are invalid.
     pub(crate) fn walk(
         &mut self,
         mode: Mode,
@@ -308,6 +310,7 @@ impl RecordCursor {
                     .map_err(|_| RecordError::Crypto)?;
                     walked.body_bytes += taken as u64;
                     *left -= taken as u16;
+                    // An empty body ends here too, so that the tag is computed for records without content.
                     if *left == 0 {
                         let tag = state.tag(key).map_err(|_| RecordError::Crypto)?;
                         self.phase = Phase::Tag { tag, at: 0, difference: 0 };
@@ -322,7 +325,7 @@ impl RecordCursor {
                         Mode::Seal => destination.extend_from_slice(expected),
                         Mode::Open => {
                             destination.extend_from_slice(&source[..taken]);
-                            // No early way out: how much of a tag was right is nobody's business.
+                            // No early exit: the time must not reveal how many bytes of the tag were correct.
                             *difference |= expected.iter().zip(source).fold(0, |all, (a, b)| all | (a ^ b));
                         }
                     }
@@ -343,7 +346,7 @@ impl RecordCursor {
     }
 }
 
-/// At the first byte of a record's body.
+/// Starts the body of a record.
 fn body_phase(
     key: &Key,
     protection: &Protection,
@@ -361,7 +364,7 @@ const IN_HEADER: u8 = 1;
 const IN_BODY: u8 = 2;
 const IN_TAG: u8 = 3;
 const IN_NONCE: u8 = 4;
-/// Bytes of a record header.
+/// Length of a record header.
 pub(crate) const HEADER: usize = offload_api::record::RECORD_HEADER_LEN;
 
 #[cfg(test)]
@@ -370,7 +373,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use resumable_aead::Algorithm;
 
-    /// The protection that these tests use.
+    /// Makes the protection for the tests.
     pub(crate) fn protection(version: TlsVersion, suite: TlsSuite, iv: [u8; 12]) -> Protection {
         Protection { format: RecordFormat::new(version, suite), iv }
     }
@@ -389,8 +392,8 @@ pub(crate) mod tests {
         Key::new(algorithm, &vec![7; suite.key_len()]).unwrap()
     }
 
-    /// Records as software would send them, sealed by ring, and the same with plaintext and empty tags. Nonces and
-    /// additional data are put together here from the RFCs' words.
+    /// Returns records sealed by ring, and the same records in plaintext with empty tags. Nonces and additional data
+    /// are built independently here, from the RFCs.
     fn records(version: TlsVersion, suite: TlsSuite, first: u64, lengths: &[usize]) -> (Vec<u8>, Vec<u8>) {
         let algorithm = match suite {
             TlsSuite::Aes128Gcm => &ring::aead::AES_128_GCM,
@@ -402,7 +405,7 @@ pub(crate) mod tests {
         let (mut plain, mut sealed) = (Vec::new(), Vec::new());
         for (number, length) in (first..).zip(lengths) {
             let is_12 = version == TlsVersion::Tls12;
-            // Any explicit nonce will do.
+            // Any explicit nonce is valid.
             let explicit = (number ^ 0xa5a5_0000).to_be_bytes();
             let explicit = if is_12 && suite != TlsSuite::ChaCha20Poly1305 { &explicit[..] } else { &[] };
             let kind = if is_12 { 21 + (number % 3) as u8 } else { 23 };
@@ -488,7 +491,7 @@ pub(crate) mod tests {
             let (_, mut sealed) = records(cipher.0, cipher.1, 0, &[1000, 958]);
             sealed[at] ^= 1 << bit;
             let result = walk_in_pieces(Mode::Open, cipher, 0, &sealed, &[700]);
-            // A longer length makes the walk wait for bytes that are not there; everything else is found.
+            // A longer length makes the parser wait for missing bytes; all other changes are detected.
             let first = RecordFormat::new(cipher.0, cipher.1).prefix_len() + 1000 + 16;
             let in_length = [3, 4].contains(&(at % first));
             prop_assert!(result.is_err() || in_length);

@@ -1,4 +1,4 @@
-//! The receive engine against streams of its own making. The packet traces that were published are in [`traces`].
+//! The receive engine on generated streams. The published packet traces are in [`traces`].
 
 mod traces;
 
@@ -17,7 +17,7 @@ fn key() -> Key {
     Key::new(Algorithm::Aes128Gcm, &[1; 16]).unwrap()
 }
 
-/// One record of `length` body bytes, sealed.
+/// Returns a sealed record with a body of `length` bytes.
 fn sealed(number: u64, length: usize) -> Vec<u8> {
     let mut record = vec![23, 3, 3, ((length + 16) >> 8) as u8, (length + 16) as u8];
     record.resize(5 + length + 16, number as u8);
@@ -26,7 +26,7 @@ fn sealed(number: u64, length: usize) -> Vec<u8> {
     out.into()
 }
 
-/// Records 5, 6, 7 ... of the same length, and an engine that waits for them.
+/// Records 5, 6, 7 and so on, of one length, and an engine that starts with record 5.
 struct Rig {
     key: Key,
     stream: Vec<u8>,
@@ -87,7 +87,7 @@ fn a_context_that_does_not_ask_waits_for_a_hint() {
     assert_eq!(rig.feed(250, 363), Received::UNTOUCHED, "before it");
     assert_eq!(rig.feed(350, 480), Received { found: true, ..Received::UNTOUCHED }, "contains it");
     assert_eq!(rig.verdict(480, 605), Decrypted);
-    // Lost again, and told of the very next packet's first byte.
+    // Lost again, with a hint for the first byte of the next packet.
     assert!(rig.feed(730, 740).lost);
     assert!(rig.engine.answer(START + 847, Some(12)));
     assert_eq!(rig.feed(740, 847), Received::UNTOUCHED);
@@ -108,7 +108,7 @@ fn a_hint_whose_header_is_lost_helps_nobody() {
     assert_eq!(rig.verdict(363, 605), Decrypted);
 }
 
-/// A body that looks like a header somewhere: its length leads nowhere, and the search goes on.
+/// A body that contains a false header: its length leads nowhere, and the search continues.
 #[test]
 fn a_false_header_is_found_out() {
     let mut stream = vec![0; 50];
@@ -128,8 +128,7 @@ fn a_false_header_is_found_out() {
     assert_eq!(rig.verdict(300, real + 121 + 321), Decrypted);
 }
 
-/// While it searches, a packet that is sent again between two that follow on one another does not hide the header that is
-/// split over those.
+/// A retransmission during a search does not hide a header that is split over the two packets around it.
 #[test]
 fn the_past_does_not_disturb_a_search() {
     let mut rig = Rig::new(9, 100);
@@ -139,7 +138,7 @@ fn the_past_does_not_disturb_a_search() {
     assert_eq!(rig.engine.question(), None);
     assert_eq!(rig.verdict(230, 260), ResyncRequested, "its end is new");
     assert_eq!(rig.engine.question(), Some(START + 242));
-    // After a "no", too, the search goes on behind all that was seen.
+    // After a negative answer, too, the search continues behind all bytes seen.
     assert_eq!(rig.verdict(260, 300), NotDecrypted);
     assert!(rig.engine.answer(START + 242, None));
     assert_eq!(rig.verdict(100, 140), NotDecrypted);
@@ -147,7 +146,7 @@ fn the_past_does_not_disturb_a_search() {
     assert_eq!(rig.engine.question(), Some(START + 363));
 }
 
-/// A packet that was overtaken may hold the header that the gap hid.
+/// An overtaken packet may contain the header that the gap hid.
 #[test]
 fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() {
     let mut rig = Rig::new(3, 1000);
@@ -161,7 +160,7 @@ fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() 
     assert_eq!(rig.verdict(2100, 3063), Decrypted);
 }
 
-/// A question may get lost on its way, or its answer.
+/// A request or its answer may be lost.
 #[test]
 fn a_question_is_asked_again_until_it_is_given_up() {
     let header = [23, 3, 3, 0, 17];
@@ -195,7 +194,7 @@ fn a_wrong_tag_is_an_error_once() {
 }
 
 proptest! {
-    /// Whatever arrives in whatever order, with answers given or not: what is called decrypted is.
+    /// For any order of packets and any answers, bytes reported as decrypted are decrypted.
     #[test]
     fn decrypted_means_decrypted(
         lengths in prop::collection::vec(1usize..400, 1..30),
