@@ -1,6 +1,6 @@
-//! What the host asks of its switch, and the frames of representors.
+//! The host's commands to its switch, and the frames of representors.
 //!
-//! Invariant: changes are made between frames, in the order they were asked for.
+//! Invariant: changes take effect between frames, in the order of the commands.
 
 use super::{Sender, SwitchedDevice};
 use crate::queue_pair::Interrupt;
@@ -12,11 +12,11 @@ use nic_switch::{ChangeError, Vport};
 use offload_base::Instant;
 use offload_base::time::earliest;
 
-/// The device's side of the rings by which the host manages the switch.
+/// The device's end of the rings by which the host manages the switch.
 #[derive(Debug)]
 pub(super) struct Manager {
     rings: EswitchDeviceRings,
-    /// When what the host has put on its rings is looked at.
+    /// Time at which the device reads the rings.
     due: Option<Instant>,
     interrupt: Interrupt,
 }
@@ -38,7 +38,7 @@ impl Manager {
         earliest(self.due, self.interrupt.due)
     }
 
-    /// Shows the host a frame at the representor of a port. False: it has too many that it did not look at.
+    /// Passes a frame at a port's representor to the host. Returns false if the ring is full.
     pub(super) fn represent(&mut self, now: Instant, delays: Delays, port: Vport, frame: Bytes) -> bool {
         let shown = self.rings.represented.push(Represented { port, frame }).is_ok();
         if shown {
@@ -47,7 +47,7 @@ impl Manager {
         shown
     }
 
-    /// Whether there is something to be done, and it is time.
+    /// Tests whether ring entries are due.
     fn is_due(&mut self, now: Instant, delays: Delays) -> bool {
         if self.rings.commands.is_empty() && self.rings.injected.is_empty() {
             return false;
@@ -61,13 +61,14 @@ impl Manager {
 }
 
 impl SwitchedDevice {
-    /// Does what the host asks, when it is time.
+    /// Executes the host's commands that are due.
     pub(super) fn manage(&mut self, now: Instant) {
         let delays = self.config.delays;
         if self.manager.is_due(now, delays) {
             while let Some(command) = self.manager.rings.commands.pop() {
                 let answer = self.carry_out(now, command);
-                // There is room for as many answers as for commands, and the host takes one before it asks more.
+                // The answer ring is as large as the command ring, and the host takes an answer before it sends more
+                // commands.
                 let _room = self.manager.rings.answers.push(answer);
             }
             self.manager.interrupt.start(now, delays.interrupt, &self.manager.rings.interrupt);

@@ -1,4 +1,4 @@
-//! What hangs on a port of the switch: a function with queues, or somebody outside, whose frames come as they are.
+//! The endpoint of a switch port: a PCI function with queues, or an external port that exchanges raw frames.
 
 use crate::function::Function;
 use bytes::Bytes;
@@ -8,11 +8,11 @@ use offload_base::Instant;
 use offload_wire::Port;
 use offload_wire::frame::Frame;
 
-/// What hangs on a port.
+/// The endpoint of a switch port.
 pub(super) enum Member {
-    /// A function, whose driver is in this process.
+    /// A function with its driver in this process.
     Function(Box<Function>),
-    /// A virtual machine whose network card is somebody else's emulation: it has frames, and no offloads.
+    /// A virtual machine with an externally emulated network card: frames without offloads.
     Outside(Box<dyn Port>),
 }
 
@@ -36,7 +36,7 @@ impl Member {
             Member::Function(function) => function.take_frame(now, &frame),
             Member::Outside(port) => {
                 port.receive_frame(now, Frame::new(frame));
-                // Its turn may have been before: frames of other functions come after it.
+                // The port may have been processed earlier in this round, before frames of other functions arrived.
                 port.process(now);
             }
         }
@@ -49,12 +49,14 @@ impl Member {
         }
     }
 
-    /// When something is due: a frame, or what else there is; `frames`: whether frames can be taken.
+    /// Returns the time of the next event. If `frames` is false, the caller cannot take frames and waits for other
+    /// events only.
     pub(super) fn next_event(&self, frames: bool) -> Option<Instant> {
         match self {
             Member::Function(function) if frames => function.next_event(),
             Member::Function(function) => function.next_other(),
-            // What is not taken has been named, and would be past.
+            // The port reported its frames as due already. Without taking them, the time would lie in the past for
+            // ever.
             Member::Outside(port) => port.next_event().filter(|_| frames),
         }
     }
@@ -66,7 +68,7 @@ impl Member {
         }
     }
 
-    /// False: a machine outside cannot be reset from here.
+    /// Resets the endpoint; false for an external port, which cannot be reset from here.
     pub(super) fn reset(&mut self, now: Instant) -> bool {
         match self {
             Member::Function(function) => {

@@ -1,7 +1,7 @@
-//! The uplink: ESP first on the way in, last on the way out.
+//! The uplink: ESP first on receive, last on transmit.
 //!
-//! Invariants: nothing of a packet whose ICV or number was wrong reaches the switch; a packet that an SA is to protect leaves
-//! under it or not at all.
+//! Invariants: a packet with a wrong ICV or number does not reach the switch; a packet that requires an SA leaves
+//! protected or not at all.
 
 use super::{Arrival, Sender, SwitchedDevice};
 use crate::queue_pair::Arrived;
@@ -14,7 +14,7 @@ use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Fragments, Headers};
 
 offload_base::counters! {
-    /// What is counted at the uplink of a NIC with a switch.
+    /// Counters of the uplink of a NIC with a switch.
     ///
     /// ```
     /// use nic_sim::{NicConfig, SwitchConfig, switched_nic};
@@ -23,33 +23,33 @@ offload_base::counters! {
     /// assert_eq!(device.uplink_counters().rx_packets, 0);
     /// ```
     pub struct UplinkCounters {
-        /// Frames that the wire brought.
+        /// Frames from the wire.
         pub rx_packets: "rx_packets_phy",
-        /// Bytes of those frames.
+        /// Bytes of frames from the wire.
         pub rx_bytes: "rx_bytes_phy",
-        /// Frames for the wire.
+        /// Frames to the wire.
         pub tx_packets: "tx_packets_phy",
-        /// Bytes of those frames.
+        /// Bytes of frames to the wire.
         pub tx_bytes: "tx_bytes_phy",
-        /// Frames longer than the uplink's MTU, which are dropped.
+        /// Frames dropped because they exceed the uplink's MTU.
         pub oversize: "rx_oversize_uplink",
-        /// Packets opened by an SA, for the switch.
+        /// Packets that an SA opened for the switch.
         pub opened: "eswitch_ipsec_rx_pkts",
-        /// Packets of an SA that the switch does not see: replays, wrong ICVs, SAs that are used up.
+        /// Packets of an SA that do not reach the switch: replays, wrong ICVs, used-up SAs.
         pub not_opened: "eswitch_ipsec_rx_drop",
         /// Packets protected by an SA.
         pub protected: "eswitch_ipsec_tx_pkts",
-        /// Packets that were to be protected, and could not be.
+        /// Packets that required protection and could not be protected.
         pub not_protected: "eswitch_ipsec_tx_drop",
-        /// Frames to a function that is not plugged in.
+        /// Frames to a port without a function.
         pub no_function: "eswitch_drop_no_function",
-        /// Frames to representors that the host did not take in time.
+        /// Frames to representors that were lost because the host was slow.
         pub representor_full: "eswitch_drop_representor_full",
     }
 }
 
 impl SwitchedDevice {
-    /// A frame comes in by the wire: policy, SA and status, then the switch.
+    /// Receives a frame from the wire: policy, SA and status first, then the switch.
     pub(super) fn receive_by_uplink(&mut self, now: Instant, data: Bytes) {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += data.len() as u64;
@@ -67,11 +67,11 @@ impl SwitchedDevice {
             Arrived::Opened(mut opened) => match opened.take_whole() {
                 Some((inner, sa)) => {
                     self.counters.opened += 1;
-                    // Queues have handles of their own: those of others may look like those that networks name.
+                    // Handles are local to a queue. A handle of another queue may equal one that a network names.
                     let sa = Some(sa).filter(|_| queue == NETWORKS_QUEUE);
                     (Frame { sa, ..Frame::from(inner) }, Arrived::Opened(opened))
                 }
-                // Crypto offload: headers, numbers and policies are the host's.
+                // Crypto offload: the host handles headers, numbers and policies.
                 None => return self.host.take_represented(now, &data, (queue, Arrived::Opened(opened))),
             },
             Arrived::Unopened(mark @ PacketMark::Failed { .. }) => {
@@ -84,7 +84,7 @@ impl SwitchedDevice {
         self.hand_out(now, Some((queue, arrived)), Sender::Port(Vport::Uplink));
     }
 
-    /// Hands a frame to the host's own function.
+    /// Delivers a frame to the host's own function.
     pub(super) fn take_as_host(&mut self, now: Instant, frame: Bytes, arrival: Arrival) {
         let (queue, mut arrived) = arrival.unwrap_or((0, Arrived::AsItWas));
         if let Arrived::Opened(opened) = &mut arrived {
@@ -93,12 +93,13 @@ impl SwitchedDevice {
         self.host.take_represented(now, &frame, (queue, arrived));
     }
 
-    /// Has a frame leave by the wire, under an SA if it must.
+    /// Sends a frame to the wire, under an SA if required.
     pub(super) fn protect_and_leave(&mut self, sender: Sender, Frame { bytes, sa, inner, .. }: Frame) {
         let plain = bytes.len();
-        // What the switch has wrapped, at whatever port, and what looks wrapped.
+        // Frames that the switch encapsulated, at any port, and frames that look encapsulated.
         let must = self.switch.protects_all() && (inner != 0 || self.is_of_tunnel(sender, &bytes));
         match self.host.wrap(bytes, sa) {
+            // An unchanged length means that no SA applied, and the frame would leave in plaintext.
             Ok(frame) if must && frame.len() == plain => self.counters.not_protected += 1,
             Ok(frame) => {
                 self.counters.protected += u64::from(frame.len() != plain);
@@ -108,9 +109,9 @@ impl SwitchedDevice {
         }
     }
 
-    /// Whether a frame that is to leave looks like a tunnel's. A fragment of UDP is what its packet's first fragment was, which shows the port.
-    /// One whose first did not come before it may be a tunnel's. So may a packet of the same name as one that may be: as long as that is
-    /// remembered, parts of both may still come.
+    /// Tests whether an outgoing frame may belong to a tunnel. A UDP fragment is judged by its packet's first fragment,
+    /// which shows the port. A fragment without a known first fragment may belong to a tunnel. So may a packet with the
+    /// same identification as one that may, because fragments of both may still be sent.
     fn is_of_tunnel(&mut self, sender: Sender, frame: &[u8]) -> bool {
         let shown = self.switch.is_of_tunnel(frame);
         let fragments = self.fragments_out.entry(sender).or_insert_with(|| Fragments::with_room_for(FRAGMENTED));
@@ -118,12 +119,12 @@ impl SwitchedDevice {
         fragments.of_packet(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
     }
 
-    /// Has a frame leave by the wire as it is.
+    /// Sends a frame to the wire unchanged.
     pub(super) fn leave(&mut self, frame: Bytes) {
         self.leaving.push_back(frame);
     }
 
-    /// The next frame for the wire, whose time is taken up.
+    /// Returns the next frame for the wire and accounts its line time.
     pub(super) fn send_by_uplink(&mut self, now: Instant) -> Option<offload_wire::frame::Frame> {
         let frame = offload_wire::frame::Frame::new(self.leaving.pop_front()?);
         self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.config.line_rate);
@@ -133,9 +134,9 @@ impl SwitchedDevice {
     }
 }
 
-/// Packets of one sender that leave in fragments at a time.
+/// Maximum number of fragmented outgoing packets per sender that are tracked at a time.
 const FRAGMENTED: usize = 256;
 /// The queue of the host's function that has the SAs of protected networks.
 pub(super) const NETWORKS_QUEUE: usize = 0;
-/// Bytes of a VLAN tag, which no MTU counts.
+/// Length of a VLAN tag, which an MTU does not include.
 const TAG_BYTES: usize = 4;

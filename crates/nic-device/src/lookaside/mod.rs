@@ -1,20 +1,21 @@
-//! A lookaside accelerator: engines behind job queues, from memory to memory. It is no port and has no wire.
+//! A lookaside accelerator: engines behind job queues, from memory to memory, without a port.
 //!
 //! ```text
 //! driver == job ring ==> fetched -- shares --> units (latency, rate; round robin) -- ended --> completion ring ==> driver
 //! driver == job ring ==> fetched --'           each runs any of the engines
 //! ```
 //!
-//! An engine ([`JobEngine`](nic_engine::JobEngine)) says what is done; a [`Unit`] is hardware that does it, with a stated
-//! latency and rate. A queue's entries are fetched a while after the doorbell. When a unit is free, the queues have turns: each
-//! may have its share of bytes started, so one that floods its queue does not starve another. What a unit has started ends
-//! after its time; jobs on several units overtake each other.
+//! An engine ([`JobEngine`](nic_engine::JobEngine)) defines the work; a [`Unit`] is hardware that does it, with a
+//! stated latency and rate. The device fetches a queue's entries some time after the doorbell. When a unit is free,
+//! queues take turns in proportion to their shares of bytes, so a flooded queue does not starve another. A started job
+//! completes after its time; jobs on different units may overtake each other.
 //!
-//! The sessions of all queues are in one store, with one cache. Each queue has its own range of handles: the device refuses
-//! jobs that name a session of another queue. A queue's changes of an engine, such as wrapping keys, belong to that queue alone. When a
-//! driver is dropped, the device removes all state of its queue.
+//! The sessions of all queues are in one store with one cache. Each queue has its own range of handles, and the device
+//! refuses jobs with a session of another queue. A queue's engine changes, such as wrapping keys, belong to that queue
+//! alone. When a driver is dropped, the device removes all state of its queue.
 //!
-//! - `mod.rs`: [`Lookaside`], units and turns; `queue.rs`: one queue, from fetching to completion; [`run`]: a thread for it.
+//! - `mod.rs`: [`Lookaside`], units and turns; `queue.rs`: one queue, from fetch to completion; [`run`]: a thread for
+//!   the device.
 
 mod queue;
 mod run;
@@ -36,7 +37,7 @@ pub use queue::JobCounters;
 use queue::Queue;
 pub use run::{Stop, run};
 
-/// What a lookaside accelerator is built with.
+/// The configuration of a lookaside accelerator.
 ///
 /// ```
 /// use core::time::Duration;
@@ -48,17 +49,18 @@ pub use run::{Stop, run};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LookasideConfig {
-    /// Jobs and commands that a queue has room for.
+    /// Maximum number of jobs and commands in a queue.
     pub depth: usize,
-    /// A queue each, with its share of the units' time.
+    /// Shares of the units' time, one per queue.
     pub shares: Vec<u32>,
-    /// What the work is done by.
+    /// Hardware units.
     pub units: Vec<Unit>,
-    /// Memory on the device for the state of sessions, in bytes, 208 each; what does not fit lies in host memory.
+    /// Memory on the device for session states, 208 bytes each; other states are in host memory.
     pub context_cache_bytes: usize,
-    /// What the engine of transforms has: some accelerators lack some AEADs.
+    /// Supported transforms; real accelerators lack some AEADs.
     pub transforms: TransformCapabilities,
-    /// How long things take on the way: doorbell, DMA (once each way), interrupt. `engine` is not used: a unit has its own latency.
+    /// Delays of doorbell, DMA (once in each direction) and interrupt. `engine` is not used, because a unit has its own
+    /// latency.
     pub delays: Delays,
 }
 
@@ -77,7 +79,7 @@ impl Default for LookasideConfig {
 }
 
 impl LookasideConfig {
-    /// The handles that queue `queue` numbers its sessions by, of an engine with room for `contexts` of them.
+    /// Returns the session slots of queue `queue`, for an engine with `contexts` slots.
     ///
     /// ```
     /// use nic_device::lookaside::LookasideConfig;
@@ -92,19 +94,18 @@ impl LookasideConfig {
     }
 }
 
-/// A piece of hardware that does one job after the other.
+/// A hardware unit that does one job after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// From when a job is started until it has ended, beside the time that its bytes take.
+    /// Time from the start to the end of a job, in addition to the time for its bytes.
     pub latency: Duration,
-    /// Bytes of sources and of additional authenticated data in a second. `None`: as fast as the machine is. The next job starts
-    /// when the bytes of the one before are
-    /// through, which may be long before that one has ended.
+    /// Bytes of source and additional authenticated data per second; `None` for as fast as the machine is. The next job
+    /// starts when the bytes of the current one are through, which may be long before that job ends.
     pub rate: Option<u64>,
 }
 
-/// An assumed figure of the order that published ones have: SERRANO's QAT (deliverable D3.1, figure 5) does 3,109 MB/s with 128
-/// jobs in flight and 249 MB/s with one, which is 66 us for 16 KiB.
+/// The default is an assumption near a published figure: SERRANO's QAT (deliverable D3.1, figure 5) does 3,109 MB/s
+/// with 128 jobs in flight and 249 MB/s with one, which is 66 us for 16 KiB.
 impl Default for Unit {
     fn default() -> Unit {
         Unit { latency: Duration::from_micros(60), rate: Some(3_109_000_000) }
@@ -112,10 +113,10 @@ impl Default for Unit {
 }
 
 impl Unit {
-    /// No time at all: for real time, where the machine takes its own.
+    /// A unit without modelled time, for real time.
     pub const NO_TIME: Unit = Unit { latency: Duration::ZERO, rate: None };
 
-    /// How long so many bytes keep it from starting the next job.
+    /// Returns the time for which `bytes` bytes occupy the unit.
     pub fn time_of(&self, bytes: usize) -> Duration {
         self.rate.map_or(Duration::ZERO, |rate| {
             Duration::from_nanos((bytes as u128 * 1_000_000_000).div_ceil(u128::from(rate.max(1))) as u64)
@@ -123,9 +124,10 @@ impl Unit {
     }
 }
 
-/// A lookaside accelerator, as the thread that runs it sees it. Made by `nic_sim::lookaside`.
+/// A lookaside accelerator for the thread that runs it. Made by `nic_sim::lookaside`.
 ///
-/// When it is dropped, by a thread that panics say, every job in it ends with [`Gone`](offload_api::JobStatus::Gone).
+/// When the device is dropped, for example by a panic of its thread, every pending job ends with
+/// [`Gone`](offload_api::JobStatus::Gone).
 ///
 /// ```
 /// use core::convert::Infallible;
@@ -192,9 +194,9 @@ pub struct Lookaside {
     sessions: Sessions,
     queues: Vec<Queue>,
     units: Vec<UnitState>,
-    /// The unit that is asked first.
+    /// Unit to try first.
     next_unit: usize,
-    /// The queue whose turn it is.
+    /// Queue with the current turn.
     turn: usize,
 }
 
@@ -202,25 +204,25 @@ pub struct Lookaside {
 #[derive(Debug)]
 struct Sessions {
     store: ContextStore,
-    /// Nothing is steered to a session; the store asks for it all the same.
+    /// Empty: nothing is steered to a session, but the store requires a table.
     steering: Steering,
-    /// By engine, how many contexts it has room for.
+    /// Description of each engine.
     engines: Vec<EngineInfo>,
 }
 
 #[derive(Debug)]
 struct UnitState {
     unit: Unit,
-    /// When it can start another job.
+    /// Time at which the unit can start another job.
     free_at: Instant,
     lost: bool,
 }
 
 impl Lookaside {
-    /// For `nic-sim`, which makes the drivers as well: `rings` are those of the queues in order.
+    /// Makes a device. For `nic-sim`, which makes the drivers as well. `rings` are the rings of the queues, in order.
     ///
     /// # Panics
-    /// If there is no unit, or not one share for each queue.
+    /// If there is no unit, or the number of shares is not the number of queues.
     pub fn new(config: &LookasideConfig, rings: Vec<DeviceJobRings>, engines: Engines) -> Lookaside {
         assert!(!config.units.is_empty(), "a lookaside accelerator has a unit at least");
         assert_eq!(config.shares.len(), rings.len(), "each queue has a share");
@@ -246,7 +248,7 @@ impl Lookaside {
         }
     }
 
-    /// Does what is due.
+    /// Performs the work that is due.
     pub fn process(&mut self, now: Instant) {
         for queue in &mut self.queues {
             queue.fetch(now);
@@ -258,7 +260,7 @@ impl Lookaside {
         }
     }
 
-    /// When there is something to do, doorbells apart.
+    /// Returns the time of the next event without a doorbell.
     pub fn next_event(&self) -> Option<Instant> {
         let own = self.queues.iter().filter_map(Queue::next_event).min();
         let waits = self.queues.iter().any(Queue::has_fetched);
@@ -266,14 +268,15 @@ impl Lookaside {
         earliest(own, if waits { unit } else { None })
     }
 
-    /// Has `waker` woken by the next doorbell. False: something was submitted already, so [`process`](Self::process) it.
+    /// Wakes `waker` at the next doorbell. Returns false if a job was submitted already; the caller must call
+    /// [`process`](Self::process).
     pub fn arm(&mut self, waker: &Waker) -> bool {
-        // All of them, whatever the first says.
+        // No short circuit: every queue must register the waker.
         self.queues.iter_mut().map(|queue| queue.arm(waker)).fold(true, |all, empty| all & empty)
     }
 
-    /// A unit is lost: what it had started ends with [`EngineLost`](offload_api::JobStatus::EngineLost), and it starts nothing
-    /// more. When all are lost, all jobs end so.
+    /// Loses a unit: its started jobs end with [`EngineLost`](offload_api::JobStatus::EngineLost), and it starts no
+    /// others. When all units are lost, all jobs end in this way.
     pub fn lose_unit(&mut self, now: Instant, unit: usize) {
         if let Some(state) = self.units.get_mut(unit) {
             state.lost = true;
@@ -281,29 +284,29 @@ impl Lookaside {
         }
     }
 
-    /// A unit that was lost is there again.
+    /// Restores a lost unit.
     pub fn restore_unit(&mut self, now: Instant, unit: usize) {
         if let Some(state) = self.units.get_mut(unit) {
             *state = UnitState { lost: false, free_at: now, ..*state };
         }
     }
 
-    /// Resets the device: all jobs that were submitted end with [`Reset`](offload_api::JobStatus::Reset), and all sessions are
-    /// gone, of which the drivers are told.
+    /// Resets the device: all submitted jobs end with [`Reset`](offload_api::JobStatus::Reset), and all sessions are
+    /// removed. The drivers are informed.
     pub fn reset(&mut self, now: Instant) {
         self.sessions.store.clear();
         self.queues.iter_mut().for_each(|queue| queue.reset(now));
         self.units.iter_mut().for_each(|unit| unit.free_at = now);
     }
 
-    /// What was moved over PCIe, by all queues.
+    /// Returns the bytes moved over PCIe by all queues.
     pub fn dma(&self) -> DmaBytes {
         let mut all = DmaBytes::default();
         self.queues.iter().for_each(|queue| all += queue.dma());
         all
     }
 
-    /// What queue `queue` counted.
+    /// Returns the counters of queue `queue`.
     ///
     /// # Panics
     /// If there is no such queue.
@@ -311,15 +314,16 @@ impl Lookaside {
         self.queues[queue].counters()
     }
 
-    /// Sessions that there are, on the device and in host memory.
+    /// Returns the number of sessions, on the device and in host memory.
     pub fn sessions(&self) -> usize {
         self.sessions.store.len()
     }
 
-    /// Starts jobs as long as a unit can, the queues in turn by their shares.
+    /// Starts jobs while a unit is free; queues take turns by their shares.
     fn start_jobs(&mut self, now: Instant) {
         while self.has_jobs(now) {
             let Some(unit) = self.free_unit(now) else {
+                // A busy unit will finish; only if all units are lost must the jobs end here.
                 if self.units.iter().all(|unit| unit.lost) {
                     self.queues.iter_mut().for_each(|queue| queue.refuse_fetched(now));
                     continue;
@@ -334,13 +338,14 @@ impl Lookaside {
         }
     }
 
-    /// Whether a unit could start a job. Commands in front of all queues' jobs are carried out.
+    /// Tests whether a job could start. Executes commands in front of all queues' jobs.
     fn has_jobs(&mut self, now: Instant) -> bool {
         let Lookaside { queues, sessions, .. } = self;
+        // No short circuit: the commands of every queue must be executed.
         queues.iter_mut().fold(false, |any, queue| queue.next_job(sessions, now).is_some() | any)
     }
 
-    /// A unit that can start a job, the next in the round.
+    /// Returns the next free unit in round-robin order.
     fn free_unit(&mut self, now: Instant) -> Option<usize> {
         let count = self.units.len();
         let mut round = (0..count).map(|turn| (self.next_unit + turn) % count);
@@ -349,7 +354,8 @@ impl Lookaside {
         Some(free)
     }
 
-    /// The queue that may start a job: deficit round robin, as of Shreedhar and Varghese. There is a queue with a job.
+    /// Returns the queue that may start a job, by deficit round robin (Shreedhar and Varghese). At least one queue must
+    /// have a job.
     fn queue_in_turn(&mut self, now: Instant) -> usize {
         loop {
             let queue = self.turn;

@@ -1,4 +1,4 @@
-//! A thread for a lookaside accelerator, in real time.
+//! A thread for a lookaside accelerator in real time.
 
 use super::Lookaside;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-/// Ends [`run`].
+/// A signal that ends [`run`].
 ///
 /// ```
 /// use nic_device::lookaside::Stop;
@@ -22,19 +22,19 @@ use std::thread::{self, Thread};
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// The thread that runs the device ends, soon.
+    /// Asks the thread that runs the device to end soon.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether that was said.
+    /// Tests whether the signal was given.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Runs a device on this thread until it is told to stop, and then drops it: jobs in it end. `now` says the time, in the clock of
-/// those who submit.
+/// Runs a device on this thread until it is stopped, and then drops the device, which ends its jobs. `now` returns the time in
+/// the submitters' clock.
 pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &Stop) {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     while !stop.is_stopped() {
@@ -44,7 +44,7 @@ pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &Stop) {
         }
         match device.next_event().map(|at| at.saturating_since(now())) {
             Some(Duration::ZERO) => {}
-            // Longer than the time to look whether it is told to stop, nobody sleeps.
+            // Bounded, so that the stop signal is noticed in time.
             wait => thread::park_timeout(wait.unwrap_or(LONGEST).min(LONGEST)),
         }
     }

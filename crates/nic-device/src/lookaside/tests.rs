@@ -47,7 +47,7 @@ fn destroy(device: &mut Lookaside, rings: &mut DriverJobRings, handle: Handle) {
     assert!(matches!(answer, JobCompletion::Control(ControlCompletion::Destroyed(_))));
 }
 
-/// The first place of each queue.
+/// The first session slot of each queue.
 const SESSIONS: [Handle; 2] = [Handle { index: 0, generation: 0 }, Handle { index: 50, generation: 0 }];
 
 #[test]
@@ -63,7 +63,7 @@ fn session_of_another_queue_is_refused() {
     assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::NoSession);
 }
 
-/// An engine whose sessions refuse jobs until a command enables them.
+/// An engine with sessions that refuse jobs before a command enables the session.
 #[derive(Debug)]
 struct Switchable;
 

@@ -1,16 +1,15 @@
-//! Large receive offload: which segments of a flow may be one packet for the host.
+//! Large receive offload: the choice of segments that may be joined into one packet for the host.
 //!
-//! Joined are segments that follow each other without a gap and say the same in everything but sequence number,
-//! length, IPv4 identification and checksum: so an ECN mark, another timestamp, acknowledgment, window, option or hop
-//! limit keeps them apart, as in Linux's GRO. A segment shorter than the first, or one with PSH or FIN, is the last.
-//! So are datagrams, if the NIC is to join those: of one sender and one size, in the order they came.
-//! What the device found out about them has to be the same too; that is for the caller to see to, who knows it.
+//! Segments are joined if they follow each other without a gap and differ only in sequence number, length, IPv4
+//! identification and checksum. A different ECN mark, timestamp, acknowledgment, window, option or hop limit keeps
+//! segments apart, as in Linux's GRO. A segment that is shorter than the first, or has PSH or FIN, is the last.
+//! Datagrams of one sender and one size are joined in order if the NIC is configured for it. The caller checks that the
+//! device's verdicts on the segments are equal.
 //!
-//! Packets that an engine opened are compared by what they are without what was around them. Where that is left there (ESP in
-//! crypto offload), the first one's headers stay in front of what is joined, and the last one's trailer behind it: see
-//! [`Wrapping`].
+//! Packets that an engine opened are compared without their outer headers. If these are still in the frame (ESP in
+//! crypto offload), the joined packet keeps the first packet's headers and the last packet's trailer: see [`Wrapping`].
 //!
-//! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
+//! Invariant: the IP header gives the length of the joined packet, or zero if the length does not fit.
 
 use bytes::BytesMut;
 use nic_engine::Within;
@@ -19,7 +18,7 @@ use offload_base::Seq;
 use offload_formats::frame::ETHERNET_BYTES as ETHERNET;
 use offload_formats::{Transport, Version};
 
-/// What segments that are being joined have in common, and what comes next.
+/// The common properties of segments that are being joined, and the expected next segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joint {
     transport: Transport,
@@ -28,12 +27,12 @@ pub(crate) struct Joint {
     payload_bytes: usize,
     next: Seq,
     pub(crate) segments: u32,
-    /// PSH and FIN of the last one.
+    /// PSH and FIN of the last segment.
     last_flags: u8,
 }
 
 impl Joint {
-    /// Begins with `frame`, if others may follow it.
+    /// Starts with `frame`, if others may follow it.
     pub(crate) fn begin(frame: &[u8], transport: &Transport, datagrams: bool) -> Option<Joint> {
         let payload_bytes = transport.payload_len();
         let joins = match transport.protocol {
@@ -55,22 +54,22 @@ impl Joint {
         })
     }
 
-    /// Bytes of the headers of the first segment, which are those of all.
+    /// Returns the length of the first segment's headers, which become the headers of the joined packet.
     pub(crate) fn headers(&self) -> usize {
         self.transport.payload
     }
 
-    /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
+    /// Tests whether `frame` belongs to the same flow; `first` are the headers of the first segment.
     pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
         transport.is_of_flow(frame, &self.transport, first)
     }
 
-    /// Whether `frame`, of the same flow, may be the next segment, in an IP packet of `most` bytes at most.
+    /// Tests whether `frame`, of the same flow, may be the next segment in an IP packet of at most `most` bytes.
     pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
         let bytes = transport.payload_len();
         let whole = self.transport.payload - self.transport.network + self.payload_bytes + bytes;
         let (most, in_order) = match self.transport.protocol {
-            // Its own length has no form for more.
+            // UDP has no form for lengths above 64 KiB.
             Protocol::Udp => (most.min(u16::MAX.into()), is_all_of_it(frame, transport)),
             _ => (most, transport.seq(frame) == self.next),
         };
@@ -83,7 +82,7 @@ impl Joint {
             && self.transport.says_the_same(first, frame)
     }
 
-    /// Adds `frame`, which was found to be the next segment.
+    /// Adds `frame`, which was tested to be the next segment.
     pub(crate) fn add(&mut self, frame: &[u8], transport: &Transport) {
         let bytes = transport.payload_len();
         self.payload_bytes += bytes;
@@ -92,19 +91,19 @@ impl Joint {
         self.last_flags = transport.last_flags(frame);
     }
 
-    /// Whether nothing can follow.
+    /// Tests whether no segment can follow.
     pub(crate) fn is_complete(&self) -> bool {
         self.last_flags != 0 || !self.payload_bytes.is_multiple_of(self.segment_bytes)
     }
 
-    /// Payload bytes of each segment but the last, if there are several.
+    /// Returns the payload bytes of each segment but the last; `None` for a single segment.
     pub(crate) fn segment_bytes(&self) -> Option<core::num::NonZeroU16> {
         let several = self.segments > 1;
         if several { core::num::NonZeroU16::new(self.segment_bytes as u16) } else { None }
     }
 
-    /// Makes the headers of the first segment, which stand in `headers`, those of all. The checksums stay what they
-    /// were, and are of no use any more.
+    /// Rewrites the first segment's headers so that they describe the joined packet. The checksums are not updated and
+    /// become invalid.
     pub(crate) fn finish(&self, headers: &mut [u8]) {
         if self.segments > 1 {
             self.transport.make_joined(headers, self.payload_bytes, self.last_flags);
@@ -112,18 +111,18 @@ impl Joint {
     }
 }
 
-/// What an engine leaves around a packet that others may join.
+/// The outer parts of an opened packet that others may join.
 #[derive(Debug)]
 pub(crate) struct Wrapping {
-    /// Headers of the first segment, as they are without that.
+    /// Headers of the first segment without the outer ones.
     plain: BytesMut,
     within: Within,
-    /// What was behind the payload of the last segment.
+    /// Bytes behind the payload of the last segment.
     tail: BytesMut,
 }
 
 impl Wrapping {
-    /// Takes what is behind the payload off `frame`, so that others can be joined.
+    /// Removes the bytes behind the payload from `frame`, so that others can be joined.
     pub(crate) fn begin(plain: &[u8], transport: &Transport, within: Within, frame: &mut BytesMut) -> Wrapping {
         let end = shifted(within, transport.end);
         let tail = frame[end..].into();
@@ -131,37 +130,37 @@ impl Wrapping {
         Wrapping { plain: plain[..transport.payload].into(), within, tail }
     }
 
-    /// The headers of the first segment, as they are without what is around them.
+    /// Returns the headers of the first segment, without the outer ones.
     pub(crate) fn plain(&self) -> &[u8] {
         &self.plain
     }
 
-    /// Payload of `frame`, whose plain packet has `transport`, and what is behind it.
+    /// Splits `frame` into the payload and the bytes behind it; `transport` describes the plain packet.
     pub(crate) fn parts<'a>(within: Within, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
         frame[shifted(within, transport.payload)..].split_at(transport.payload_len())
     }
 
-    /// Whether the outer headers of `frame` are those of `first` but for what each packet has for itself.
+    /// Tests whether the outer headers of `frame` equal those of `first`, except for per-packet fields.
     pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: Within) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let own = match first[ETHERNET] >> 4 {
-            // Length, identification and checksum.
+            // IPv4: length, identification and checksum may differ.
             4 => {
                 same(ETHERNET, ETHERNET + 2) && same(ETHERNET + 6, ETHERNET + 10) && same(ETHERNET + 12, within.headers)
             }
-            // The length.
+            // IPv6: the length may differ.
             _ => same(ETHERNET, ETHERNET + 4) && same(ETHERNET + 6, within.headers),
         };
         within == self.within && same(0, ETHERNET) && own
     }
 
-    /// What is behind the payload is this from now on.
+    /// Replaces the bytes behind the payload.
     pub(crate) fn set_tail(&mut self, tail: &[u8]) {
         self.tail.clear();
         self.tail.extend_from_slice(tail);
     }
 
-    /// Makes `frame`, which ends with the payload, whole again, its headers those of all segments.
+    /// Completes `frame`, which ends with the payload, and rewrites its headers for all segments.
     pub(crate) fn finish(mut self, joint: &Joint, frame: &mut BytesMut) {
         frame.extend_from_slice(&self.tail);
         if joint.segments == 1 {
@@ -176,7 +175,7 @@ impl Wrapping {
     }
 }
 
-/// Where in the frame that is which is `at` in the plain packet.
+/// Converts an offset in the plain packet to an offset in the frame.
 fn shifted(within: Within, at: usize) -> usize {
     at - within.in_front + within.opened
 }
@@ -187,7 +186,7 @@ fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
     version.set_length(&mut frame[network..], bytes);
 }
 
-/// Where a stream goes on behind a segment; of no use for datagrams.
+/// Returns the sequence number behind a segment; unused for datagrams.
 fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
     match transport.protocol {
         Protocol::Tcp => transport.seq(frame) + transport.payload_len() as u32,
@@ -195,7 +194,7 @@ fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
     }
 }
 
-/// Whether a datagram is all of its IP packet. What is behind it there (RFC 9868 has options in it) would be lost.
+/// Tests whether a datagram fills its IP packet. Joining would lose bytes behind it, such as the options of RFC 9868.
 fn is_all_of_it(frame: &[u8], transport: &Transport) -> bool {
     let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let packet = match transport.version {

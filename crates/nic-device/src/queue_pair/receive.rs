@@ -1,13 +1,12 @@
-//! From the port to the receive ring.
+//! The path from the port to the receive ring.
 //!
-//! The device never holds a packet back, changes its order within its flow or drops it for what is in it: a wrong
-//! checksum or a wrong tag is reported with the packet, which is then as it was on the wire.
+//! The device never holds a packet back, never reorders packets of a flow, and never drops a packet for its contents. A
+//! wrong checksum or tag is reported with the packet, which is otherwise as on the wire.
 //!
-//! With large receive offload (LRO), segments that may be one packet are written one behind the other into the same
-//! buffer and shown as one. They wait for each other only as long as the host would not look anyway: until the
-//! interrupt that the first of them starts has arrived, or, if there is none to wait for, for those that came at the
-//! same time. No packet reaches the host later than it would without. Unless the NIC was told that they are to wait
-//! (`lro_wait`): then the interrupt begins when the wait ends.
+//! With large receive offload (LRO), segments of one packet are written consecutively into one buffer and reported as
+//! one. Segments wait for each other only while the host would not look anyway: until the interrupt that the first
+//! segment starts arrives, or, without an interrupt, for segments of the same instant. No packet reaches the host later
+//! than without LRO. The option `lro_wait` changes this: the interrupt then starts when the wait ends.
 
 mod opened;
 
@@ -27,61 +26,61 @@ use offload_formats::{Headers, Transport};
 pub(crate) use opened::Arrived;
 use std::collections::VecDeque;
 
-/// The receive side's state.
+/// The state of the receive side.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveSide {
-    /// Buffers with room for a frame at least, the one used last at the end.
+    /// Buffers with room for at least a frame, last used at the end.
     buffers: Vec<BytesMut>,
-    /// Segments that others may still join, the oldest first; at most one packet of each flow.
+    /// Segments that others may still join, oldest first; at most one session per flow.
     open: Vec<Session>,
-    /// Packets on their way into host memory, in the order of their times.
+    /// Packets on their way to host memory, by time of arrival.
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
-    /// When bus and engines are done with what came.
+    /// Time at which bus and engines have processed all frames so far.
     busy_until: Instant,
 }
 
-/// Segments being joined.
+/// A packet that is being joined.
 #[derive(Debug)]
 struct Session {
     joint: Joint,
     meta: RxMeta,
-    /// The packet so far, and behind it the rest of its buffer.
+    /// The packet so far, followed by the rest of its buffer.
     buffer: BytesMut,
-    /// What an engine left around it.
+    /// Outer parts that an engine left in the frame.
     wrapping: Option<Wrapping>,
     /// Parts of the payload so far that are in buffers of commands.
     placed: Placements,
-    /// When the first, and when the last segment is in host memory.
+    /// Arrival of the first and of the last segment in host memory.
     first_due: Instant,
     last_due: Instant,
-    /// When the host looks, or the wait ends.
+    /// Time at which the host looks, or the wait ends.
     closes_at: Instant,
-    /// That time is known: because the first segment is there, or it does not depend on the host.
+    /// Whether `closes_at` is final: the first segment has arrived, or the time does not depend on the host.
     is_announced: bool,
 }
 
-/// What was made of a frame.
+/// A processed frame.
 struct Contents {
     buffer: BytesMut,
     meta: RxMeta,
     placed: Placements,
-    /// Where the packet is in the buffer, if an engine left something around it.
+    /// Position of the plain packet in the buffer, if an engine left outer parts around it.
     within: Option<Within>,
 }
 
 impl Session {
-    /// The headers of the first segment, as they are without what is around them.
+    /// Returns the headers of the first segment, without outer headers.
     fn first(&self) -> &[u8] {
         self.wrapping.as_ref().map_or(&self.buffer, Wrapping::plain)
     }
 
-    /// Takes in what was placed of the segment whose payload begins at `start` in the packet.
+    /// Adds the placed parts of a segment; its payload starts at `start` of the packet.
     fn add_placed(&mut self, start: usize, placed: Placements) {
         let payload_start = start - self.joint.headers();
         for (offset, piece) in placed {
             let at = payload_start + offset;
             let next = match self.placed.last_mut() {
-                // What is between them in the payload is the lead, as it came: a part of the joined piece.
+                // The bytes between the two pieces are the lead as received, which belongs to the joined piece.
                 Some((last_at, last)) if *last_at + last.len() + piece.lead() == at => last.join(piece).err(),
                 _ => Some(piece),
             };
@@ -104,7 +103,7 @@ impl ReceiveSide {
         self.under_way.front().map(|(at, _)| *at)
     }
 
-    /// Puts a packet in its place; behind those of the same time, for they came before.
+    /// Queues a packet by its time, behind earlier packets of the same time.
     fn put_under_way(&mut self, due: Instant, completion: ReceiveCompletion) {
         let before = self.under_way.iter().rev().take_while(|(at, _)| *at > due).count();
         self.under_way.insert(self.under_way.len() - before, (due, completion));
@@ -112,7 +111,7 @@ impl ReceiveSide {
 }
 
 impl QueuePair {
-    /// Takes a frame from the wire. The host sees it when `process` finds its time come.
+    /// Receives a frame from the wire. The host sees the frame when `process` is called at its time.
     pub(crate) fn take_frame(&mut self, now: Instant, data: &[u8], headers: &Headers) {
         if !is_for(data, self.config.mac) {
             self.counters.rx_drop_address += 1;
@@ -124,12 +123,14 @@ impl QueuePair {
         }
         let now = now.max(self.receive.busy_until);
         let used = self.used();
+        // Without room, engines must not see the frame: they would count it, and its retransmission would look like a
+        // replay.
         let arrived = if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas };
         self.take_arrived(now, data, headers, arrived);
         self.receive.busy_until = now + self.cost_since(used);
     }
 
-    /// Takes a frame for which engines have done what they can.
+    /// Receives a frame after the engines have processed it.
     pub(super) fn take_arrived(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
         let due = now + self.config.delays.dma + self.config.delays.engine;
         let (mark, may_join) = match arrived {
@@ -146,6 +147,7 @@ impl QueuePair {
                 self.join(place, data, transport, due);
                 return;
             }
+            // A packet that does not fit ends the session, because the flow's order must be kept.
             self.close(place);
         }
         let Some(mut buffer) = self.take_buffer() else {
@@ -169,12 +171,12 @@ impl QueuePair {
         self.begin(data, transport, Contents { buffer, meta, placed, within: None }, due);
     }
 
-    /// Shows the host what has reached its memory by `now`.
+    /// Reports packets that have reached host memory by `now`.
     pub(super) fn show_received(&mut self, now: Instant) {
         self.announce_sessions(now);
         while self.receive.next_under_way().is_some_and(|due| due <= now) {
             let Some((_, completion)) = self.receive.under_way.pop_front() else { break };
-            // No packet was begun that had no place there.
+            // Every packet reserved its completion when it was received.
             let _room = self.rings.receive_completions.stage(completion);
             self.dma.completions += dma::COMPLETION;
         }
@@ -184,14 +186,14 @@ impl QueuePair {
         }
     }
 
-    /// Starts the interrupt that sessions are waiting for, and closes those whose time is up.
+    /// Starts the interrupts for which sessions wait, and closes sessions with expired time.
     fn announce_sessions(&mut self, now: Instant) {
         let mut place = 0;
         while place < self.receive.open.len() {
             let session = &self.receive.open[place];
             if !session.is_announced && session.first_due <= now {
                 self.interrupt(now);
-                // Nobody waits for an interrupt: whoever is awake looks when it suits him.
+                // No task waits for an interrupt, so a polling host may look now.
                 let looks_at = self.interrupt.due.unwrap_or(now);
                 let session = &mut self.receive.open[place];
                 session.is_announced = true;
@@ -205,7 +207,7 @@ impl QueuePair {
         }
     }
 
-    /// Checksums, and where the headers are in a packet whose checksums are right.
+    /// Checks checksums, and returns the transport headers of a packet with correct checksums.
     pub(super) fn look_at(&mut self, data: &[u8], headers: &Headers) -> (Checksums, Option<Transport>) {
         let transport = if self.config.checksum_offload { headers.transport() } else { None };
         let checksums = match transport.and_then(|transport| transport.are_checksums_right(data)) {
@@ -221,25 +223,25 @@ impl QueuePair {
         (checksums, transport.filter(|_| checksums == Checksums::Good))
     }
 
-    /// The session of the flow that a frame belongs to.
+    /// Returns the session of the frame's flow.
     fn session_of(&self, data: &[u8], transport: &Transport) -> Option<usize> {
         self.receive.open.iter().position(|session| session.joint.is_of_flow(session.first(), data, transport))
     }
 
-    /// Whether a frame may be the next segment of a session, as far as that can be told before it was worked on.
+    /// Tests whether a frame may be the next segment of a session, as far as is known before the engines work on it.
     fn joins(&self, place: usize, data: &[u8], transport: &Transport, due: Instant) -> bool {
         let session = &self.receive.open[place];
         due <= session.closes_at
             && session.meta.marks.packet() == PacketMark::None
             && self.has_place_for_packet()
-            // With headers of its own, should it need them.
+            // Room for headers too, because the segment needs its own if the verdicts differ.
             && session.buffer.len() + transport.end <= session.buffer.capacity()
             && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, transport)
     }
 
-    /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
-    /// be another. Segments of several records may be joined, as long as one context decrypted all of them or none: where
-    /// records end, their headers say, which are in the stream.
+    /// Appends the next segment to its session, or makes it a packet of its own if its verdicts differ. Segments of
+    /// several records may be joined if one context decrypted all of them or none, because the stream itself marks
+    /// record boundaries.
     fn join(&mut self, place: usize, data: &[u8], transport: &Transport, due: Instant) {
         self.note_received(data);
         self.dma.rx_payload += (transport.payload_len()) as u64;
@@ -250,8 +252,8 @@ impl QueuePair {
         self.append_payload(data, transport, &mut buffer, &mut meta, &mut placed);
         let session = &mut self.receive.open[place];
         if meta == session.meta && meta.marks.may_join() {
-            // Mostly there is nothing, and then it is not to be moved about: right behind the copy of the payload that
-            // would wait until all of it is in memory.
+            // Placed data are rare. The check avoids a move, which would wait for the preceding payload copy to reach
+            // memory.
             if !placed.is_empty() {
                 session.add_placed(joined_bytes, placed);
             }
@@ -263,7 +265,7 @@ impl QueuePair {
             }
             return;
         }
-        // The rest of the buffer goes with the segment, which needs headers of its own.
+        // The rest of the buffer goes with the segment, which needs its own headers.
         let mut packet = buffer.split_off(joined_bytes);
         session.buffer = buffer;
         let (header, payload_bytes) = (&data[..transport.payload], packet.len());
@@ -275,7 +277,8 @@ impl QueuePair {
         self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, due);
     }
 
-    /// A packet that stands in `buffer`, and is `data` without what is around it: others may join it, or it is on its way to the host.
+    /// Starts a session with the packet in `buffer`, or queues it for the host. `data` is the packet without outer
+    /// parts.
     fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
         let Contents { mut buffer, meta, placed, within } = contents;
         let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());
@@ -289,7 +292,7 @@ impl QueuePair {
         if self.receive.open.len() == MOST_SESSIONS {
             self.close(0);
         }
-        // An interrupt that comes before this segment is there is not the one that shows it.
+        // An interrupt before this segment's arrival does not report it.
         let interrupt = self.interrupt.due.filter(|at| *at >= due);
         let waits = !self.config.lro_wait.is_zero();
         let closes_at = match waits {
@@ -311,7 +314,7 @@ impl QueuePair {
         });
     }
 
-    /// Ends a session: nothing joins it any more.
+    /// Closes a session.
     fn close(&mut self, place: usize) {
         let session = &mut self.receive.open[place];
         let mut buffer = core::mem::take(&mut session.buffer);
@@ -324,7 +327,7 @@ impl QueuePair {
         self.end_session(place, ends_buffer);
     }
 
-    /// Ends a session whose buffer goes on elsewhere.
+    /// Closes a session that leaves the rest of its buffer to another packet.
     fn close_without_rest(&mut self, place: usize) {
         let session = &mut self.receive.open[place];
         session.joint.finish(&mut session.buffer);
@@ -341,7 +344,7 @@ impl QueuePair {
         self.receive.put_under_way(last_due, ReceiveCompletion { frame, meta, joined, placed, ends_buffer });
     }
 
-    /// A buffer with room for a frame.
+    /// Returns a buffer with room for a frame.
     fn take_buffer(&mut self) -> Option<BytesMut> {
         if !self.has_place_for_packet() {
             return None;
@@ -352,7 +355,7 @@ impl QueuePair {
                 buffer.clear();
                 return Some(buffer);
             }
-            // What the oldest session has not filled.
+            // The oldest session may give back the rest of its buffer.
             if !self.receive.open.is_empty() {
                 self.close(0);
             }
@@ -360,18 +363,18 @@ impl QueuePair {
         self.receive.buffers.pop()
     }
 
-    /// Whether a packet will not be lost for want of room: one that was may come again.
+    /// Tests whether a packet will find a buffer and a completion. A packet lost for lack of room may be sent again.
     fn can_take(&self) -> bool {
         let buffers = !self.receive.buffers.is_empty() || !self.rings.receive.is_empty();
         self.has_place_for_packet() && (buffers || !self.receive.open.is_empty())
     }
 
-    /// Whether one more packet will have a place for its completion, as all that were begun have.
+    /// Tests whether one more packet finds a free completion; all packets so far have reserved one.
     fn has_place_for_packet(&self) -> bool {
         self.receive.under_way.len() + self.receive.open.len() < self.rings.receive_completions.room()
     }
 
-    /// Cuts a packet off its buffer; the rest takes others, unless that is too little, which is said.
+    /// Cuts a packet off its buffer and keeps the rest for other packets. Returns whether the rest was too short.
     fn cut_off(&mut self, mut buffer: BytesMut) -> (BytesMut, bool) {
         let end = buffer.len().next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity());
         let ends_buffer = buffer.capacity() - end < usize::from(self.config.mtu) + ETHERNET_BYTES;
@@ -381,8 +384,8 @@ impl QueuePair {
         (buffer, ends_buffer)
     }
 
-    /// Appends the payload to `buffer`, as the flow's engines make it, one above the other, and says what they found out about
-    /// it, and in `placed`, which is empty, which parts are elsewhere.
+    /// Appends the payload to `buffer` as processed by the flow's engines, lowest layer first. Adds their verdicts to
+    /// `meta`, and placed parts to `placed`, which must be empty.
     fn append_payload(
         &mut self,
         data: &[u8],
@@ -399,7 +402,7 @@ impl QueuePair {
         let is_looked_at = followers[1..].iter().any(Option::is_some);
         let mut payload = Payload::new(transport.seq(data), payload, buffer, placed, is_looked_at);
         for (layer, handle) in followers.into_iter().enumerate() {
-            // Without what the one below it saw, an engine has nothing to work on.
+            // An engine needs the content that the engine below saw.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
             let QueuePair { contexts, dma, .. } = self;
             contexts.note_work(transport.payload_len());
@@ -418,12 +421,12 @@ impl QueuePair {
     }
 }
 
-/// Whether the frame is for this address: its own, or for all.
+/// Tests whether the frame is for this address, or multicast.
 pub(super) fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
     frame.len() >= ETHERNET_BYTES && (frame[..6] == mac || frame[0] & 1 == 1)
 }
 
-/// Packets being joined at a time, each of a flow of its own.
+/// Maximum number of packets that are joined at a time, each of a different flow.
 const MOST_SESSIONS: usize = 16;
-/// Packets in a buffer begin at cache lines, but for those whose status parted them from the one before.
+/// Alignment of packets in a buffer, a cache line. Packets that were split off a session are not aligned.
 const BUFFER_ALIGNMENT: usize = 64;

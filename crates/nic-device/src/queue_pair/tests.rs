@@ -1,4 +1,4 @@
-//! A device alone, its host's ends of the rings in the test's hands: what no driver of ours would ask for.
+//! A device alone, with the host's ends of the rings held by the test: requests that the project's driver never makes.
 
 use super::*;
 use bytes::{Bytes, BytesMut};
@@ -17,7 +17,7 @@ use offload_api::{
 use offload_base::Seq;
 use offload_wire::frame::Frame;
 
-/// The engines that every NIC has.
+/// Returns the engines of every NIC.
 fn engines() -> Engines {
     EngineConfigs::default().engines()
 }
@@ -32,7 +32,7 @@ impl Rig {
         Rig::with(|_| ())
     }
 
-    /// With more engines.
+    /// Makes a rig with additional engines.
     fn with(add: impl FnOnce(&mut Engines)) -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
@@ -52,7 +52,7 @@ impl Rig {
         self.host.control_completions.pop()
     }
 
-    /// What leaves by a descriptor.
+    /// Returns the frames that a descriptor produces.
     fn send(&mut self, descriptor: SendDescriptor) -> Vec<Frame> {
         self.host.send.push(SendEntry { slot: 0, descriptor }).unwrap();
         self.device.process(Instant::ZERO);
@@ -74,7 +74,7 @@ fn flow() -> FlowKey {
     FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
 }
 
-/// The first bytes of a record, to be encrypted by a context.
+/// Returns the first bytes of a record that a context encrypts.
 fn packet(context: Handle) -> SendDescriptor {
     let mut header = vec![0xff; 6];
     header.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
@@ -124,7 +124,7 @@ fn an_old_generation_names_no_transmit_context() {
 fn an_old_generation_names_no_receive_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
-    // Behind a gap that hides a header, the context searches, and finds what may be one.
+    // Behind a gap that hides a header, the context searches and finds a candidate.
     let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("it is there");
     let (mut buffer, mut placed) = Default::default();
     engine.receive(NEW, &mut Payload::new(Seq(100), RECORD, &mut buffer, &mut placed, false));
@@ -142,7 +142,7 @@ fn an_old_generation_names_no_receive_context() {
     assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (0, [None, None]));
 }
 
-/// A driver of ours asks for places that the engine has.
+/// The project's driver only names slots that the engine has.
 #[test]
 fn a_place_behind_an_engines_last_is_refused() {
     let mut rig = Rig::new();
@@ -157,7 +157,7 @@ fn a_place_behind_an_engines_last_is_refused() {
     assert_eq!(rig.device.contexts(), 1);
 }
 
-/// A driver of ours gives a context up before another has its place.
+/// The project's driver removes a context before it reuses the slot.
 #[test]
 fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
     let mut rig = Rig::new();
@@ -170,7 +170,7 @@ fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
     assert!(rig.device.follows_nothing());
 }
 
-/// A frame takes the line a tenth of a second; a command for a context need not wait for that.
+/// A frame occupies the line for a tenth of a second; commands for contexts do not wait for it.
 #[test]
 fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
@@ -192,7 +192,7 @@ fn commands_do_not_wait_for_the_line() {
     assert_eq!(step(&mut rig), (Instant::ZERO + delays.doorbell, false));
     let (next, is_sent) = step(&mut rig);
     assert!(is_sent && next > Instant::ZERO + Duration::from_millis(100), "{next:?}");
-    // While the port is busy with the first, and the second waits.
+    // While the port is busy with the first frame, and the second waits.
     let command = ControlCommand::Destroy { handle: NEW };
     rig.host.control.push(ControlEntry { epoch: 0, report: false, command }).unwrap();
     rig.device.process(Instant::ZERO + delays.doorbell * 2);
@@ -233,7 +233,7 @@ fn an_old_generation_names_no_sa() {
     assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
 }
 
-/// Whatever was on the NIC first, contexts in use come to stay there.
+/// Contexts in use stay on the NIC and replace unused ones.
 #[test]
 fn contexts_in_use_take_the_place_of_others() {
     let config = NicConfig { context_cache_bytes: 4 * 208, delays: Delays::NONE, ..NicConfig::default() };
@@ -264,7 +264,7 @@ fn nothing_is_steered_to_a_context_from_before_a_reset() {
     assert!(!rig.device.follows(&flow()) && rig.device.follows_nothing());
 }
 
-/// A jumbo frame of a neighbour's, for example.
+/// For example a jumbo frame of a neighbour.
 #[test]
 fn a_frame_longer_than_the_mtu_is_not_received() {
     let mut rig = Rig::new();
@@ -288,7 +288,7 @@ fn frames_are_counted_by_their_address_and_checksums() {
         frame
     };
     rig.host.receive.push(bytes::BytesMut::with_capacity(128 << 10)).unwrap();
-    // A byte of the payload; the EtherType; the address, of which the lowest bit says that it is for all.
+    // A payload byte; the EtherType; the address, with the multicast bit as its lowest bit.
     for frame in [right.data.to_vec(), changed(60), changed(60), changed(12), changed(12), changed(0), changed(0)] {
         rig.device.take_frame(Instant::ZERO, &frame, &offload_formats::Headers::parse(&frame));
     }
@@ -298,7 +298,7 @@ fn frames_are_counted_by_their_address_and_checksums() {
     assert_eq!((counters.rx_packets, counters.rx_bytes), (5, 5 * right.data.len() as u64));
 }
 
-/// If its context cannot work on a packet, no segment of it leaves.
+/// If the context cannot work on a packet, no segment leaves.
 #[test]
 fn a_packet_leaves_as_a_whole_or_not_at_all() {
     let mut rig = Rig::new();
@@ -317,7 +317,8 @@ fn a_packet_leaves_as_a_whole_or_not_at_all() {
     assert_eq!(cut(NEW, 99), (0, 1, 1), "it stands elsewhere");
 }
 
-/// PDUs in records: bytes from elsewhere in the stream of PDUs could be taken for data of another place, or for no data at all.
+/// PDUs in records: bytes from another position of the PDU stream could be taken for data of another place, or for
+/// other fields.
 #[test]
 fn a_context_above_another_works_where_it_stands_only() {
     let mut rig = Rig::new();
@@ -337,7 +338,7 @@ fn a_context_above_another_works_where_it_stands_only() {
         let of_pdus = StreamAsk { fragments: 0b10, ..StreamAsk::whole(above, offset, PDU.len() as u32) };
         let streams = [Some(StreamAsk::whole(NEW, 0, 46)), Some(of_pdus)];
         let fragments = [&[23, 3, 3, 0, 41], PDU, &[23; 17]].map(Bytes::from_static).into_iter().collect();
-        // In segments, of which each begins where the one before ended.
+        // Cut into segments, each starting at the end of the previous one.
         let ask = TxAsk { streams, mss: Some(10), ..packet.ask };
         let sent = rig.send(SendDescriptor::Packet(TxPacket { ask, fragments, ..packet })).len();
         rig.send(SendDescriptor::ProgressParameters { handle: above, start: Seq(1000) });
@@ -367,13 +368,13 @@ fn what_follows_a_packet_is_forgotten_though_that_was_given_up() {
     }
 }
 
-/// Keeps a byte of what it is given.
+/// An engine that drops one byte of its input.
 #[derive(Debug)]
 struct Miser;
 
 impl Engine for Miser {
     const NAME: &'static str = "miser";
-    /// Whether it works on whole packets.
+    /// Whether the engine works on whole packets.
     type Spec = bool;
     type Command = Infallible;
     type Change = Infallible;
@@ -434,7 +435,7 @@ impl StreamEngine for Miser {
     fn note_sent(_: u64, _: &mut NoCounters) {}
 }
 
-/// An engine from outside may do what it should not.
+/// An external engine may violate its contract.
 #[test]
 fn what_an_engine_makes_too_little_of_does_not_leave() {
     let mut rig = Rig::with(|engines| engines.add_stream(Miser, 2));
@@ -465,7 +466,7 @@ fn what_is_sent_is_counted() {
     };
     let mut left = send(TxAsk { mss: Some(10), ..ask }, &plain.header);
     assert_eq!(left.len(), 2);
-    // One whose checksum is nobody's to fill in, and one that has none.
+    // A packet without a checksum request, and one without headers.
     left.extend(send(TxAsk { checksum: false, ..ask }, &plain.header));
     left.extend(send(ask, &[0xff; 54]));
     let counters = rig.device.counters();
@@ -475,7 +476,7 @@ fn what_is_sent_is_counted() {
     let dma = rig.device.dma();
     assert_eq!(dma.tx_descriptors, 3 * dma::packet_descriptor_bytes(header, 1));
     assert_eq!(dma.tx_payload, 3 * RECORD.len() as u64);
-    // No engine has this number, and one has no contexts for whole packets.
+    // No engine has this number; the other engine has no packet contexts.
     for index in [Handle::indices(200, 1).start, NEW.index] {
         let context = Handle { index, generation: 0 };
         let packet = Some(offload_api::PacketAsk { context, number: 0, args: 0 });
@@ -540,18 +541,18 @@ fn commands_weigh_what_they_carry() {
     assert_eq!(weight(table), dma::CONTROL_QUERY + 2 * INDIRECTION_ENTRIES as u64);
 }
 
-/// Pieces that come home here are not missed.
+/// A home that discards pieces.
 struct Nowhere;
 
 impl offload_api::rx::PieceHome for Nowhere {
     fn take_back(&self, _: u64, _: bytes::BytesMut) {}
 }
 
-/// What has the place, and what had it or will.
+/// The current context of a slot.
 const NEW_SA: Handle = Handle { index: Handle::PLACES, ..NEW };
 const OTHER_SAS: [Handle; 2] =
     [Handle { index: Handle::PLACES, ..OTHERS[0] }, Handle { index: Handle::PLACES, ..OTHERS[1] }];
 const NEW: Handle = Handle { index: 0, generation: 7 };
 const OTHERS: [Handle; 2] = [Handle { index: 0, generation: 6 }, Handle { index: 0, generation: 8 }];
-/// A record's header, and the first bytes of its body.
+/// A record header, and the first bytes of its body.
 const RECORD: &[u8] = &[23, 3, 3, 0, 64, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];

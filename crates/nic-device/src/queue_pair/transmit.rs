@@ -1,9 +1,9 @@
-//! From the send ring to the port.
+//! The path from the send ring to the port.
 //!
-//! Descriptors are worked on in order, a frame at a time: the next one is fetched when the port can take more, so a
-//! slow line backs up into the ring, not into the device. A packet that asks for a rate goes to its flow's lane in the
-//! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
-//! shaper share the port frame by frame: a rate is a ceiling, not a claim.
+//! Descriptors are processed in order, one frame at a time. The next descriptor is fetched only when the port has room,
+//! so a slow line fills the ring and not the device. A paced packet goes to its flow's lane in the shaper; while the
+//! lane is not empty, all later descriptors of the flow follow it there, and other flows pass. Ring and shaper
+//! alternate frame by frame, because a rate is a limit and not a reservation.
 
 use crate::context::ContextStore;
 use crate::queue_pair::QueuePair;
@@ -22,59 +22,59 @@ use offload_formats::Headers;
 use offload_wire::frame::Frame;
 use std::collections::HashMap;
 
-/// The transmit side's state.
+/// The state of the transmit side.
 #[derive(Debug, Default)]
 pub(super) struct TransmitSide {
     activity: Activity,
-    /// The packet from the ring that is being sent.
+    /// The packet of the ring that is being sent.
     current: Option<Box<Job>>,
-    /// What has to wait for its time.
+    /// Delayed items.
     shaper: Shaper<Held>,
-    /// Whose turn it is when both the ring and the shaper have something.
+    /// Whether the shaper goes first if both the ring and the shaper have a frame.
     shaper_is_next: bool,
-    /// When the port has sent what it was given.
+    /// Time at which the port has sent all frames so far.
     port_free_at: Instant,
-    /// Payload bytes put into frames.
+    /// Payload bytes copied into frames.
     pub(super) framed: u64,
-    /// Descriptors done and not yet reported.
+    /// Slots of completed and unreported descriptors.
     done: Vec<u32>,
-    /// Which of these failed.
+    /// The failed ones among them.
     failed: Vec<u32>,
-    /// What follows the next packet of a context's stream.
+    /// For each context: the bytes behind its next packet in the stream.
     pub(super) ahead: HashMap<Handle, Bytes>,
-    /// Where DUMPs go: through the engine and nowhere.
+    /// Output of DUMPs, which is discarded.
     nowhere: BytesMut,
-    /// For what goes through one engine before another.
+    /// Buffers between two engines.
     scratch: [BytesMut; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Activity {
-    /// The ring was empty when last looked at.
+    /// The ring was empty at the last look.
     #[default]
     Idle,
-    /// A doorbell rang; its descriptors can be acted on from then.
+    /// A doorbell rang; descriptors can be processed from `until`.
     Fetching { until: Instant },
-    /// Working through the ring.
+    /// Processing the ring.
     Sending,
 }
 
-/// A packet being sent, and the descriptor that asked for it. Boxed: too large to be moved about for each segment.
+/// A packet that is being sent, with its descriptor. Boxed, because it is too large to move for each segment.
 #[derive(Debug)]
 struct Job {
     slot: u32,
     segmenter: Segmenter,
-    /// Where the next of its bytes are on which contexts work, but for the first layer, whose place each segment has.
+    /// Position of the next bytes in each context's stream. The first layer's position comes with each segment.
     places: Places,
-    /// The context that wraps its segments, and what its engine keeps for that.
+    /// The context that wraps the segments, and its engine's state for that.
     wrapping: Option<(Handle, Wrapping)>,
 }
 
-/// What waits in the shaper.
+/// An item that waits in the shaper.
 #[derive(Debug)]
 enum Held {
     Descriptor(Box<SendEntry>),
-    /// The rest of a packet.
+    /// The unsent rest of a packet.
     Rest(Box<Job>),
 }
 
@@ -84,30 +84,30 @@ impl TransmitSide {
     }
 }
 
-/// What works on a packet's payload as it leaves, by layer: the context of the highest one first, on those bytes that are of
-/// its stream. They are called by handle: while one works, the others' contexts may lie in host memory.
+/// The contexts that work on a packet's payload, by layer; the highest layer works first, on the bytes of its stream.
+/// Contexts are named by handle, because the state of one may be evicted while another works.
 type Stages = [Option<Handle>; LAYERS];
 
-/// How much each engine did, in its own measure.
+/// The work of each engine, in its own unit.
 type Worked = [u64; LAYERS];
 
-/// What is to work on a packet.
+/// Returns the contexts that work on a packet.
 fn stages(ask: &TxAsk) -> Stages {
     ask.streams.map(|ask| Some(ask?.context))
 }
 
-/// Where bytes are in the stream of each layer, as contexts know places: by TCP sequence numbers in that of the first, by the low bits
-/// of offsets in those above.
+/// Stream positions of bytes, by layer. The first layer uses TCP sequence numbers; higher layers use the low bits of
+/// offsets.
 type Places = [Seq; LAYERS];
 
-/// Where the bytes of a packet begin on which contexts are to work.
+/// Returns the positions at which the contexts' bytes of a packet begin.
 fn places(ask: &TxAsk) -> Places {
     let mut places = ask.streams.map(|ask| ask.map_or(Seq(0), |ask| Seq(ask.offset as u32)));
     places[0] = ask.seq;
     places
 }
 
-/// Whether the contexts expect the bytes at these places; `None`: one of them does not exist.
+/// Tests whether the contexts expect bytes at these positions; `None` if a context does not exist.
 fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, places: Places) -> Option<bool> {
     let mut expected = true;
     for (handle, place) in stages.iter().zip(places).rev() {
@@ -117,8 +117,9 @@ fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, plac
     Some(expected)
 }
 
-/// Makes of `bytes` at `places` what belongs on the wire, and appends it to `destination`. `scratch` may be used. `ahead` is what follows
-/// them in the stream of the highest context, for a DUMP that brings one below what that makes.
+/// Converts `bytes` at `places` to their form on the wire and appends them to `destination`. `scratch` holds
+/// intermediate results. `ahead` are the bytes behind them in the stream of the highest context, for a DUMP that
+/// replays its output to a context below.
 fn work(
     stages: &Stages,
     contexts: &mut ContextStore,
@@ -157,12 +158,13 @@ fn work(
     Ok(worked)
 }
 
-/// An engine makes as many bytes as it gets: what else it made belongs nowhere on the wire.
+/// Tests that an engine made as many bytes as it got. Other lengths would corrupt the stream, so the packet is given
+/// up.
 fn as_many(given: usize, made: usize) -> Result<(), GivenUp> {
     if given == made { Ok(()) } else { Err(GivenUp::OutOfSync) }
 }
 
-/// Has a context work on `bytes`, its stages with the keys that these need.
+/// Lets a context work on `bytes`, with the keys that its stages need.
 fn through<R>(
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
@@ -176,21 +178,21 @@ fn through<R>(
     done.map_err(|OutOfStep| refused.map_or(GivenUp::OutOfSync, |key| GivenUp::NoKey { context, key }))
 }
 
-/// Why a packet was given up before its last byte.
+/// The reason why a packet was given up.
 enum GivenUp {
     UnknownContext,
     OutOfSync,
-    /// A context lacks a key: it will make nothing of these bytes, however often they come.
+    /// A context lacks a key and can never process these bytes.
     NoKey {
         context: Handle,
         key: Handle,
     },
-    /// The engine that was to wrap it counted why.
+    /// The wrapping engine refused and counted the reason.
     NotWrapped,
 }
 
 impl QueuePair {
-    /// The next frame to leave at `now`, if the port is free and there is one. Its line time is taken up.
+    /// Returns the next frame that leaves at `now`, if the port is free, and accounts its line time.
     pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         if let Activity::Fetching { until } = self.transmit.activity
             && until <= now
@@ -202,6 +204,7 @@ impl QueuePair {
         }
         let used = self.used();
         let mut frame = None;
+        // Ring and shaper alternate. If the first has no frame, the other gets the turn.
         for _ in 0..2 {
             self.transmit.shaper_is_next = !self.transmit.shaper_is_next;
             frame = if self.transmit.shaper_is_next { self.frame_from_ring(now) } else { self.frame_from_shaper(now) };
@@ -214,6 +217,7 @@ impl QueuePair {
                 let line_time = line_time(frame, self.config.line_rate);
                 let busy = line_time.max(self.cost_since(used));
                 self.transmit.port_free_at = self.transmit.port_free_at.max(now) + busy;
+                // Work without a frame, such as a DUMP, still occupies bus and engines.
             }
             None => {
                 self.show_sent(now);
@@ -227,13 +231,13 @@ impl QueuePair {
         frame
     }
 
-    /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work, but for
-    /// commands, which wait for no packet.
+    /// Starts fetching if a doorbell rang while the transmit side was idle. A busy transmit side finds later
+    /// descriptors by itself. Commands are scheduled separately, because they do not wait for packets.
     pub(super) fn notice_doorbell(&mut self, now: Instant) {
         let has_commands = !self.rings.control.is_empty();
         let packets = self.transmit.is_idle() && (has_commands || !self.rings.send.is_empty());
         let commands = has_commands && self.control_due.is_none();
-        // Mostly.
+        // The common case.
         if !commands && !packets {
             return;
         }
@@ -252,7 +256,7 @@ impl QueuePair {
 
     pub(crate) fn next_transmit(&self) -> Option<Instant> {
         let from_ring = match self.transmit.activity {
-            // What is done is reported when the port has sent it and there is nothing more.
+            // Completions are reported after the port has sent the frames, if nothing else is left.
             Activity::Idle => (!self.transmit.done.is_empty()).then_some(self.transmit.port_free_at),
             Activity::Fetching { until } => Some(until),
             Activity::Sending => Some(self.transmit.port_free_at),
@@ -260,7 +264,7 @@ impl QueuePair {
         earliest(from_ring, self.transmit.shaper.next_due()).map(|at| at.max(self.transmit.port_free_at))
     }
 
-    /// Reports the descriptors that are done, and wakes the driver if it waits for that.
+    /// Reports completed descriptors, and wakes the driver if it waits.
     pub(super) fn show_sent(&mut self, now: Instant) {
         if self.transmit.done.is_empty() {
             return;
@@ -269,7 +273,8 @@ impl QueuePair {
             let failed = &self.transmit.failed;
             let bits = slots.iter().enumerate().map(|(place, slot)| u8::from(failed.contains(slot)) << place);
             let failed = if failed.is_empty() { 0 } else { bits.sum() };
-            // As many completions fit as descriptors do, and each stands for one at least.
+            // The completion ring has as many entries as the send ring, and each completion stands for at least one
+            // descriptor.
             let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into(), failed });
             self.dma.completions += dma::COMPLETION;
         }
@@ -279,7 +284,7 @@ impl QueuePair {
         self.send_interrupt(now);
     }
 
-    /// Throws away what is on the send ring or waits for its time, as done.
+    /// Completes all descriptors on the send ring and in the shaper without sending.
     pub(super) fn flush_send_ring(&mut self) {
         let transmit = &mut self.transmit;
         transmit.done.extend(transmit.current.take().map(|job| job.slot));
@@ -294,7 +299,7 @@ impl QueuePair {
         transmit.activity = Activity::Idle;
     }
 
-    /// The next frame of what the ring asks for.
+    /// Returns the next frame of the send ring.
     fn frame_from_ring(&mut self, now: Instant) -> Option<Frame> {
         while self.transmit.activity == Activity::Sending {
             let Some(job) = self.transmit.current.take() else {
@@ -313,7 +318,7 @@ impl QueuePair {
         None
     }
 
-    /// The next frame whose time has come.
+    /// Returns the next frame of the shaper that is due.
     fn frame_from_shaper(&mut self, now: Instant) -> Option<Frame> {
         loop {
             let (turn, held) = self.transmit.shaper.pop_due(now)?;
@@ -337,9 +342,10 @@ impl QueuePair {
         }
     }
 
-    /// Takes the next descriptor from the ring, and acts on it or puts it where it has to wait.
+    /// Fetches the next descriptor and processes or delays it.
     fn fetch_descriptor(&mut self, now: Instant) {
-        // A command given before a descriptor was published is carried out before it: count, then look.
+        // A command posted before a descriptor was published must run before it. So look at the ring first, then run
+        // commands.
         let published = !self.rings.send.is_empty();
         self.run_control(now);
         let Some(entry) = published.then(|| self.rings.send.pop()).flatten() else {
@@ -352,7 +358,7 @@ impl QueuePair {
         }
     }
 
-    /// The flow behind whose packets in the shaper a descriptor has to wait.
+    /// Returns the flow of the lane that a descriptor must enter.
     fn lane_of(&self, descriptor: &SendDescriptor) -> Option<FlowKey> {
         let shaper = &self.transmit.shaper;
         match descriptor {
@@ -370,9 +376,9 @@ impl QueuePair {
             }
             SendDescriptor::Ahead { context, .. } => self.lane_of_context(*context),
             SendDescriptor::Dump { contexts, .. } => self.lane_of_context(contexts.iter().flatten().copied().next()?),
-            // No packet waits for its time that an engine is to wrap, and nothing else depends on these.
+            // Paced packets are never wrapped by an engine, and only wrapped packets depend on these commands.
             SendDescriptor::Control { .. } => None,
-            // Work is in order here, and in each lane; every descriptor takes effect before the next of its flow.
+            // Each lane processes its descriptors in order, so a fence adds nothing.
             SendDescriptor::Fence => None,
         }
     }
@@ -383,7 +389,7 @@ impl QueuePair {
         flow.filter(|flow| shaper.holds(flow))
     }
 
-    /// Does what a descriptor asks for, or begins with it.
+    /// Processes a descriptor, or starts to.
     fn act_on(&mut self, entry: SendEntry) -> Option<Box<Job>> {
         let SendEntry { slot, descriptor } = entry;
         let mut is_done = true;
@@ -421,9 +427,10 @@ impl QueuePair {
         }
         let mut ahead = [const { Bytes::new() }; LAYERS];
         if !self.transmit.ahead.is_empty() {
-            // Whatever becomes of the packet.
+            // The bytes apply to this packet only, even if it is given up.
             ahead = ask.streams.map(|ask| self.transmit.ahead.remove(&ask?.context)).map(Option::unwrap_or_default);
         }
+        // Checked before the first segment, so that no part of the packet leaves if a context is out of sync.
         match expect(&stages(&ask), &mut self.contexts, &mut self.dma, places(&ask)) {
             None => return self.give_up(slot, GivenUp::UnknownContext),
             Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
@@ -449,8 +456,8 @@ impl QueuePair {
         Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), places, wrapping }))
     }
 
-    /// Has engines work on a packet before it is cut, if they have to know what follows the bytes of a segment. Then the packet does
-    /// not ask for that any more. `ahead` is what follows the packet, by layer.
+    /// Lets engines process a packet before it is cut, if their stages need the bytes behind a segment. The packet's
+    /// request is then removed. `ahead` are the bytes behind the packet, by layer.
     fn work_whole(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), GivenUp> {
         for layer in (0..LAYERS).rev() {
             let Some(ask) = packet.ask.streams[layer] else { continue };
@@ -460,10 +467,10 @@ impl QueuePair {
                 continue;
             }
             if packet.ask.streams[layer + 1..].iter().any(Option::is_some) {
-                // What an engine above would make of the segments would come too late.
+                // An engine above would change the bytes per segment, after this engine has used them.
                 return Err(GivenUp::OutOfSync);
             }
-            // What frames the units of layers below lies between.
+            // Framing of lower layers may lie between the fragments.
             let of_stream = |(fragment, _): &(usize, &mut Bytes)| ask.is_of(*fragment);
             let mut bytes = BytesMut::with_capacity(ask.bytes as usize);
             let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
@@ -482,8 +489,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
-    /// up.
+    /// Makes the next segment. Returns the frame, or `None` if the packet was given up, and the packet if more segments
+    /// follow.
     fn send_segment(&mut self, mut job: Box<Job>) -> (Option<Frame>, Option<Box<Job>>) {
         let Job { slot, segmenter, places, wrapping } = &mut *job;
         let slot = *slot;
@@ -508,7 +515,7 @@ impl QueuePair {
         });
         let mut frame = match made {
             Ok(frame) => frame,
-            // What was made of the segment may be plaintext in part: it goes nowhere.
+            // Part of the segment may be plaintext, so it must not leave.
             Err(why) => return (None, self.give_up(slot, why)),
         };
         if let Some((handle, wrapping)) = wrapping {
@@ -542,7 +549,7 @@ impl QueuePair {
         (frame, Some(job))
     }
 
-    /// Counts a packet that goes no further; nothing is left of it.
+    /// Counts a packet that is given up.
     fn give_up(&mut self, slot: u32, why: GivenUp) -> Option<Box<Job>> {
         match why {
             GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
@@ -564,7 +571,7 @@ impl QueuePair {
         }
     }
 
-    /// A packet asks for a context that there is not.
+    /// Counts a packet with a context that does not exist.
     pub(super) fn note_missing(&mut self, handle: Handle) {
         let counted = self.contexts.packet_engine(handle.engine()).is_some_and(|engine| engine.note_missing());
         self.counters.tx_drop_unknown_context += u64::from(!counted);
@@ -580,7 +587,7 @@ impl QueuePair {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + (bytes.len() + ahead.len()) as u64;
         let QueuePair { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
-        // What a context makes of the end of a block matters to one below it only.
+        // The bytes of an incomplete block matter only to a context below.
         let ahead = stages[0].map(|_| ahead);
         let done = work(stages, contexts, dma, (places, bytes, ahead), scratch, nowhere);
         if done.is_err() {
@@ -594,7 +601,7 @@ impl QueuePair {
     }
 }
 
-/// How long the port is busy with a frame.
+/// Returns the time that a frame occupies the port.
 pub(crate) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
     rate.map_or(Duration::ZERO, |rate| {
         let nanos = frame.wire_len() as u128 * 8 * 1_000_000_000 / u128::from(rate.max(1));

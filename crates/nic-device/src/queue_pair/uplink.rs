@@ -1,5 +1,5 @@
-//! What a queue pair's engines do to packets that are not its driver's: on a NIC with a switch, those of the host's function
-//! work on all that leaves and comes by the uplink.
+//! Engine work on packets of other functions: on a NIC with a switch, the engines of the host's function process all
+//! packets of the uplink.
 
 use crate::queue_pair::receive::is_for;
 use crate::queue_pair::{Arrived, QueuePair};
@@ -10,13 +10,13 @@ use offload_base::Instant;
 use offload_formats::Headers;
 
 impl QueuePair {
-    /// Whether a packet must not leave without one of the contexts, by the policies of engines.
+    /// Returns the context that the engines' policies require for a packet.
     pub(crate) fn claims(&self, frame: &[u8], headers: &Headers) -> Claim {
         let claims = self.contexts.packet_engines().map(|(_, engine)| engine.claim(frame, headers));
         claims.into_iter().find(|claim| *claim != Claim::Nobody).unwrap_or(Claim::Nobody)
     }
 
-    /// Wraps a packet by a context. `None`: it must not leave; why, is counted.
+    /// Wraps a packet by a context. Returns `None` if the packet must not leave; the engine counts the reason.
     pub(crate) fn wrap(&mut self, context: Handle, frame: &Bytes) -> Option<BytesMut> {
         let longest = self.longest_frame();
         let Some(engine) = self.contexts.packet(context, &mut self.dma) else {
@@ -27,7 +27,7 @@ impl QueuePair {
         engine.wrap(context, &mut wrapping, frame, longest)
     }
 
-    /// Takes a frame that no rule of the switch took, and for which engines have done what they can.
+    /// Receives a frame that no rule of the switch took, after the engines have processed it.
     pub(crate) fn take_represented(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
         if is_for(data, self.config.mac) {
             self.take_arrived(now, data, headers, arrived);
@@ -36,7 +36,7 @@ impl QueuePair {
         }
     }
 
-    /// Counts a packet that an engine would not have.
+    /// Counts a packet that an engine dropped.
     pub(crate) fn note_dropped(&mut self, data: &[u8]) {
         self.note_received(data);
     }

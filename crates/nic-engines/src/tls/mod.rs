@@ -133,7 +133,7 @@ impl StreamEngine for Tls {
             let received = engine.receive(key, seq, wire, buffer);
             (received.verdict == TlsVerdict::Decrypted, received)
         });
-        // The engine did not get to decide, so the content is unknown for the engine above.
+        // An engine below opened the payload already, so the bytes are not records of this layer.
         let Some(received) = opened else {
             payload.show(None);
             return None;
