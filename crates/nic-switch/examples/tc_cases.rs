@@ -1,13 +1,15 @@
-//! Random rules and frames, and what the switch makes of them, for `tests/linux/tc_guest.sh`, which gives the same rules and
-//! frames to a Linux kernel. Run: `cargo run -p nic-switch --example tc_cases -- SEED FIRST SETS > cases`.
+//! Generates random rules and frames, with the output of the switch. `tests/linux/tc_guest.sh` applies the same rules
+//! and frames to a Linux kernel. Run: `cargo run -p nic-switch --example tc_cases -- SEED FIRST SETS > cases`.
 //!
-//! A line each: `S n` begins a set of rules, `R arguments` is one for `tc`, `F port frame` a frame into a port, `O port frame`
-//! one that comes out. Ports are `pf0vf0` and so on, `p0` the wire; `miss0` is what the representor of `pf0vf0` gets.
+//! Each line is a record: `S n` starts a set of rules, `R arguments` is a rule for `tc`, `F port frame` is a frame into
+//! a port, and `O port frame` is a frame out of a port. Ports are `pf0vf0` and so on, and `p0` is the wire; `miss0` is
+//! the representor of `pf0vf0`.
 //!
-//! The rules keep to what Linux and hardware do alike: a rule that changes addresses or ports has a `csum` behind it, which
-//! hardware does not need, and is about whole untagged packets, since Linux changes fragments and doubly tagged packets at
-//! wrong places. Frames keep to it as well: Linux takes no GRE with a checksum at a device of mode `external`, reads and
-//! writes ECN of what GRE carries in a VLAN tag if there is one, and writes it into copies that were mirrored before.
+//! The rules avoid cases in which Linux and hardware differ. A rule that changes addresses or ports has a `csum` behind
+//! it, which hardware does not need, and matches whole untagged packets, because Linux changes fragments and doubly
+//! tagged packets at wrong offsets. The frames avoid such cases too: Linux accepts no GRE with a checksum at a device
+//! in mode `external`, reads and writes ECN in a VLAN tag of a GRE payload, and writes it into copies that were
+//! mirrored before.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -37,7 +39,7 @@ fn main() {
     }
 }
 
-/// A set of rules, frames, and what comes out.
+/// Returns a set of rules, frames and outputs.
 fn one_set(mut rng: Rng, set: u64) -> String {
     let mut text = format!("S {set}\n");
     let mut switch = switch();
@@ -66,7 +68,7 @@ fn one_set(mut rng: Rng, set: u64) -> String {
     text
 }
 
-/// The switch as `tests/linux/tc_guest.sh` sets Linux up.
+/// Makes the switch in the configuration that `tests/linux/tc_guest.sh` gives to Linux.
 fn switch() -> Switch {
     let mut switch = Switch::new(SwitchConfig::default());
     for number in 0..FUNCTIONS {
@@ -84,7 +86,7 @@ fn switch() -> Switch {
     switch
 }
 
-/// The rule as Linux is to have it: what goes to the representor is sent where it can be seen.
+/// Returns the rule for Linux: frames for the representor are redirected to a visible device.
 fn for_linux(mut rule: Rule) -> String {
     let Device::Port(Vport::Virtual(number)) = rule.device else { return rule.to_string() };
     match rule.actions.last() {
@@ -104,7 +106,7 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
     };
     let chain = if rng.chance(0.7) { 0 } else { 1 + rng.below(2) as u32 };
     let priority = 1 + rng.below(4) as u16;
-    // Of one priority, Linux has rules of one protocol.
+    // In Linux, all rules of a priority have one protocol.
     let drawn = pick(
         rng,
         &[None, Some(IP), Some(IP), Some(IPV6), Some(IPV6), Some(ARP), Some(TAG), Some(TAG), Some(SERVICE_TAG)],
@@ -232,7 +234,7 @@ fn tunnel_set(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelSet {
     }
 }
 
-/// Changes of fields, with the checksums that Linux has to be asked for.
+/// Returns random field changes, with the checksum actions that Linux needs.
 fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
     let mut edits = vec![if rng.chance(0.5) { Edit::SourceMac(mac(rng)) } else { Edit::DestinationMac(mac(rng)) }];
     let version = match matching.protocol {
@@ -263,7 +265,8 @@ fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
     }
 }
 
-/// A frame into a port. All that follows the headers is a mark by which it is known again. `mirrors`: whether a rule mirrors frames.
+/// Returns a random frame and its port. The payload is a mark that identifies the frame. `mirrors` tells whether a rule
+/// mirrors frames.
 fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let plain = plain(rng, mark);
     if rng.chance(0.6) {
@@ -285,7 +288,7 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let is_tagged = matches!(u16::from_be_bytes([plain[12], plain[13]]), TAG | SERVICE_TAG);
     let classes = if mirrors || (device == GRETAP && is_tagged) { 1 } else { 4 };
     let mut bytes = encapsulate(&packet, &Frame::from(Bytes::from(plain))).bytes.to_vec();
-    // Of ECN, the way may have changed what it likes.
+    // The path may have changed the ECN bits.
     if version == Version::Four {
         bytes[15] = bytes[15] & !3 | rng.below(classes) as u8;
         checksum::fill_ipv4_header(&mut bytes[14..]);
@@ -354,7 +357,7 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
     let bytes = frame.len() - network;
     version.set_length(&mut frame[network..], bytes);
     match Headers::parse(&frame).transport() {
-        // RFC 768: a datagram over IPv4 may have no checksum.
+        // A datagram over IPv4 may have no checksum (RFC 768).
         Some(udp) if udp.protocol == Protocol::Udp && version == Version::Four && rng.chance(0.2) => {
             checksum::fill_ipv4_header(&mut frame[network..]);
         }
@@ -402,7 +405,7 @@ const FRAMES: u8 = 24;
 const FUNCTIONS: u16 = 3;
 const VXLAN: TunnelDevice = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
 const GRETAP: TunnelDevice = TunnelDevice { kind: TunnelKind::Gretap, number: 1 };
-/// The addresses of the wire's two ends.
+/// Addresses of the two ends of the wire.
 const HERE: Mac = Mac([2, 0, 0, 0, 1, 1]);
 const THERE: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const MARK: [u8; 4] = [0xa5, 0x5a, 0xc3, 0x3c];

@@ -1,7 +1,7 @@
-//! Ethernet addresses and the ports behind which they are, learned from frames.
+//! The table of learned Ethernet addresses and their ports.
 //!
-//! Invariant: no port has more addresses than its share, so that a virtual machine that makes addresses up pushes out its own
-//! and nobody else's; an address of a function is behind that function, and nowhere else.
+//! Invariant: each port has a bounded number of entries, so a virtual machine with forged addresses evicts only its own
+//! entries. A function's own address is always at that function's port.
 
 use crate::matching::Mac;
 use crate::port::Vport;
@@ -9,7 +9,7 @@ use core::time::Duration;
 use offload_base::Instant;
 use std::collections::{HashMap, VecDeque};
 
-/// An address in a VLAN (0: none).
+/// An address in a VLAN (0: no VLAN).
 pub(crate) type Station = (u16, Mac);
 
 #[derive(Debug)]
@@ -17,10 +17,10 @@ pub(crate) struct Addresses {
     share: usize,
     aging: Duration,
     learned: HashMap<Station, Learned>,
-    /// For each port the addresses behind it, the one learned first in front; with those that have moved away since.
+    /// Learned addresses by port, oldest first. May contain addresses that have moved to another port.
     by_port: HashMap<Vport, VecDeque<(Station, u64)>>,
     count: HashMap<Vport, usize>,
-    /// How many were learned in all.
+    /// Number of the last learned entry, counted over all entries.
     number: u64,
 }
 
@@ -37,7 +37,7 @@ impl Addresses {
         Addresses { share, aging, learned, by_port, count, number: 0 }
     }
 
-    /// A frame from `station` came in by `port`.
+    /// Records a frame from `station` at `port`.
     pub(crate) fn learn(&mut self, now: Instant, port: Vport, station: Station) {
         if let Some(learned) = self.learned.get_mut(&station) {
             learned.seen = now;
@@ -46,6 +46,7 @@ impl Addresses {
             }
             self.forget(&station);
         }
+        // A share of 0 disables learning for all ports.
         if self.share == 0 {
             return;
         }
@@ -57,26 +58,26 @@ impl Addresses {
         *self.count.entry(port).or_default() += 1;
         let queue = self.by_port.entry(port).or_default();
         queue.push_back((station, self.number));
-        // Those that have moved away are swept out before they are as many as there may be.
+        // Entries that have moved away are removed before the queue reaches twice the share.
         if queue.len() > 2 * self.share {
             let learned = &self.learned;
             queue.retain(|(station, number)| learned.get(station).is_some_and(|learned| learned.number == *number));
         }
     }
 
-    /// The port behind which `station` was seen not too long ago.
+    /// Returns the port of `station`, if it was seen within the aging time.
     pub(crate) fn find(&self, now: Instant, station: &Station) -> Option<Vport> {
         self.learned.get(station).filter(|learned| now - learned.seen <= self.aging).map(|learned| learned.port)
     }
 
-    /// Forgets all that was learned of a port.
+    /// Removes all entries of a port.
     pub(crate) fn forget_port(&mut self, port: Vport) {
         self.learned.retain(|_, learned| learned.port != port);
         self.by_port.remove(&port);
         self.count.remove(&port);
     }
 
-    /// Forgets an address, wherever it is.
+    /// Removes an entry at any port.
     pub(crate) fn forget(&mut self, station: &Station) {
         if let Some(learned) = self.learned.remove(station)
             && let Some(count) = self.count.get_mut(&learned.port)
@@ -90,6 +91,7 @@ impl Addresses {
             self.count.remove(&port);
             return;
         };
+        // The address may have moved away and been learned again; only the original entry is the oldest.
         if self.learned.get(&station).is_some_and(|learned| learned.number == number) {
             self.forget(&station);
         }

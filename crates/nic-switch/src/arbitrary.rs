@@ -1,4 +1,4 @@
-//! Rules by chance, for tests: few values of each field, so that rules meet each other and the frames.
+//! Random rules and frames for tests. Each field has few values, so that rules overlap and match frames.
 
 use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{
@@ -122,7 +122,7 @@ fn with_tunnel(matching: Match, device: Device) -> BoxedStrategy<Match> {
         .boxed()
 }
 
-/// A mask that looks at something: one of zeros is no word of a rule.
+/// A nonzero mask, because a rule cannot express an empty one.
 fn class() -> impl Strategy<Value = ClassMatch> {
     (any::<u8>(), prop_oneof![Just(3u8), Just(0xff)]).prop_map(|(class, mask)| ClassMatch::new(class, mask))
 }
@@ -193,7 +193,7 @@ fn end(chain: u32) -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A rule that the switch can have.
+/// A valid rule.
 pub(crate) fn rule() -> impl Strategy<Value = Rule> {
     let place = (device(), prop_oneof![3 => Just(0u32), 1 => 1u32..3], 1u16..5, of(1u32..4));
     place.prop_flat_map(|(device, chain, priority, handle)| {
@@ -202,7 +202,7 @@ pub(crate) fn rule() -> impl Strategy<Value = Rule> {
             move |(matching, mut actions, end)| {
                 actions.extend(end);
                 let mut rule = Rule { device, chain, priority, handle, matching, actions };
-                // What does not go with the rest is left out, rather than the whole rule.
+                // Invalid actions are removed one by one, instead of the whole rule.
                 while rule.check().is_err() {
                     if rule.actions.pop().is_none() {
                         rule.actions = vec![Action::Drop];
@@ -225,8 +225,8 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A frame that rules of these values may be about: ARP, another protocol, TCP, UDP or ICMP over IP, whole or a fragment, with
-/// up to two tags.
+/// A frame that these rules may match: ARP, another protocol, or TCP, UDP or ICMP over IP, whole or fragmented, with up
+/// to two tags.
 pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop::collection::vec((any::<bool>(), 0u16..3, 0u8..3), 0..3);
     let ports = (1u16..6, 1u16..6);
@@ -252,7 +252,7 @@ pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// `place`: IPv4's flags and offset of a fragment. Of IPv6, packets are whole.
+/// `place` is the IPv4 field of flags and fragment offset. IPv6 packets are whole.
 fn packet(source: IpAddr, destination: IpAddr, protocol: u8, ports: (u16, u16), place: u16) -> Vec<u8> {
     let mut upper = vec![0; 24];
     upper[..2].copy_from_slice(&ports.0.to_be_bytes());

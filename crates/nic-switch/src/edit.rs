@@ -1,7 +1,7 @@
-//! Changes of a frame's headers, and of the checksums over them.
+//! Changes of header fields and of the checksums over them.
 //!
-//! Invariant: a checksum that was right before a change is right after it; one that was wrong stays wrong by as much (RFC
-//! 1624). A datagram without a checksum gets none.
+//! Invariant: a correct checksum stays correct, and a wrong one stays wrong by the same difference (RFC 1624). A
+//! datagram without a checksum stays without.
 
 use crate::action::{Checksums, Edit, VlanTag};
 use crate::key::is_first;
@@ -12,7 +12,7 @@ use core::ops::Range;
 use offload_formats::protocol::{ICMPV6, TCP, UDP};
 use offload_formats::{Headers, Protocol, Sum, Version, checksum};
 
-/// Puts a tag in front of the others.
+/// Adds a tag in front of the others.
 pub(crate) fn push_vlan(frame: &mut BytesMut, ether_type: u16, control: u16) {
     let mut tagged = BytesMut::with_capacity(frame.len() + TAG);
     tagged.extend_from_slice(&frame[..ADDRESSES]);
@@ -22,7 +22,7 @@ pub(crate) fn push_vlan(frame: &mut BytesMut, ether_type: u16, control: u16) {
     *frame = tagged;
 }
 
-/// Takes the outermost tag off, if there is one: its own EtherType and its control information.
+/// Removes the outermost tag and returns its EtherType and control information; `None` if there is no tag.
 pub(crate) fn pop_vlan(frame: &mut BytesMut) -> Option<(u16, u16)> {
     let tag = outermost_tag(frame)?;
     frame.copy_within(..ADDRESSES, TAG);
@@ -41,19 +41,19 @@ pub(crate) fn modify_vlan(frame: &mut BytesMut, tag: &VlanTag) {
     frame[ADDRESSES + 2..ADDRESSES + TAG].copy_from_slice(&control.to_be_bytes());
 }
 
-/// The outermost tag's own EtherType and its control information.
+/// Returns the EtherType and control information of the outermost tag.
 pub(crate) fn outermost_tag(frame: &[u8]) -> Option<(u16, u16)> {
     let tag = frame.get(ADDRESSES..ADDRESSES + TAG + 2)?;
     let ether_type = u16::from_be_bytes([tag[0], tag[1]]);
     is_vlan(ether_type).then(|| (ether_type, u16::from_be_bytes([tag[2], tag[3]])))
 }
 
-/// A tag's control information.
+/// Returns the control information of a tag.
 pub(crate) fn control_of(id: u16, priority: u8) -> u16 {
     u16::from(priority) << 13 | id
 }
 
-/// Changes a field. A header that is not there is not changed.
+/// Changes a field. A missing header is ignored.
 pub(crate) fn edit(frame: &mut [u8], headers: &Headers, edit: &Edit) {
     match edit {
         Edit::DestinationMac(mac) => frame[..6].copy_from_slice(&mac.0),
@@ -68,7 +68,7 @@ pub(crate) fn edit(frame: &mut [u8], headers: &Headers, edit: &Edit) {
     }
 }
 
-/// Computes checksums anew, as they would be of a frame that its sender has just made.
+/// Recomputes checksums from scratch, as the sender of the frame would.
 pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums) {
     let Some((version, network)) = headers.network() else { return };
     if checksums.ipv4 && version == Version::Four {
@@ -79,10 +79,11 @@ pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums
         Protocol::Tcp => checksums.tcp,
         _ => checksums.udp && frame[transport.checksum()..transport.checksum() + 2] != [0, 0],
     };
+    // `fill_checksums` also writes the IPv4 header checksum, so that one is saved first.
     if is_wanted {
         let header = [frame.get(network + 10).copied(), frame.get(network + 11).copied()];
         transport.fill_checksums(frame);
-        // What was not asked for stays: that of IPv4's header.
+        // The IPv4 checksum was not requested, so its old value is restored.
         if !checksums.ipv4
             && version == Version::Four
             && let [Some(high), Some(low)] = header
@@ -95,6 +96,7 @@ pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums
 fn set_port(frame: &mut [u8], headers: &Headers, protocol: Protocol, at: usize, port: u16) {
     let number = if protocol == Protocol::Tcp { TCP } else { UDP };
     let Some((carried, upper)) = headers.upper().filter(|(carried, _)| *carried == number) else { return };
+    // Only the first fragment has a transport header; other fragments have payload at this offset.
     if has_upper_header(frame, headers) && upper + at + 2 <= headers.end() {
         let sum = upper_checksum(frame, headers, carried, upper);
         change(frame, upper + at..upper + at + 2, &port.to_be_bytes(), &[sum]);
@@ -139,7 +141,7 @@ fn set_hops(frame: &mut [u8], headers: &Headers, version: Version, hops: impl Fn
     }
 }
 
-/// Whether the frame has what IP carries from its beginning: it is whole, or a first fragment.
+/// Tests whether the frame contains the start of the IP payload: it is whole, or a first fragment.
 fn has_upper_header(frame: &[u8], headers: &Headers) -> bool {
     let (Some((version, network)), Some((_, upper))) = (headers.network(), headers.upper()) else { return false };
     !headers.is_fragment() || is_first(frame, version, network, upper)
@@ -149,7 +151,7 @@ fn has_upper_header(frame: &[u8], headers: &Headers) -> bool {
 #[derive(Clone, Copy)]
 struct Field {
     at: usize,
-    /// RFC 768: zero stands for none, and a sum of zero is sent as all ones.
+    /// RFC 768: zero means no checksum, so a computed zero is sent as all ones.
     is_udp: bool,
 }
 
@@ -159,7 +161,7 @@ impl Field {
     }
 }
 
-/// Where the checksum is of what IP carries, if that has one over the addresses.
+/// Returns the checksum field of the IP payload, if its checksum covers the addresses.
 fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -> Option<Field> {
     let field = match protocol {
         TCP => Field::plain(upper + 16),
@@ -171,9 +173,9 @@ fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -
     (!field.is_udp || value != [0, 0]).then_some(field)
 }
 
-/// Overwrites the bytes at `at`, and mends the sums over them. Headers start at even offsets.
+/// Overwrites the bytes at `at` and updates the checksums `fields`. Headers start at even offsets.
 fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<Field>]) {
-    // In whole words, as they count in sums.
+    // Checksums add whole 16-bit words.
     let words = at.start & !1..(at.end + 1) & !1;
     let (mut before, mut after) = (Sum::default(), Sum::default());
     before.add(&frame[words.clone()]);
@@ -190,10 +192,10 @@ fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<Fie
     }
 }
 
-/// Bytes of Ethernet's addresses, and of a tag.
+/// Length of the Ethernet addresses, and of a VLAN tag.
 const ADDRESSES: usize = 12;
 const TAG: usize = 4;
-/// A tag's VLAN and its priority.
+/// Bit masks of VLAN id and priority in a tag.
 const ID: u16 = 0x0fff;
 const PRIORITY: u16 = 0xe000;
 

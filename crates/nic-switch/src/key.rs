@@ -1,7 +1,7 @@
-//! The fields that rules look at, as bytes side by side: of a frame, and of a rule with its mask.
+//! Match keys: the fields that rules examine, as a byte string of a frame or of a rule with its mask.
 //!
-//! Invariant: a rule matches a frame if and only if the frame's key, masked, is the rule's key, and the ports lie in the
-//! rule's ranges. A field that the frame does not have is zero.
+//! Invariant: a rule matches a frame if and only if the frame's masked key equals the rule's key and the ports are in
+//! the rule's ranges. A missing field is zero.
 
 use crate::action::TunnelSet;
 use crate::matching::{EtherMatch, Match, Ports, is_vlan};
@@ -11,50 +11,50 @@ use offload_api::Prefix;
 use offload_formats::protocol::{SCTP, TCP, UDP};
 use offload_formats::{Headers, Version};
 
-/// The tunnel that a frame came through.
+/// The tunnel through which a frame arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) key: Option<u32>,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    /// UDP ports; zero of GRE.
+    /// UDP ports; zero for GRE.
     pub(crate) source_port: u16,
     pub(crate) destination_port: u16,
-    /// The outer packet's traffic class, and whether it had a checksum behind IP's.
+    /// Traffic class of the outer packet, and presence of a UDP or GRE checksum.
     pub(crate) class: u8,
     pub(crate) checksum: bool,
-    /// Whether it is a control packet; only Geneve has those.
+    /// Whether the packet is an OAM packet; only Geneve has these.
     pub(crate) oam: bool,
 }
 
-/// What is known about a frame's tunnels.
+/// The tunnels of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TunnelState {
-    /// Through which it came.
+    /// Tunnel through which the frame arrived.
     pub(crate) received: Option<Received>,
-    /// Through which it is to go.
+    /// Tunnel through which the frame will leave.
     pub(crate) set: Option<TunnelSet>,
 }
 
-/// All fields.
+/// The fields of a frame or rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key([u8; BYTES]);
 
-/// Which bits of a key a rule looks at, and whether it looks for ports in a range.
+/// The significant bits of a key, and whether a rule has port ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mask {
     bits: Key,
     ranges: [bool; 2],
 }
 
-/// The ranges that the ports are to lie in.
+/// Port ranges of a rule: source, destination.
 pub(crate) type Ranges = [Option<(u16, u16)>; 2];
 
 impl Key {
-    /// Of a frame that has Ethernet's header at least.
+    /// Extracts the key of a frame.
     ///
     /// # Panics
-    /// If it has not.
+    /// If the frame is shorter than an Ethernet header.
     pub(crate) fn of_frame(frame: &[u8], headers: &Headers, received: Option<&Received>) -> Key {
         let mut key = Key([0; BYTES]);
         key.set(DESTINATION_MAC, &frame[..6]);
@@ -82,6 +82,7 @@ impl Key {
         let (Some((version, at)), Some((protocol, upper))) = (headers.network(), headers.upper()) else { return };
         let (source, destination) = version.addresses(&frame[at..]);
         self.set_address(SOURCE, source);
+        // IPv4 addresses use the first four bytes. The EtherType is part of the key, so families cannot collide.
         self.set_address(DESTINATION, destination);
         self.0[IP_PROTOCOL] = protocol;
         self.0[CLASS] = class_of(frame, version, at);
@@ -94,13 +95,14 @@ impl Key {
         }
     }
 
-    /// Of a rule, with its mask and the ranges of its ports.
+    /// Returns the key of a rule, with its mask and port ranges.
     pub(crate) fn of_rule(matching: &Match) -> (Key, Mask, Ranges) {
         let (mut key, mut mask) = (Key([0; BYTES]), Key([0; BYTES]));
         let mut field = |at: Range<usize>, value: &[u8], bits: &[u8]| {
             key.set(at.clone(), value);
             mask.set(at, bits);
         };
+        // Fields may share bytes, so each closure ORs its bits into key and mask.
         let mut mac = |at: Range<usize>, ether: Option<EtherMatch>| {
             if let Some(ether) = ether {
                 field(at, &ether.address().0, &ether.mask().0);
@@ -155,6 +157,7 @@ impl Key {
                 byte(FLAGS, if wanted { flag } else { 0 }, flag);
             }
         }
+        // A tunnel address must also match the IP version, because the key has no outer EtherType.
         let tunnel = &matching.tunnel;
         if let Some(prefix) = tunnel.source.or(tunnel.destination) {
             byte(TUNNEL_VERSION, version_number(prefix.address()), u8::MAX);
@@ -177,14 +180,14 @@ impl Key {
         (key, Mask { bits: mask, ranges: ranges.map(|range| range.is_some()) }, ranges)
     }
 
-    /// What is left of it where `mask` has ones.
+    /// Returns the key with all bits outside of `mask` cleared.
     pub(crate) fn masked(&self, mask: &Mask) -> Key {
         let mut key = *self;
         key.0.iter_mut().zip(mask.bits.0).for_each(|(byte, bits)| *byte &= bits);
         key
     }
 
-    /// Whether its ports lie in the ranges.
+    /// Tests whether the ports are in the ranges.
     pub(crate) fn is_within(&self, ranges: &Ranges) -> bool {
         let ports = [self.word(PORTS.start), self.word(PORTS.start + 2)];
         ranges.iter().zip(ports).all(|(range, port)| range.is_none_or(|(first, last)| (first..=last).contains(&port)))
@@ -206,7 +209,7 @@ impl Key {
     }
 }
 
-/// The EtherType behind the outermost tag, and that tag's control information.
+/// Returns the EtherType behind the outermost tag, and that tag's control information.
 fn behind_tag(frame: &[u8]) -> (u16, Option<u16>) {
     match (word(frame, 12), word(frame, 14), word(frame, 16)) {
         (Some(tag), control @ Some(_), Some(behind)) if is_vlan(tag) => (behind, control),
@@ -214,7 +217,7 @@ fn behind_tag(frame: &[u8]) -> (u16, Option<u16>) {
     }
 }
 
-/// The EtherType behind all tags.
+/// Returns the EtherType behind all tags.
 pub(crate) fn behind_tags(frame: &[u8]) -> u16 {
     let mut at = 12;
     let mut ether_type = word(frame, at).unwrap_or(0);
@@ -230,7 +233,7 @@ fn word(frame: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]))
 }
 
-/// The traffic class of a packet whose IP header is at `network`.
+/// Returns the traffic class of a packet with its IP header at `network`.
 pub(crate) fn class_of(frame: &[u8], version: Version, network: usize) -> u8 {
     match version {
         Version::Four => frame[network + 1],
@@ -238,17 +241,17 @@ pub(crate) fn class_of(frame: &[u8], version: Version, network: usize) -> u8 {
     }
 }
 
-/// Whether a fragment, whose data start at `upper`, is its packet's first.
+/// Tests whether a fragment with its data at `upper` is the first of its packet.
 pub(crate) fn is_first(frame: &[u8], version: Version, network: usize, upper: usize) -> bool {
     let (place, bits) = match version {
         Version::Four => (&frame[network + 6..network + 8], 0x1fff),
-        // RFC 8200 4.5: the fragment header's 8 bytes are in front of the data.
+        // The 8 bytes of the fragment header precede the data (RFC 8200 4.5).
         Version::Six => (&frame[upper - 6..upper - 4], 0xfff8),
     };
     u16::from_be_bytes([place[0], place[1]]) & bits == 0
 }
 
-/// A prefix' bits that are looked at, as an address.
+/// Returns the mask of a prefix as an address.
 fn ones(prefix: &Prefix) -> IpAddr {
     let all: IpAddr = if prefix.address().is_ipv4() { [0xff; 4].into() } else { [0xff; 16].into() };
     offload_api::ipsec::masked(all, prefix.bits())
@@ -276,7 +279,7 @@ const TUNNEL_SOURCE: Range<usize> = 64..80;
 const TUNNEL_DESTINATION: Range<usize> = 80..96;
 const TUNNEL_KEY: Range<usize> = 96..100;
 const BYTES: usize = 104;
-/// Priority and VLAN of a tag; the bit between is nobody's to match.
+/// Priority and VLAN id of a tag. The bit between cannot be matched.
 const TAG_BITS: u16 = 0xefff;
 const FRAGMENT: u8 = 1;
 const FIRST: u8 = 2;
@@ -288,7 +291,7 @@ mod tests {
     use super::*;
     use crate::matching::IPV4;
 
-    /// As in Linux, what stands behind a tag is another tag where there are two.
+    /// With two tags, the EtherType behind the first tag is that of the second, as in Linux.
     #[test]
     fn the_ether_type_behind_a_tag_is_what_follows_it() {
         let with = |tags: usize| {

@@ -1,11 +1,11 @@
-//! Which frames find neighbours: ARP, and ICMPv6 of the types 133 to 137 (RFC 4861 4).
+//! Recognition of neighbour discovery: ARP, and ICMPv6 types 133 to 137 (RFC 4861 4).
 //!
-//! Hosts that have one address, one of which does the other's talking, both need to know the neighbours.
+//! If two hosts share an address because one of them represents the other on the network, both need these frames.
 
 use offload_formats::Headers;
 use offload_formats::protocol::ICMPV6;
 
-/// What a frame says about neighbours.
+/// The kind of a neighbour discovery frame.
 ///
 /// ```
 /// use nic_switch::Neighbours;
@@ -16,17 +16,17 @@ use offload_formats::protocol::ICMPV6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// It asks for a neighbour or a router.
+    /// A request for a neighbour or router.
     Question,
-    /// It answers, or tells unasked.
+    /// An answer, solicited or not.
     Answer,
 }
 
 impl Neighbours {
-    /// What a frame says; `None`: something else.
+    /// Classifies a frame; `None` if it is not neighbour discovery.
     pub fn of(frame: &[u8], headers: &Headers) -> Option<Neighbours> {
         if frame.get(12..14) == Some(&ARP) {
-            // Whether somebody asks (1) or answers (2).
+            // ARP operation: 1 is a request, 2 an answer.
             return Some(if frame.get(20..22) == Some(&[0, 1]) { Neighbours::Question } else { Neighbours::Answer });
         }
         let (protocol, at) = headers.upper()?;

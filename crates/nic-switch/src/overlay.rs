@@ -1,7 +1,7 @@
-//! Packets of one network inside packets of another: VXLAN, GRE, Geneve over IPv4 and IPv6.
+//! Tunnels: VXLAN, GRE and Geneve over IPv4 and IPv6.
 //!
-//! Invariant: what [`encapsulate`] wraps, `decapsulate` unwraps to the same frame; each packet on the wire has lengths and
-//! checksums of its own, those that [`cut`] makes of one included.
+//! Invariant: `decapsulate` recovers the frame that [`encapsulate`] wrapped. Each packet on the wire has its own
+//! lengths and checksums, including the segments that [`cut`] makes.
 
 use crate::action::TunnelSet;
 use crate::edit;
@@ -16,7 +16,7 @@ use offload_formats::ip::is_extension;
 use offload_formats::protocol::{GRE, UDP};
 use offload_formats::{Geneve, Gre, Headers, Segment, Sum, Version, Vxlan, checksum};
 
-/// Ethernet's addresses for the way to a tunnel's other end. The host resolves them.
+/// The Ethernet addresses on the way to a tunnel's remote end. The host resolves them.
 ///
 /// ```
 /// use nic_switch::{Mac, NextHop};
@@ -26,33 +26,33 @@ use offload_formats::{Geneve, Gre, Headers, Segment, Sum, Version, Vxlan, checks
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NextHop {
-    /// The uplink's own.
+    /// Address of the uplink.
     pub source: Mac,
-    /// The next station's.
+    /// Address of the next hop.
     pub destination: Mac,
 }
 
-/// What a frame is wrapped in.
+/// The outer headers of a frame.
 ///
 /// See [`encapsulate`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// How.
+    /// Kind of the tunnel.
     pub kind: TunnelKind,
-    /// From where to where.
+    /// IP addresses, key and options.
     pub set: TunnelSet,
-    /// Ethernet's addresses.
+    /// Ethernet addresses.
     pub hop: NextHop,
-    /// The UDP port that the packet comes from; GRE has none.
+    /// UDP source port; unused for GRE.
     pub source_port: u16,
-    /// The identification of an IPv4 packet; of several that are cut from one, the first one's.
+    /// IPv4 identification; of the first segment if the packet is cut.
     pub identification: u16,
 }
 
-/// Wraps a frame.
+/// Wraps a frame into outer headers.
 ///
-/// ECN goes with the packet as Linux has it (RFC 3168 9.1.1, full functionality: of an inner packet that met congestion, the
-/// outer one says that it may).
+/// ECN is copied as in Linux (RFC 3168 9.1.1, full functionality): an inner packet that met congestion gets an outer
+/// header with ECT(0).
 ///
 /// ```
 /// use bytes::Bytes;
@@ -82,7 +82,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
     frame[6..12].copy_from_slice(&hop.source.0);
     frame[12..14].copy_from_slice(&version.ether_type().to_be_bytes());
     let protocol = if *kind == TunnelKind::Gretap { GRE } else { UDP };
-    // Linux' GRE looks at the packet inside only if it is untagged, and has its hops where none are told.
+    // Linux's GRE examines the inner packet only if it is untagged, and copies its hop limit by default.
     let looks_inside = *kind != TunnelKind::Gretap || edit::outermost_tag(&inner.bytes).is_none();
     let inside = Headers::parse_unfinished(&inner.bytes).network().filter(|_| looks_inside);
     let class = set.tos & !ECN | inside.map_or(0, |(version, at)| outer_ecn(ecn_of(&inner.bytes, version, at)));
@@ -112,7 +112,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
     Frame { bytes: frame.freeze(), cut: inner.cut, inner: (upper + tunnel_bytes) as u16, sa: None }
 }
 
-/// How many bytes a packet gets longer in a tunnel: all that comes between the outer Ethernet header and the inner packet.
+/// Returns the bytes that a tunnel adds to a packet: everything between the outer Ethernet header and the inner packet.
 ///
 /// ```
 /// use nic_switch::{TunnelKind, TunnelSet, overlay::overhead};
@@ -124,24 +124,24 @@ pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
     Version::of(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
 }
 
-/// What a frame shows of a tunnel.
+/// The result of looking for a tunnel in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// It is a packet of a tunnel, or a fragment of one.
+    /// A tunnel packet, or a first fragment of one.
     Tunnel,
-    /// It is nothing of a tunnel.
+    /// Not a tunnel packet.
     NoTunnel,
-    /// It is a fragment of UDP behind the first one, which alone has the ports.
+    /// A later fragment of a UDP packet, without ports.
     Rest,
-    /// A reader of more headers than the switch reads may find a tunnel in it.
+    /// The headers are not fully readable here; another reader may find a tunnel in the frame.
     Hidden,
 }
 
-/// What a frame shows of a tunnel: UDP to a port of tunnels, or GRE.
+/// Looks for a tunnel in a frame: UDP to a tunnel port, or GRE.
 pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> Shown {
     let headers = Headers::parse_unfinished(frame);
     let (Some((version, network)), Some((protocol, at))) = (headers.network(), headers.upper()) else {
-        // IP whose headers are too many, or not for the switch to judge, and tags beyond those that it reads.
+        // IP with more headers or tags than the parser reads.
         return if matches!(behind_tags(frame), IPV4 | IPV6) { Shown::Hidden } else { Shown::NoTunnel };
     };
     match protocol {
@@ -152,13 +152,13 @@ pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> Shown {
             Some(_) => Shown::NoTunnel,
             None => Shown::Hidden,
         },
-        // What is behind a fragment header is seen once it is put together (RFC 8200 4.5).
+        // The header behind a fragment header becomes visible only after reassembly (RFC 8200 4.5).
         _ if headers.is_fragment() && is_extension(protocol) => Shown::Hidden,
         _ => Shown::NoTunnel,
     }
 }
 
-/// Bytes between the outer IP header and the inner frame.
+/// Returns the number of bytes between the outer IP header and the inner frame.
 fn tunnel_bytes(kind: TunnelKind, set: &TunnelSet) -> usize {
     match kind {
         TunnelKind::Vxlan => UDP_BYTES + Vxlan::BYTES,
@@ -167,7 +167,7 @@ fn tunnel_bytes(kind: TunnelKind, set: &TunnelSet) -> usize {
     }
 }
 
-/// What came out of a tunnel.
+/// A decapsulated frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unwrapped {
     pub(crate) kind: TunnelKind,
@@ -175,20 +175,20 @@ pub(crate) struct Unwrapped {
     pub(crate) inner: Bytes,
 }
 
-/// Why nothing came out of a tunnel.
+/// The reason why a packet was not decapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotUnwrapped {
-    /// It is no packet of a tunnel, or not to be read here: a fragment, another version.
+    /// The packet is not a tunnel packet, or unreadable here: a fragment, or another version.
     NoTunnel,
-    /// A checksum is wrong, or missing where it has to be (RFC 8200 8.1).
+    /// A checksum is wrong, or missing where it is mandatory (RFC 8200 8.1).
     Checksum,
-    /// An option that has to be understood.
+    /// An unknown option is marked critical.
     Critical,
-    /// The packet met congestion, and the one inside cannot say so (RFC 6040 4.2).
+    /// The outer packet met congestion, and the inner packet cannot express it (RFC 6040 4.2).
     Congestion,
 }
 
-/// Unwraps a packet that goes to the UDP port of a tunnel, of which `kind_of` tells the kind, or that is GRE.
+/// Decapsulates a packet of GRE, or of UDP to a tunnel port. `kind_of` returns the tunnel kind of a port.
 pub(crate) fn decapsulate(
     frame: &Bytes,
     headers: &Headers,
@@ -218,6 +218,7 @@ pub(crate) fn decapsulate(
             let flow = udp.flow_of_receiver(frame);
             (received.source_port, received.destination_port) = (flow.remote.port(), flow.local.port());
             let kind = kind_of(flow.local.port()).ok_or(NotUnwrapped::NoTunnel)?;
+            // Over IPv4 a datagram may omit its checksum; over IPv6 it must not.
             if !udp.are_checksums_right(frame).unwrap_or(version == Version::Four) {
                 return Err(NotUnwrapped::Checksum);
             }
@@ -253,6 +254,7 @@ pub(crate) fn decapsulate(
         }
         _ => return Err(NotUnwrapped::NoTunnel),
     };
+    // Checked last, because frames of other protocols must not count as damaged tunnel packets.
     if version == Version::Four && !checksum::is_ipv4_header_right(&frame[network..]) {
         return Err(NotUnwrapped::Checksum);
     }
@@ -264,8 +266,8 @@ pub(crate) fn decapsulate(
     Ok(Unwrapped { kind, received, inner: take_over_ecn(inner, outer_ecn)? })
 }
 
-/// Cuts a frame into segments: of a packet in a tunnel, the inner one is cut, and each segment has outer headers of its own.
-/// Checksums are made. A frame that is not to be cut is given as it is.
+/// Cuts a frame into segments and computes checksums. For a tunnel packet, the inner packet is cut and each segment
+/// gets outer headers. A complete frame is returned unchanged.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -283,6 +285,7 @@ pub(crate) fn decapsulate(
 pub fn cut(frame: &Frame) -> Vec<Bytes> {
     let Some(segment_bytes) = frame.cut.map(|bytes| usize::from(bytes.get())) else { return vec![frame.bytes.clone()] };
     let at = usize::from(frame.inner);
+    // The lengths are those of no segment yet, so only the unfinished parser can read the headers.
     let outer = Headers::parse_unfinished(&frame.bytes);
     let inner = Headers::parse_unfinished(&frame.bytes[at..]);
     let Some(transport) = inner.transport() else { return vec![frame.bytes.clone()] };
@@ -310,7 +313,7 @@ pub fn cut(frame: &Frame) -> Vec<Bytes> {
     segments
 }
 
-/// Makes the outer headers of a segment its own.
+/// Adjusts the outer headers of a segment.
 fn finish_segment(segment: &mut [u8], outer: &Headers, number: u16) {
     let (Some((version, network)), Some((protocol, upper))) = (outer.network(), outer.upper()) else { return };
     if version == Version::Four {
@@ -325,7 +328,7 @@ fn finish_segment(segment: &mut [u8], outer: &Headers, number: u16) {
     finish_outer(segment, version, protocol, has_checksum);
 }
 
-/// Lengths and checksums of the outer headers of an untagged frame.
+/// Sets lengths and checksums in the outer headers of an untagged frame.
 fn finish_outer(frame: &mut [u8], version: Version, protocol: u8, has_checksum: bool) {
     let upper = ETHERNET_BYTES + version.header_bytes();
     let (packet_bytes, upper_bytes) = (frame.len() - ETHERNET_BYTES, frame.len() - upper);
@@ -335,6 +338,7 @@ fn finish_outer(frame: &mut [u8], version: Version, protocol: u8, has_checksum: 
     }
     let field = match protocol {
         UDP => {
+            // A frame that will be cut may be longer than the field; the segments get their own length.
             let told = u16::try_from(upper_bytes).unwrap_or(0);
             frame[upper + 4..upper + 6].copy_from_slice(&told.to_be_bytes());
             upper + 6
@@ -391,12 +395,13 @@ fn ecn_of(frame: &[u8], version: Version, network: usize) -> u8 {
     frame[network + 1] >> shift & ECN
 }
 
-/// Linux' INET_ECN_encapsulate.
+/// Returns the outer ECN bits, as Linux's INET_ECN_encapsulate.
 fn outer_ecn(inner: u8) -> u8 {
     if inner == CONGESTION { CAPABLE_0 } else { inner }
 }
 
-/// RFC 6040 4.2, with the one departure of Linux that its table allows. Behind a tag, Linux leaves ECN as it is.
+/// Merges the outer ECN bits into the inner packet (RFC 6040 4.2), with the one deviation of Linux that the RFC
+/// permits. Behind a tag, Linux leaves ECN unchanged.
 fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
     if edit::outermost_tag(&inner).is_some() {
         return Ok(inner);
@@ -425,9 +430,9 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
 
 const UDP_BYTES: usize = 8;
 const USUAL_HOPS: u8 = 64;
-/// IPv4's flag, in the first byte of the field (RFC 791 3.1).
+/// DF flag of IPv4, in the first byte of its field (RFC 791 3.1).
 const DONT_FRAGMENT: u8 = 0x40;
-/// ECN's two bits, and their values (RFC 3168 5).
+/// ECN bits and their values (RFC 3168 5).
 const ECN: u8 = 0b11;
 const CAPABLE_1: u8 = 0b01;
 const CAPABLE_0: u8 = 0b10;
@@ -437,7 +442,7 @@ const CONGESTION: u8 = 0b11;
 mod tests {
     use super::*;
 
-    /// One fragment that is the whole packet: Linux puts it together and unwraps it.
+    /// A single fragment that is a whole packet: Linux reassembles and decapsulates it.
     #[test]
     fn a_tunnel_behind_a_fragment_header_and_options_is_not_passed_over() {
         let udp = [&[0, 9, 0x12, 0xb5, 0, 24, 0, 0][..], &[0; 16]].concat();
@@ -453,7 +458,7 @@ mod tests {
         assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), Shown::Rest);
     }
 
-    /// Linux bounds neither how many extension headers there are, nor how many tags, and knows options that the switch does not.
+    /// Linux does not bound the number of extension headers and tags, and knows options that the switch does not know.
     #[test]
     fn what_has_more_headers_than_are_read_may_hide_a_tunnel() {
         let udp = |port: u16| [&[0, 9][..], &port.to_be_bytes(), &[0, 24, 0, 0], &[0; 16]].concat();
@@ -477,7 +482,7 @@ mod tests {
         };
         let (six_type, four_type) = ([0x86, 0xdd], [8, 0]);
         let padding = [60, 0, 1, 4, 0, 0, 0, 0];
-        // This option asks a host that does not know it to refuse the packet.
+        // This option asks a host that does not know it to drop the packet.
         let refused = [60, 0, 0xc2, 4, 0, 1, 0, 0];
         let cases = [
             (frame(0, six_type, &six(&[], 4789)), Shown::Tunnel),

@@ -1,9 +1,9 @@
-//! A rate that is kept: a bucket of tokens, a token a bit.
+//! A rate limit: a token bucket with one token per bit.
 
 use crate::action::{Action, Police};
 use offload_base::Instant;
 
-/// Invariant: at most a burst's worth of tokens, counted in billionths of a bit.
+/// A token bucket. Invariant: it never holds more than a burst. Tokens are counted in billionths of a bit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     police: Police,
@@ -12,12 +12,12 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Full.
+    /// Makes a full bucket.
     pub(crate) fn new(police: Police) -> Bucket {
         Bucket { police, tokens: full(&police), filled: None }
     }
 
-    /// Of an action that polices.
+    /// Makes the bucket of a police action; `None` for other actions.
     pub(crate) fn of(action: &Action) -> Option<Bucket> {
         match action {
             Action::Police(police) => Some(Bucket::new(*police)),
@@ -29,7 +29,7 @@ impl Bucket {
         self.police
     }
 
-    /// Takes the tokens of `bytes` bytes; `false`: there are not enough, and none was taken.
+    /// Takes the tokens for `bytes` bytes. Returns false, and takes no token, if there are too few.
     pub(crate) fn take(&mut self, now: Instant, bytes: usize) -> bool {
         let since = self.filled.map_or(0, |filled| (now - filled).as_nanos());
         self.filled = Some(now);
@@ -58,7 +58,7 @@ mod tests {
         let mut bucket = Bucket::new(Police { rate: 8_000, burst: 1_500 });
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
         assert!(bucket.take(at(0), 1_000) && !bucket.take(at(0), 501) && bucket.take(at(0), 500));
-        // 8000 bit/s are a byte a millisecond.
+        // 8000 bit/s is one byte per millisecond.
         assert!(!bucket.take(at(99), 100) && bucket.take(at(100), 100));
         assert!(!bucket.take(at(1_000_000), 1_501), "no more than a burst gathers");
         assert!(bucket.take(at(1_000_000), 1_500));

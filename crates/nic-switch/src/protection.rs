@@ -1,14 +1,14 @@
-//! Which networks of tunnels are protected by IPsec, and by which SAs.
+//! Tunnel networks protected by IPsec, with their SAs.
 //!
-//! Invariants: a packet of a protected network goes no further unless one of the network's own SAs opened it; an SA of a network
-//! brings nothing but that network's packets; what is to leave by a protected network names one of its SAs, or does not leave.
-//! If all are protected, no packet of a tunnel comes in the clear.
+//! Invariants: a packet of a protected network is accepted only if one of the network's own SAs opened it; an SA of a
+//! network carries only that network's packets; an outgoing packet of a protected network names one of its SAs, or is
+//! dropped. If all networks are protected, no tunnel packet is accepted in plaintext.
 
 use crate::port::TunnelDevice;
 use offload_api::Handle;
 use std::collections::HashMap;
 
-/// The SAs of a network of a tunnel.
+/// The SAs of a tunnel network.
 ///
 /// ```
 /// use nic_switch::{Protection, Switch, SwitchConfig, TunnelDevice, TunnelKind};
@@ -20,36 +20,36 @@ use std::collections::HashMap;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
-    /// Those that packets are sent by; of several, a hash of the inner flow chooses.
+    /// SAs for outgoing packets; a hash of the inner flow selects one.
     pub send: Vec<Handle>,
-    /// Those that packets may come by.
+    /// SAs through which packets may arrive.
     pub receive: Vec<Handle>,
 }
 
-/// A network of a tunnel: its VXLAN or Geneve network, or its GRE key.
+/// A tunnel network: the tunnel device with its VXLAN or Geneve network id, or its GRE key.
 pub(crate) type Network = (TunnelDevice, Option<u32>);
 
-/// All protected networks.
+/// The protected networks.
 #[derive(Debug, Default)]
 pub(crate) struct Protections {
     networks: HashMap<Network, Protection>,
-    /// For each SA that packets come by, how many networks name it.
+    /// Number of networks that name a receiving SA.
     receiving: HashMap<Handle, usize>,
-    /// Whether networks that nobody has named are protected too, by whatever SA.
+    /// Whether unlisted networks require protection too, by any SA.
     pub(crate) all: bool,
 }
 
-/// What is held against a packet of a tunnel.
+/// The reason against a tunnel packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Objection {
-    /// It came in the clear.
+    /// The packet arrived in plaintext.
     Plain,
-    /// It came by an SA of somebody else.
+    /// The packet arrived through an SA of another network.
     OtherSa,
 }
 
 impl Protections {
-    /// Protects a network by other SAs, or not any more.
+    /// Sets or removes the SAs of a network.
     pub(crate) fn set(&mut self, network: Network, protection: Option<Protection>) {
         if let Some(before) = self.networks.remove(&network) {
             for sa in before.receive {
@@ -65,12 +65,12 @@ impl Protections {
         }
     }
 
-    /// Whether packets that this SA opened are those of a network, and nothing else.
+    /// Tests whether packets of this SA must belong to a tunnel network.
     pub(crate) fn binds(&self, sa: Option<Handle>) -> bool {
         sa.is_some_and(|sa| self.receiving.contains_key(&sa))
     }
 
-    /// What is held against a packet of a network that came by this SA, or in the clear.
+    /// Checks a packet of a network that arrived through this SA, or in plaintext.
     pub(crate) fn check(&self, network: &Network, sa: Option<Handle>) -> Result<(), Objection> {
         match (self.networks.get(network), sa) {
             (Some(protection), Some(sa)) if protection.receive.contains(&sa) => Ok(()),
@@ -82,7 +82,8 @@ impl Protections {
         }
     }
 
-    /// The SA by which a packet with this hash is to leave, if its network is protected; `Err`: there is none.
+    /// Returns the SA for an outgoing packet with this hash; `None` if the network is not protected. `Err` if the
+    /// network has no SA.
     pub(crate) fn choose(&self, network: &Network, hash: u64) -> Result<Option<Handle>, Objection> {
         let Some(protection) = self.networks.get(network) else { return Ok(None) };
         let count = protection.send.len() as u64;

@@ -1,11 +1,11 @@
-//! The rules, found by what a frame says: tuple space search. Rules of one mask share a hash table; tables are asked in the
-//! order of the best priority that they hold, until no better rule can come.
+//! The rule table: tuple space search. Rules with the same mask share a hash table. The tables are searched in the
+//! order of their best priority, until no better rule can follow.
 //!
-//! Invariant: every rule is in the table of its device, chain and mask, under its place, and once; [`Table::find`] gives
-//! what asking all rules one by one gives ([`Table::find_by_asking_all`]).
+//! Invariant: each rule is in the table of its device, chain and mask exactly once; [`Table::find`] returns the same
+//! rule as a search over all rules ([`Table::find_by_asking_all`]).
 //!
-//! Of rules of one priority, the one whose mask was there first counts; of those of one mask, whose ranges of ports may
-//! overlap, the one that was there first.
+//! Within a priority, the rule with the older mask wins; within a mask, where port ranges may overlap, the older rule
+//! wins.
 
 use crate::key::{Key, Mask, Ranges};
 use crate::police::Bucket;
@@ -16,44 +16,44 @@ use offload_base::{Instant, QuickHash};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Why the rules are as they were before.
+/// The reasons for which rules were not changed.
 ///
 /// See [`Switch::change`](crate::Switch::change) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// There can be no such rule.
+    /// The rule is invalid.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// There is one with this match at this place, or with this handle.
+    /// A rule with this match at this place, or with this handle, exists.
     #[error("there is such a rule at this chain and priority: replace it, or delete it first")]
     Exists,
-    /// There is none to be deleted.
+    /// There is no rule to delete.
     #[error("there is no such rule: nothing was deleted")]
     Missing,
-    /// There is no room.
+    /// The table is full.
     #[error("the table is full: its frames go by the representor; delete rules, or configure more room")]
     Full,
-    /// The switch learns addresses and has no rules.
+    /// The switch is in legacy mode and has no rules.
     #[error("the switch is in legacy mode, which has no rules: set switchdev mode first")]
     Legacy,
 }
 
-/// What a rule has seen.
+/// The counters of a rule.
 ///
 /// See [`Switch::rules`](crate::Switch::rules) for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounters {
-    /// Frames that it matched.
+    /// Frames matched.
     pub packets: u64,
-    /// Their bytes, Ethernet headers included.
+    /// Bytes of these frames, with Ethernet headers.
     pub bytes: u64,
-    /// When it matched last.
+    /// Time of the last match.
     pub last_used: Option<Instant>,
 }
 
 impl RuleCounters {
-    /// For how long it has matched nothing; `None` if it never has.
+    /// Returns the time since the last match; `None` if the rule never matched.
     ///
     /// ```
     /// use offload_base::Instant;
@@ -66,20 +66,20 @@ impl RuleCounters {
     }
 }
 
-/// A rule that is there.
+/// An installed rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
     pub(crate) rule: Arc<Rule>,
     pub(crate) handle: u32,
     pub(crate) counters: RuleCounters,
-    /// One for each of its actions that polices, in their order.
+    /// One bucket for each police action, in order.
     pub(crate) buckets: Vec<Bucket>,
-    /// When it left a frame to the representor, or had its first.
+    /// Time of the last sample that went to the representor, or of the first match.
     sampled: Option<Instant>,
     key: Key,
     mask: Mask,
     ranges: Ranges,
-    /// When it came, among all rules.
+    /// Sequence number of the installation.
     came: u64,
 }
 
@@ -90,15 +90,15 @@ pub(crate) struct Table {
     free: Vec<usize>,
     by_place: BTreeMap<(Device, u32, u16, u32), usize>,
     chains: HashMap<(Device, u32), Chain, QuickHash>,
-    /// How many rules have come.
+    /// Number of installations so far.
     came: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Chain {
-    /// By the best priority that each holds.
+    /// Tables in the order of their best priority.
     tables: Vec<MaskTable>,
-    /// For each mask at a priority: when its first rule came, and how many there are.
+    /// For each mask of a priority: the sequence number of its first rule, and the number of rules.
     ranks: HashMap<(u16, Mask), (u64, usize), QuickHash>,
 }
 
@@ -106,11 +106,11 @@ struct Chain {
 struct MaskTable {
     mask: Mask,
     entries: HashMap<Key, Vec<Entry>, QuickHash>,
-    /// How many rules it has of each priority.
+    /// Number of rules by priority.
     priorities: BTreeMap<u16, usize>,
 }
 
-/// A rule, and its place among those that match the same frame. They are sorted so.
+/// A rule in a hash table. The derived order is the match order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     priority: u16,
@@ -141,12 +141,12 @@ impl Table {
         self.by_place.len()
     }
 
-    /// All rules, by device, chain, priority and handle.
+    /// Returns all rules by device, chain, priority and handle.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Installed> {
         self.by_place.values().filter_map(|slot| self.rules[*slot].as_ref())
     }
 
-    /// Makes one change, or none.
+    /// Applies one change, or fails without an effect.
     pub(crate) fn change(&mut self, change: &Change) -> Result<(), ChangeError> {
         match change {
             Change::Add(rule) => self.add(rule, false),
@@ -155,10 +155,11 @@ impl Table {
         }
     }
 
-    /// The rule that decides about a frame with this key.
+    /// Finds the rule for a frame with this key.
     pub(crate) fn find(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
         let mut best: Option<Entry> = None;
         for table in &self.chains.get(&(device, chain))?.tables {
+            // Tables are sorted by best priority. An equal priority must still be searched, because the rank decides.
             if best.is_some_and(|best| best.priority < table.best()) {
                 break;
             }
@@ -173,7 +174,7 @@ impl Table {
         best.map(|entry| entry.slot)
     }
 
-    /// The same by the plainest means: an oracle for tests.
+    /// Finds the same rule by linear search: an oracle for tests.
     #[cfg(test)]
     pub(crate) fn find_by_asking_all(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
         let of_chain = |rule: &Installed| rule.rule.device == device && rule.rule.chain == chain;
@@ -195,7 +196,7 @@ impl Table {
         self.rules.get_mut(slot)?.as_mut()
     }
 
-    /// Takes over what `before` has counted of the rules that both have: of the same place and match.
+    /// Copies counters from `before` for rules with the same place and match.
     pub(crate) fn inherit(&mut self, before: &Table) {
         for old in before.iter() {
             let same = self.twin(&old.rule, &old.key, &old.mask, &old.ranges);
@@ -214,7 +215,7 @@ impl Table {
         let replaced = match (replaces, rule.handle, named, twin) {
             (false, _, None, None) => None,
             (false, ..) => return Err(ChangeError::Exists),
-            // A rule of this match under another handle would be doubled.
+            // A rule with this match exists under another handle, and would be duplicated.
             (true, Some(_), named, twin) if twin.is_some() && twin != named => return Err(ChangeError::Exists),
             (true, Some(_), named, _) => named,
             (true, None, _, twin) => twin,
@@ -225,7 +226,7 @@ impl Table {
         let old = replaced.and_then(|slot| self.installed(slot)).cloned();
         let handle = old.as_ref().map(|old| old.handle).or(rule.handle);
         let handle = handle.unwrap_or_else(|| self.free_handle(device, chain, priority));
-        // What replaces a rule stands where that stood.
+        // A replacement keeps the position of the old rule.
         let came = old.as_ref().map_or(self.came, |old| old.came);
         let now = self.came;
         self.came += 1;
@@ -235,7 +236,7 @@ impl Table {
             self.rules.push(None);
             self.rules.len() - 1
         });
-        // First in, then out: the mask keeps its rank if both have it.
+        // Insert before remove: a mask that both rules have keeps its rank.
         let chains = self.chains.entry((device, chain)).or_default();
         chains.insert(now, Entry { priority, rank: now, came, slot }, mask, key);
         let rule = Arc::new(rule.clone());
@@ -251,7 +252,7 @@ impl Table {
         Ok(())
     }
 
-    /// The rule at the place of `rule` that matches the same.
+    /// Returns the rule at the place of `rule` with the same match.
     fn twin(&self, rule: &Rule, key: &Key, mask: &Mask, ranges: &Ranges) -> Option<usize> {
         let tables = &self.chains.get(&(rule.device, rule.chain))?.tables;
         let entries = tables.iter().find(|table| table.mask == *mask)?.entries.get(key)?;
@@ -267,7 +268,7 @@ impl Table {
         let is_meant = |place: &(Device, u32, u16, u32)| selection.includes(place.0, place.1, place.2, place.3);
         let meant: Vec<_> =
             of_device.filter(|(place, _)| is_meant(place)).map(|(place, slot)| (*place, *slot)).collect();
-        // As with tc, an empty chain may be emptied; a rule that is named has to be there.
+        // As with tc, deleting an empty chain succeeds, but a named rule must exist.
         if meant.is_empty() && (selection.priority.is_some() || selection.handle.is_some()) {
             return Err(ChangeError::Missing);
         }
@@ -292,11 +293,11 @@ impl Table {
         self.free.push(slot);
     }
 
-    /// The smallest number that no rule of this chain and priority has.
+    /// Returns a free handle of this chain and priority.
     fn free_handle(&self, device: Device, chain: u32, priority: u16) -> u32 {
         let first = (device, chain, priority, 0);
         let last = (device, chain, priority, u32::MAX);
-        // Handles that the switch gave follow each other: the one behind the last is free, unless a rule named the greatest.
+        // Chosen handles are consecutive, so the one behind the greatest is free, unless a rule has the maximum.
         let greatest = self.by_place.range(first..=last).next_back().map_or(0, |((.., handle), _)| *handle);
         greatest.checked_add(1).unwrap_or_else(|| {
             let taken = self.by_place.range(first..=last).map(|((.., handle), _)| *handle);
@@ -306,7 +307,8 @@ impl Table {
 }
 
 impl Installed {
-    /// Whether the frame that comes now is to show that the rule is in use: the first one so long after the last, or after the rule's first.
+    /// Tests whether this frame is a sample that shows the rule's use: the first frame `every` after the last sample or
+    /// the first match.
     pub(crate) fn is_sample(&mut self, now: Instant, every: Duration) -> bool {
         let due = self.sampled.is_some_and(|last| now - last >= every);
         if due || self.sampled.is_none() {
@@ -317,6 +319,7 @@ impl Installed {
 
     fn inherit(&mut self, old: &Installed) {
         (self.counters, self.sampled) = (old.counters, old.sampled);
+        // Only equal limits keep their tokens: with other limits the fill level has another meaning.
         if self.buckets.iter().map(Bucket::police).eq(old.buckets.iter().map(Bucket::police)) {
             self.buckets.clone_from(&old.buckets);
         }
@@ -324,7 +327,7 @@ impl Installed {
 }
 
 impl Chain {
-    /// The rank of the mask is `now` if it is new.
+    /// Inserts an entry. A new mask gets the rank `now`.
     fn insert(&mut self, now: u64, entry: Entry, mask: Mask, key: Key) {
         let rank = self.ranks.entry((entry.priority, mask)).or_insert((now, 0));
         rank.1 += 1;
@@ -426,7 +429,7 @@ mod tests {
         }
     }
 
-    /// Two rules of one mask, and one of another that came between them.
+    /// Two rules with one mask, and a rule with another mask installed between them.
     const THREE: &str =
         "tc filter add dev p0 ingress protocol all prio 5 handle 1 flower dst_mac 2:0:0:0:0:1 action drop
         tc filter add dev p0 ingress protocol all prio 5 handle 2 flower src_mac 2:0:0:0:0:9 action drop

@@ -1,7 +1,6 @@
-//! What a function is told of a packet that is too long for its way: ICMP, so that it sends shorter ones. Nothing is cut into
-//! fragments.
+//! ICMP messages about oversized packets, so that the sender uses shorter ones. The switch does not fragment.
 //!
-//! As Linux does for its tunnels, the message comes from the packet's own destination: the switch has no address in the
+//! The message's source is the packet's destination, as with Linux tunnels, because the switch has no address in the
 //! sender's network.
 
 use bytes::{Bytes, BytesMut};
@@ -9,8 +8,8 @@ use core::net::IpAddr;
 use offload_formats::protocol::{ICMP, ICMPV6};
 use offload_formats::{Headers, Sum, Version, checksum};
 
-/// The message about a frame, whose headers these are, for its sender: packets are to have `mtu` bytes at most. `None`: nobody is
-/// told of a packet like this (RFC 1122 3.2.2, RFC 4443 2.4).
+/// Returns the message for the sender of a frame: packets may have at most `mtu` bytes. Returns `None` for packets
+/// about which no message may be sent (RFC 1122 3.2.2, RFC 4443 2.4).
 pub(crate) fn message(frame: &[u8], headers: &Headers, mtu: u16) -> Option<Bytes> {
     let (version, network) = headers.network()?;
     let packet = frame.get(network..)?;
@@ -22,12 +21,13 @@ pub(crate) fn message(frame: &[u8], headers: &Headers, mtu: u16) -> Option<Bytes
         return None;
     }
     let most = match version {
-        // RFC 1812 4.3.2.3, RFC 4443 2.4 (c).
+        // Maximum length of the message: RFC 1812 4.3.2.3, RFC 4443 2.4 (c).
         Version::Four => 576,
         Version::Six => 1280,
     };
     let quoted = &packet[..packet.len().min(most - version.header_bytes() - ICMP_BYTES)];
     let bytes = version.header_bytes() + ICMP_BYTES + quoted.len();
+    // The reply swaps the Ethernet addresses and keeps all VLAN tags.
     let mut message = BytesMut::with_capacity(network + bytes);
     message.extend_from_slice(&frame[6..12]);
     message.extend_from_slice(&frame[..6]);
@@ -80,7 +80,7 @@ fn icmp(version: Version) -> u8 {
     if version == Version::Four { ICMP } else { ICMPV6 }
 }
 
-/// Whether a message of ICMP reports of a packet: of those nobody reports.
+/// Tests whether an ICMP message is an error report. No report may be sent about a report.
 fn is_report(version: Version, kind: Option<u8>) -> bool {
     match (version, kind) {
         (_, None) => true,

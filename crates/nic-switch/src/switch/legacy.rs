@@ -1,4 +1,4 @@
-//! Legacy mode: a frame goes to the port with its address, or, if that is unknown, to all.
+//! Legacy mode: forwarding by learned addresses, and flooding to unknown ones.
 
 use super::Switch;
 use super::passage::{ID, Out};
@@ -12,7 +12,7 @@ use crate::port::Vport;
 use offload_base::Instant;
 
 impl Switch {
-    /// Takes a frame to where its address is.
+    /// Forwards a frame by its destination address.
     pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut Out) {
         let vlan = edit::outermost_tag(&frame.bytes).map_or(0, |(_, control)| control & ID);
         let sender = self.functions.get(&from).map(|function| function.config);
@@ -23,7 +23,7 @@ impl Switch {
         let (destination, source) = (mac_at(&frame.bytes, 0), mac_at(&frame.bytes, 6));
         match self.function_at(&(vlan, source)) {
             Some(port) if port != from => {
-                // The address of a function comes from that function only.
+                // Only the function itself may send from its address.
                 self.counters.spoofed += 1;
                 return;
             }
@@ -32,6 +32,7 @@ impl Switch {
         }
         let station = (vlan, destination);
         match self.function_at(&station).or_else(|| self.addresses.find(now, &station)) {
+            // Sending a frame back to its own port would duplicate the frame there.
             Some(port) if destination.is_multicast() || port == from => self.counters.same_port += 1,
             Some(port) => self.deliver(port, frame.clone(), out),
             None => self.flood(now, from, &station, frame, out),
@@ -53,7 +54,7 @@ impl Switch {
         ports.into_iter().for_each(|port| self.deliver(port, frame.clone(), out));
     }
 
-    /// The function that has this address in this VLAN.
+    /// Returns the function with this address in this VLAN.
     fn function_at(&self, (vlan, mac): &Station) -> Option<Vport> {
         let has = |config: &FunctionConfig| config.mac == *mac && config.vlan.unwrap_or(0) == *vlan;
         self.functions.iter().find(|(_, function)| has(&function.config)).map(|(port, _)| *port)

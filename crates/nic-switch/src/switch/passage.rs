@@ -1,4 +1,4 @@
-//! What becomes of a frame: admitted, taken by rules, into a tunnel or out of one, to a function or its representor.
+//! The path of a frame through the switch: admission, rules, tunnels, and delivery.
 
 use super::{Switch, Tunnel};
 use crate::action::{Action, Police, TunnelSet};
@@ -18,43 +18,44 @@ use offload_base::{Instant, QuickHash};
 use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
 
-/// A frame between its way in and its ways out.
+/// A frame in the switch, with its parsed headers and tunnels.
 pub(super) struct Passing {
     pub(super) frame: Frame,
     headers: Headers,
     tunnel: TunnelState,
-    /// Whether it came out of a tunnel, whatever rules have said since.
+    /// Whether the frame was decapsulated here, even if a rule has cleared its tunnel.
     unwrapped: bool,
 }
 
-/// What became of a frame.
+/// The result of running the rules on a frame.
 pub(super) enum Outcome {
-    /// It has left, or was dropped.
+    /// The frame was sent or dropped.
     Done,
-    /// No rule took it; it is as the rules have left it.
+    /// No rule matched; the frame is as earlier chains changed it.
     Missed(Frame),
-    /// A rule left it to the representor.
+    /// A rule leaves the frame to the representor.
     Left(Frame),
 }
 
-/// What became of a packet that may be a tunnel's.
+/// The result of decapsulating a frame.
 #[derive(PartialEq, Eq)]
 pub(super) enum Way {
-    /// It has left, or was dropped.
+    /// The frame was sent or dropped.
     Done,
-    /// It is a tunnel's, and no rule took what is in it.
+    /// The frame is a tunnel packet, and no rule matched the inner frame.
     Missed,
-    /// It is a tunnel's, and a rule left what is in it to the representor.
+    /// The frame is a tunnel packet, and a rule leaves the inner frame to the representor.
     Left,
-    /// It is no packet of a tunnel here.
+    /// The frame is not a packet of a local tunnel.
     NoTunnel,
 }
 
 pub(super) type Out = Vec<(Egress, Frame)>;
 
 impl Switch {
-    /// What is held against a frame from a function; with the tag of the function's VLAN.
+    /// Checks a frame from a port, and adds the tag of the function's VLAN. Returns `None` if the frame was dropped.
     pub(super) fn admit(&mut self, now: Instant, from: Vport, mut frame: Frame) -> Option<Frame> {
+        // A multicast source address would poison the learned addresses.
         if frame.bytes.len() < ETHERNET_BYTES || frame.bytes[6] & 1 == 1 {
             self.counters.malformed += 1;
             return None;
@@ -87,7 +88,7 @@ impl Switch {
         Some(frame)
     }
 
-    /// Takes a frame through the rules of a device.
+    /// Runs a device's rules on a frame.
     pub(super) fn run(
         &mut self,
         now: Instant,
@@ -98,13 +99,14 @@ impl Switch {
     ) -> Outcome {
         let mut chain = 0;
         loop {
+            // The key is computed anew for each chain, because actions may have changed the frame.
             let key = Key::of_frame(&passing.frame.bytes, &passing.headers, passing.tunnel.received.as_ref());
             let Some(slot) = self.table.find(device, chain, &key) else { return Outcome::Missed(passing.frame) };
             let Some(installed) = self.table.installed_mut(slot) else { return Outcome::Missed(passing.frame) };
             installed.counters.packets += 1;
             installed.counters.bytes += passing.frame.bytes.len() as u64;
             installed.counters.last_used = Some(now);
-            // What other chains are asked for has been changed already, perhaps.
+            // Only in chain 0 is the frame still unchanged.
             if chain == 0 && self.sampling.is_some_and(|every| installed.is_sample(now, every)) {
                 self.counters.samples += 1;
                 return Outcome::Left(passing.frame);
@@ -146,8 +148,8 @@ impl Switch {
         }
     }
 
-    /// Leaves a frame to the representor: of a tunnel's device, the packet as the uplink got it, for there are no tunnels behind a
-    /// representor.
+    /// Sends a frame to the representor. For a tunnel device, the caller sends the original packet of the uplink
+    /// instead, because there are no tunnels behind a representor.
     fn pass(&mut self, from: Vport, device: Device, frame: Frame, out: &mut Out) -> Outcome {
         if matches!(device, Device::Tunnel(_)) {
             return Outcome::Left(frame);
@@ -156,9 +158,10 @@ impl Switch {
         Outcome::Done
     }
 
-    /// Unwraps a frame from the uplink and takes it through its tunnel's rules.
+    /// Decapsulates a frame from the uplink and runs the tunnel's rules.
     pub(super) fn unwrap(&mut self, now: Instant, frame: &Frame, sa: Option<Handle>, out: &mut Out) -> Way {
-        // The host behind the uplink's representor would unwrap it. Fragments without their first one it cannot put together.
+        // The host behind the uplink's representor would decapsulate the packet. Later fragments are harmless without
+        // their first one.
         if self.protections.all && sa.is_none() && matches!(self.shown(&frame.bytes), Shown::Tunnel | Shown::Hidden) {
             self.counters.unprotected += 1;
             return Way::Done;
@@ -184,6 +187,7 @@ impl Switch {
             }
         };
         let Unwrapped { kind, received, inner } = unwrapped;
+        // Several tunnels may share a kind, so port and local address select the device.
         let is_it = |tunnel: &&Tunnel| {
             let by_port = kind == TunnelKind::Gretap || tunnel.port == Some(received.destination_port);
             tunnel.device.kind == kind && by_port && tunnel.local.contains(&local)
@@ -221,7 +225,8 @@ impl Switch {
         let Some((tunnel, set, hop)) = known.filter(|_| passing.frame.inner == 0) else {
             self.counters.unresolved += 1;
             if passing.unwrapped {
-                // The uplink's representor shows packets as the wire has them, and what was in one may be under an SA there.
+                // The uplink's representor shows packets as they are on the wire. The inner frame may have been under
+                // an SA there, so it must not appear.
                 self.counters.unresolved_inner += 1;
             } else {
                 self.represent(from, passing.frame, out);
@@ -250,7 +255,7 @@ impl Switch {
         self.deliver(Vport::Uplink, Frame { sa, ..overlay::encapsulate(&outer, &passing.frame) }, out);
     }
 
-    /// Drops a frame that is too long for its way, and tells its sender.
+    /// Drops a frame that is too long and informs its sender.
     pub(super) fn refuse_length(&mut self, now: Instant, from: Vport, passing: &Passing, mtu: u16, out: &mut Out) {
         self.counters.too_long += 1;
         let message = too_big::message(&passing.frame.bytes, &passing.headers, mtu).filter(|_| from != Vport::Uplink);
@@ -262,7 +267,7 @@ impl Switch {
         }
     }
 
-    /// Out of a port, if its function takes the frame.
+    /// Sends a frame to a port, if the port's function accepts it.
     pub(super) fn deliver(&mut self, port: Vport, mut frame: Frame, out: &mut Out) {
         let mut mtu = self.config.mtu;
         if port != Vport::Uplink {
@@ -281,7 +286,7 @@ impl Switch {
                 });
             }
         }
-        // A tag is not counted, as Linux does not.
+        // An MTU does not include a VLAN tag, as in Linux.
         let tag = if edit::outermost_tag(&frame.bytes).is_some() { TAG } else { 0 };
         if frame.cut.is_none() && frame.bytes.len() > usize::from(mtu) + ETHERNET_BYTES + tag {
             self.counters.too_long += 1;
@@ -308,7 +313,7 @@ impl Passing {
         Passing { frame, headers, tunnel, unwrapped: tunnel.received.is_some() }
     }
 
-    /// Bytes of the packet that it is, or of the longest one that it is to be cut into.
+    /// Returns the length of the packet, or of the longest segment if it will be cut.
     fn packet_bytes(&self) -> usize {
         let tag = if edit::outermost_tag(&self.frame.bytes).is_some() { TAG } else { 0 };
         let whole = self.frame.bytes.len();
@@ -323,7 +328,7 @@ impl Passing {
         Passing { frame: self.frame.clone(), ..*self }
     }
 
-    /// An action that changes the frame, or what is known about it.
+    /// Executes an action that changes the frame or its metadata.
     fn change(&mut self, action: &Action) {
         let headers = self.headers;
         match action {
@@ -333,7 +338,7 @@ impl Passing {
                 self.frame.change(|bytes| edits.iter().for_each(|one| edit::edit(bytes, &headers, one)));
             }
             Action::Checksum(checksums) => {
-                // Of a frame that is still to be cut, they are made then.
+                // A frame that will be cut gets its checksums then.
                 if self.frame.cut.is_none() {
                     self.frame.change(|bytes| edit::compute(bytes, &headers, checksums));
                 }
@@ -353,7 +358,7 @@ impl Passing {
 }
 
 impl Frame {
-    /// Changes the bytes, in place if nobody else has them.
+    /// Changes the bytes, in place if there is no other reference.
     fn change(&mut self, change: impl FnOnce(&mut BytesMut)) {
         let mut bytes = BytesMut::from(core::mem::take::<Bytes>(&mut self.bytes));
         change(&mut bytes);
@@ -365,15 +370,15 @@ fn headers_of(frame: &Frame) -> Headers {
     if frame.cut.is_some() { Headers::parse_unfinished(&frame.bytes) } else { Headers::parse(&frame.bytes) }
 }
 
-/// One of the ports from `first` to `last`.
+/// Maps a hash to a port from `first` to `last`.
 fn port_of(hash: u64, first: u16, last: u16) -> u16 {
     let count = u64::from(last.saturating_sub(first)) + 1;
     first + (((hash >> 32) * count) >> 32) as u16
 }
 
-/// What a function is told by ICMP: enough for its flows, too little to be a flood.
+/// Rate limit of ICMP messages to a function: sufficient for its flows, too low for a flood.
 const TOLD: Police = Police { rate: 1_000_000, burst: 65_536 };
-/// The VLAN in a tag's control information.
+/// Mask of the VLAN id in a tag's control information.
 pub(super) const ID: u16 = 0x0fff;
-/// Bytes of a tag.
+/// Length of a VLAN tag.
 const TAG: usize = 4;

@@ -1,7 +1,7 @@
-//! The actions of a rule: what follows each `action`.
+//! Parser of a rule's actions, behind each `action`.
 //!
-//! After an action stands what to do next: `pipe` is to take the next one. Where tc does otherwise if nothing is said, so
-//! does this: behind `pedit` and `csum` the packet passes, behind the others the next action is taken.
+//! An action may be followed by a control word; `pipe` continues with the next action. The defaults are those of tc:
+//! `pedit` and `csum` pass the packet, other actions continue.
 
 use super::line::{ParseError, Problem, Words};
 use super::{read, value};
@@ -10,7 +10,7 @@ use crate::matching::VLAN;
 use core::net::IpAddr;
 use offload_formats::{Protocol, Version};
 
-/// What follows the first `action`, which was taken.
+/// Parses the actions behind the first `action` keyword.
 pub(super) fn actions(words: &mut Words<'_>) -> Result<Vec<Action>, ParseError> {
     let mut actions = Vec::new();
     loop {
@@ -42,6 +42,7 @@ fn action(words: &mut Words<'_>, actions: &mut Vec<Action>) -> Result<(), ParseE
         _ => return Err(words.wrong(Problem::Expected("an action that the switch has: see its chapter"))),
     });
     let is_over = actions.last().is_some_and(Action::ends);
+    // Nothing can follow a final action, so no control word is read.
     if is_over || words.take_if("pipe") {
         return Ok(());
     }

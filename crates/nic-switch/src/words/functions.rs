@@ -1,4 +1,4 @@
-//! Functions as lines of `ip link set ... vf` and `devlink` (iproute2).
+//! Parser of function configuration: lines of `ip link set ... vf` and `devlink` (iproute2).
 
 use super::line::{ParseError, Problem, Words};
 use super::value;
@@ -8,7 +8,7 @@ use crate::matching::Mac;
 use crate::port::Vport;
 use crate::switch::Mode;
 
-/// What lines say of functions and of the switch's mode.
+/// The changes from a file of such lines.
 ///
 /// ```
 /// use nic_switch::{FunctionChange, FunctionConfig, FunctionFile, Mac, Mode, Vport};
@@ -31,42 +31,42 @@ use crate::switch::Mode;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionFile {
-    /// What they say, in their order.
+    /// Changes, in the order of the lines.
     pub changes: Vec<FunctionChange>,
 }
 
-/// What one line says.
+/// The change of one line.
 ///
 /// See [`FunctionFile`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionChange {
-    /// A function is to be set up like this.
+    /// Changes the configuration of a function.
     Function(Vport, FunctionWords),
-    /// Who is to decide where frames go.
+    /// Sets the forwarding mode.
     Mode(Mode),
 }
 
-/// What is said of a function; `None`: it stays as it is.
+/// The changed options of a function; `None` leaves an option unchanged.
 ///
 /// See [`FunctionFile`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FunctionWords {
-    /// Its address.
+    /// Ethernet address.
     pub mac: Option<Mac>,
-    /// Its VLAN; 0 takes it off.
+    /// VLAN id; 0 removes the VLAN.
     pub vlan: Option<u16>,
-    /// Whether frames from other addresses are dropped.
+    /// Whether frames with other source addresses are dropped.
     pub spoof_check: Option<bool>,
-    /// Whether it is trusted.
+    /// Whether the function is trusted.
     pub trust: Option<bool>,
-    /// What it may send, in 10^6 bits a second; 0 takes the limit off.
+    /// Transmit limit in 10^6 bits per second; 0 removes the limit.
     pub max_rate: Option<u32>,
-    /// The longest packet that is delivered to it.
+    /// Longest packet delivered to the function.
     pub mtu: Option<u16>,
 }
 
 impl FunctionWords {
-    /// Sets a function up as they say.
+    /// Applies the changed options to `config`.
     pub fn apply(&self, config: &mut FunctionConfig) {
         config.mac = self.mac.unwrap_or(config.mac);
         config.spoof_check = self.spoof_check.unwrap_or(config.spoof_check);
@@ -83,10 +83,10 @@ impl FunctionWords {
 }
 
 impl FunctionFile {
-    /// Reads `text`; errors call it `file`.
+    /// Parses `text`; errors refer to it as `file`.
     ///
     /// # Errors
-    /// At the first word that is wrong, or is missing.
+    /// At the first word that is wrong or missing.
     pub fn parse(file: &str, text: &str) -> Result<FunctionFile, ParseError> {
         let mut changes = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -107,7 +107,7 @@ fn line(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
     }
 }
 
-/// `ip link set [dev] p0 vf N ...`, `ip link set [dev] pf0vfN mtu M`.
+/// Parses `ip link set [dev] p0 vf N ...` and `ip link set [dev] pf0vfN mtu M`.
 fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
     words.expect_word("link")?;
     words.expect_word("set")?;
@@ -142,7 +142,7 @@ fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
     Ok(FunctionChange::Function(Vport::Virtual(number), said))
 }
 
-/// `devlink dev eswitch set DEVICE mode M`, `devlink port function set PORT hw_addr A`.
+/// Parses `devlink dev eswitch set DEVICE mode M` and `devlink port function set PORT hw_addr A`.
 fn devlink(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
     let change = match words.expect("dev or port")? {
         "dev" => {
@@ -181,7 +181,7 @@ fn end(words: &mut Words<'_>) -> Result<(), ParseError> {
     }
 }
 
-/// The address of one station.
+/// Parses a unicast address.
 fn mac(word: &str) -> Option<Mac> {
     let ether = value::ether(word).filter(|ether| ether.mask() == Mac([0xff; 6]) && !word.contains('/'))?;
     Some(ether.address()).filter(|mac| !mac.is_multicast())
@@ -199,7 +199,7 @@ const MAC: &str = "the Ethernet address of one station";
 /// 4095 is reserved (IEEE 802.1Q 9.6).
 const LAST_VLAN: u16 = 4095;
 const BYTES_A_MEGABIT: u64 = 125_000;
-/// What a function may send at once beyond its rate.
+/// Burst that a function may send above its rate, in bytes.
 const BURST: u32 = 128 * 1024;
 
 #[cfg(test)]

@@ -1,47 +1,47 @@
-//! A line's words, taken one by one, and errors that point at them.
+//! The words of a line, and errors that point at a word.
 
 use crate::rule::RuleError;
 use core::fmt;
 
-/// A word that is wrong or missing.
+/// An error at a word.
 ///
 /// See [`RuleFile`](crate::RuleFile) for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// What the text is called.
+    /// Name of the text.
     pub file: String,
-    /// The line, from 1 on.
+    /// Line, from 1.
     pub line: usize,
-    /// The character in it at which the word begins, from 1 on; if one is missing, where it would.
+    /// Column of the word, from 1; for a missing word, the column where it is expected.
     pub column: usize,
-    /// The word as it may be shown: escaped, and cut after 40 characters. Empty if one is missing.
+    /// The word, escaped and limited to 40 characters. Empty if a word is missing.
     pub word: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong with a word.
+/// The problem with a word.
 ///
 /// See [`RuleFile`](crate::RuleFile) for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Another word can stand there.
+    /// Another word is expected here.
     #[error("is not {0}")]
     Expected(&'static str),
     /// The line ends too early.
     #[error("the line ends where there should be {0}")]
     Missing(&'static str),
-    /// A word a second time.
+    /// The option was given before.
     #[error("is there a second time: say it once")]
     Twice,
-    /// What looks at connections.
+    /// A match on connection state.
     #[error(": the switch keeps no connection state: match without it")]
     ConnectionState,
-    /// A rule that is to stay in software.
+    /// A rule for software only.
     #[error(": the rule is for software only: leave it to tc")]
     SoftwareOnly,
-    /// All words are right, but there can be no such rule.
+    /// The words are correct, but the rule is invalid.
     #[error(": {0}")]
     Rule(#[from] RuleError),
 }
@@ -60,13 +60,13 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// The words of one line; those behind `#` are a comment.
+/// The words of one line. Words behind `#` are a comment.
 pub(super) struct Words<'a> {
     file: &'a str,
     line: usize,
     words: Vec<(usize, &'a str)>,
     next: usize,
-    /// The column behind the last character.
+    /// Column behind the last character.
     end: usize,
 }
 
@@ -85,14 +85,14 @@ impl<'a> Words<'a> {
         Words { file, line, words, next: 0, end: column }
     }
 
-    /// The next word, if there is one.
+    /// Takes the next word.
     pub(super) fn take(&mut self) -> Option<&'a str> {
         let (_, word) = self.words.get(self.next)?;
         self.next += 1;
         Some(word)
     }
 
-    /// Looks at the next word.
+    /// Returns the next word without taking it.
     pub(super) fn peek(&self) -> Option<&'a str> {
         self.words.get(self.next).map(|(_, word)| *word)
     }
@@ -104,17 +104,17 @@ impl<'a> Words<'a> {
         is_it
     }
 
-    /// The next word, which is to be `what`.
+    /// Takes the next word; `what` describes the expected word in errors.
     pub(super) fn expect(&mut self, what: &'static str) -> Result<&'a str, ParseError> {
         self.take().ok_or_else(|| self.missing(what))
     }
 
-    /// The next word, which is to be `word`.
+    /// Takes the next word, which must be `word`.
     pub(super) fn expect_word(&mut self, word: &'static str) -> Result<(), ParseError> {
         self.value(word, |found| (found == word).then_some(()))
     }
 
-    /// The next word as a value, which is to be `what`.
+    /// Takes the next word as a value; `what` describes the expected value in errors.
     pub(super) fn value<T>(
         &mut self,
         what: &'static str,
@@ -124,7 +124,7 @@ impl<'a> Words<'a> {
         read(word).ok_or_else(|| self.wrong(Problem::Expected(what)))
     }
 
-    /// The next word as the value of an option that is given once, which is to be `what`.
+    /// Takes the next word as the value of an option that must not be repeated.
     pub(super) fn once<T>(
         &mut self,
         place: &mut Option<T>,
@@ -138,12 +138,12 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
-    /// Something is wrong with the word taken last.
+    /// Makes an error at the word taken last.
     pub(super) fn wrong(&self, problem: Problem) -> ParseError {
         self.wrong_at(self.next.saturating_sub(1), problem)
     }
 
-    /// Something is wrong with the word at `index` of the line.
+    /// Makes an error at the word with this index.
     pub(super) fn wrong_at(&self, index: usize, problem: Problem) -> ParseError {
         let (column, word) = self.words.get(index).copied().unwrap_or((self.end, ""));
         self.error(column, word.escape_debug().take(MOST_SHOWN).collect(), problem)

@@ -1,4 +1,4 @@
-//! Rules as lines of `tc filter` (iproute2), flower's words.
+//! Rules as `tc filter` lines (iproute2) with the flower classifier.
 //!
 //! ```text
 //! # comments and empty lines; one command a line
@@ -9,13 +9,13 @@
 //! tc filter del dev p0 ingress prio 2
 //! ```
 //!
-//! Invariant: what is printed reads back as what it was printed from. Words that mean something to Linux and nothing here
-//! are refused, not passed over: a file must not promise what is not kept. `tc qdisc` lines that make room for filters are
-//! taken, and have no effect: the switch has that room.
+//! Invariant: printed rules parse to the same rules. Words with a meaning in Linux and no meaning here are rejected
+//! instead of ignored, because a file must not promise more than the switch does. `tc qdisc` lines that prepare filters
+//! are accepted without an effect.
 //!
-//! - `functions`: functions, in words of `ip link set ... vf` and `devlink`;
-//! - `line`: a line's words, and errors that point at them; `read`, `actions`: commands and their actions;
-//! - `print`: back to words; `value`: numbers, rates, sizes, names of protocols.
+//! - `functions`: functions, as `ip link set ... vf` and `devlink` lines;
+//! - `line`: the words of a line, and errors that point at them; `read`, `actions`: commands and their actions;
+//! - `print`: the printer; `value`: numbers, rates, sizes and protocol names.
 
 mod actions;
 mod functions;
@@ -31,7 +31,7 @@ use crate::rule::Change;
 use core::fmt;
 use line::Words;
 
-/// Changes of rules, from a file.
+/// Rule changes from a file.
 ///
 /// ```
 /// use nic_switch::RuleFile;
@@ -44,15 +44,15 @@ use line::Words;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFile {
-    /// The changes, in the file's order.
+    /// Changes, in the order of the file.
     pub changes: Vec<Change>,
 }
 
 impl RuleFile {
-    /// Reads `text`; errors call it `file`.
+    /// Parses `text`; errors refer to it as `file`.
     ///
     /// # Errors
-    /// At the first word that is wrong, or is missing.
+    /// At the first word that is wrong or missing.
     pub fn parse(file: &str, text: &str) -> Result<RuleFile, ParseError> {
         let mut changes = Vec::new();
         for (number, line) in text.lines().enumerate() {

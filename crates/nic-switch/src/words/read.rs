@@ -1,4 +1,4 @@
-//! One command: `tc filter add`, `replace`, `del`.
+//! Parser of the commands `tc filter add`, `replace` and `del`.
 
 use super::line::{ParseError, Problem, Words};
 use super::{actions, value};
@@ -6,7 +6,7 @@ use crate::matching::{FragmentMatch, Match};
 use crate::port::Device;
 use crate::rule::{Change, Rule, Selection};
 
-/// What a line says; `None`: nothing that changes rules.
+/// Parses a line; `None` if the line changes no rules.
 pub(super) fn line(words: &mut Words<'_>) -> Result<Option<Change>, ParseError> {
     if words.peek().is_none() {
         return Ok(None);
@@ -37,6 +37,7 @@ fn filter(words: &mut Words<'_>) -> Result<Change, ParseError> {
     let device = device(words)?;
     words.expect_word("ingress")?;
     let place = place(words)?;
+    // A deletion names a place only, so no match may follow.
     if verb == Verb::Delete {
         return delete(words, device, &place);
     }
@@ -52,7 +53,7 @@ fn filter(words: &mut Words<'_>) -> Result<Change, ParseError> {
     Ok(if verb == Verb::Add { Change::Add(rule) } else { Change::Replace(rule) })
 }
 
-/// Where in the tables a rule is.
+/// The place of a rule in the tables.
 #[derive(Default)]
 struct Place {
     protocol: Option<Option<u16>>,
@@ -99,7 +100,7 @@ fn delete(words: &mut Words<'_>, device: Device, place: &Place) -> Result<Change
     if place.handle == Some(0) {
         return Err(words.wrong(Problem::Rule(crate::RuleError::Handle)));
     }
-    // As with tc: without a chain, those of chain 0; without a priority, all of the chain.
+    // As with tc: without a chain, chain 0; without a priority, the whole chain.
     let chain = place.chain.unwrap_or(0);
     Ok(Change::Delete(Selection { device, chain, priority: place.priority, handle: place.handle }))
 }
@@ -157,7 +158,7 @@ fn of_tunnel(word: &str) -> Option<[Option<bool>; 2]> {
     flags(word, ["tuncsum", "tunoam"])
 }
 
-/// Flags with `/` between, those that are to be missing with `no` before.
+/// Parses flags separated by `/`; the prefix `no` requires a flag to be absent.
 fn flags(word: &str, names: [&str; 2]) -> Option<[Option<bool>; 2]> {
     let mut flags = [None; 2];
     for flag in word.split('/') {
@@ -170,7 +171,7 @@ fn flags(word: &str, names: [&str; 2]) -> Option<[Option<bool>; 2]> {
     Some(flags)
 }
 
-/// `tc qdisc add dev X clsact`, or `ingress`.
+/// Parses `tc qdisc add dev X clsact` or `ingress`.
 fn queueing(words: &mut Words<'_>) -> Result<(), ParseError> {
     words.value("add or replace", |word| matches!(word, "add" | "replace").then_some(()))?;
     words.expect_word("dev")?;
