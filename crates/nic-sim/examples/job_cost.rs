@@ -1,5 +1,5 @@
-//! What submission and completion of a job cost the host: CPU time of this machine, in bursts of one job, 8 and 32, by the length
-//! of the source, which the device reads and copies in between.
+//! Measures the host's CPU time for submission and completion of a job, in bursts of 1, 8 and 32 jobs, by the length of
+//! the source. The device's own work in between is not counted.
 //!
 //! `cargo run --release -p nic-sim --example job_cost`
 
@@ -23,7 +23,7 @@ fn main() {
     }
 }
 
-/// The least of several rounds: what else the machine does only adds to it.
+/// Returns the minimum of several rounds, because other load on the machine only adds time.
 fn cost(burst: usize, size: usize) -> f64 {
     let config =
         LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
@@ -38,7 +38,7 @@ fn cost(burst: usize, size: usize) -> f64 {
         let mut host = Duration::ZERO;
         let bursts = JOBS / burst;
         for _ in 0..bursts {
-            // The program's own part, buffers, is not the queue's.
+            // Preparing buffers is the program's work and not the queue's.
             jobs.extend(targets.drain(..).map(|target| Job::new(copy, source.clone(), target)));
             let start = std::time::Instant::now();
             for job in jobs.drain(..) {
@@ -67,7 +67,7 @@ fn cost(burst: usize, size: usize) -> f64 {
     rounds.fold(f64::MAX, f64::min) - clock
 }
 
-/// What a look at the clock takes at least, as seen by the clock.
+/// Returns the minimum time of a clock reading, measured by the clock itself.
 fn clock() -> f64 {
     let batch = |_| (0..LOOKS).map(|_| std::time::Instant::now().elapsed()).sum::<Duration>();
     let least = (0..10).map(batch).min().unwrap_or_default();

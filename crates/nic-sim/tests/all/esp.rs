@@ -1,4 +1,4 @@
-//! ESP and the device: what is not to leave.
+//! ESP on the device: packets that must not leave.
 
 use nic_sim::stats::EspCounters;
 use nic_sim::wire::Port;
@@ -53,7 +53,7 @@ fn a_device_without_a_policy_for_it_drops_it() {
     let ipsec = driver.ipsec().unwrap();
     let [meant, found] = [256, 257].map(|spi| ipsec.add_sa(&sa(spi)).unwrap());
     assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
-    // Its policies lead it to another SA than the host means.
+    // The device's policies select another SA than the host intends.
     driver.ipsec().unwrap().set_policy(&Selector::ANY, 0, found).unwrap();
     assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
     let sent = driver.transmit(Instant::ZERO, packet(FINISH), &NoRecords);
@@ -87,7 +87,7 @@ fn a_name_from_before_a_reset_takes_no_sa_away() {
     assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
 }
 
-/// Woken, or not.
+/// A waker with a flag.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -119,7 +119,7 @@ fn the_device_hears_of_each_command_though_no_packet_follows() {
     }
 }
 
-/// The service of the host sleeps while SAs come and go, on a ring with room and on one without.
+/// The host's service sleeps while SAs come and go, with a free ring and with a full one.
 #[test]
 fn an_sa_comes_and_goes_though_nothing_else_happens() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };

@@ -1,7 +1,7 @@
-//! An engine for whole packets that the NIC knows nothing of: what it makes of packets on one NIC it opens on another.
+//! An external packet engine: packets that it wraps on one NIC are opened on another.
 //!
-//! "Shim" puts eight bytes behind the Ethernet addresses, an identifier and a number; masks what follows under a key; and ends the
-//! frame with two bytes of tag.
+//! The engine "Shim" inserts ten bytes behind the Ethernet addresses, including an identifier and a number, masks the
+//! rest under a key, and appends a tag of two bytes.
 
 use bytes::BytesMut;
 use core::convert::Infallible;
@@ -51,7 +51,7 @@ fn tag(key: u64, plain: &[u8]) -> [u8; TAG] {
 impl Engine for Shim {
     const NAME: &'static str = "shim";
     type Spec = ShimSpec;
-    /// Goes on after this number.
+    /// Continues behind this number.
     type Command = u32;
     type Change = Infallible;
     type State = Highest;
@@ -184,7 +184,7 @@ impl Nic {
         core::iter::from_fn(|| self.driver.contexts().unwrap().poll_news()).collect()
     }
 
-    /// What leaves when a packet is to be wrapped by a context.
+    /// Returns the frames of a packet that a context wraps.
     fn send(&mut self, packet: &TxPacket, context: Handle) -> Result<Vec<Vec<u8>>, Sent> {
         let ask = TxAsk { packet: Some(PacketAsk { context, number: 0, args: 0 }), ..packet.ask };
         let sent = self.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet.clone() }, &NoRecords);
@@ -196,7 +196,7 @@ impl Nic {
         Ok(core::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).map(|frame| frame.data.to_vec()).collect())
     }
 
-    /// What the host sees of frames that come at the same time.
+    /// Returns the packets of frames that arrive together.
     fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<offload_api::RxPacket> {
         for frame in frames {
             self.device.receive_frame(Instant::ZERO, frame.clone().into());
@@ -206,7 +206,7 @@ impl Nic {
     }
 }
 
-/// A packet of TCP with `payload` bytes, to be cut into segments.
+/// Returns a TCP packet with `payload` bytes, to be cut into segments.
 fn packet(payload: usize) -> TxPacket {
     let mut header = vec![0xff; 6];
     header.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
@@ -222,7 +222,7 @@ const SPEC: ShimSpec = ShimSpec { id: 0x0102_0304, key: 0x1234_5678_9abc_def1 };
 
 #[test]
 fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
-    // With a cache of one context each lies in host memory while the other works.
+    // With a cache of one context, each context is in host memory while the other works.
     for cache in [4 << 20, 208] {
         let (mut near, mut far) = (Nic::new(cache), Nic::new(cache));
         let sender = near.create(Direction::Transmit, SPEC).unwrap();
@@ -236,7 +236,7 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
             assert_eq!(near.send(&packet(1), other).unwrap().len(), 1);
             assert_eq!(frames.len(), payload.div_ceil(1000));
             assert!(frames.iter().all(|frame| frame[ADDRESSES..].starts_with(&TYPE)));
-            // All at once, so that they are joined; and by themselves.
+            // All together, so that they are joined; and one by one.
             for packets in [
                 far.receive(&frames),
                 frames.iter().flat_map(|frame| far.receive(core::slice::from_ref(frame))).collect(),
@@ -256,13 +256,13 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
             }
             next += frames.len() as u64;
         }
-        // Number 8, 16 and 24 came twice.
+        // Numbers 8, 16 and 24 arrived twice.
         let told = far.news().len();
         assert_eq!(told, 6);
     }
 }
 
-/// Takes for its own what is Shim's.
+/// An engine that claims Shim's packets.
 #[derive(Debug)]
 struct Greedy;
 
@@ -317,7 +317,7 @@ impl PacketEngine for Greedy {
 #[test]
 fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
-    // Before Shim and behind it, another takes everything for its own, and has no contexts.
+    // Before and behind Shim, another engine claims every packet, and has no contexts.
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (device, driver) = nic_with(config.clone(), |engines| {
         engines.add_packet(Greedy, 4);
@@ -330,7 +330,7 @@ fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     let frames = near.send(&packet(100), sender).unwrap();
     let [packet] = &far.receive(&frames)[..] else { panic!("one") };
     assert!(matches!(packet.meta.marks.packet(), PacketMark::Opened { context, .. } if context == receiver));
-    // Its queue is the one with the context, whatever others take it for.
+    // The queue of a packet is the one with the context, regardless of other engines' claims.
     let (mut device, drivers) = multi_queue_nic_with(NicConfig { queues: 4, ..config }, |engines| {
         engines.add_packet(Greedy, 4);
         engines.add_packet(Shim::default(), 4);
@@ -347,7 +347,7 @@ fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     }
 }
 
-/// A key of another engine would lead that one's packets to where they do not belong.
+/// A key of another engine would steer that engine's packets to the wrong context.
 #[test]
 fn an_engine_has_no_keys_of_another() {
     let mut nic = Nic::new(4 << 20);
@@ -374,15 +374,15 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
         assert_eq!(packet.frame, frame);
         assert_eq!(packet.meta.marks.packet(), PacketMark::Failed { context: receiver });
     }
-    // Nobody has that identifier.
+    // No context has this identifier.
     let mut frame = frames[0].clone();
     frame[ADDRESSES + 2] ^= 1;
     assert_eq!(far.receive(&[frame])[0].meta.marks.packet(), PacketMark::None);
-    // Told to go on elsewhere, it does.
+    // A command changes the next number.
     near.driver.contexts().unwrap().command(sender, Box::new(99u32)).unwrap();
     let frames = near.send(&packet(100), sender).unwrap();
     assert_eq!(frames[0][ADDRESSES + 6..ADDRESSES + SHIM], 100u32.to_be_bytes());
-    // Too long with what is around it, or just not: 1,514 bytes.
+    // Just above and just below the maximum frame of 1,514 bytes after wrapping.
     assert_eq!(near.send(&packet(1000), sender).unwrap().len(), 1);
     for (payload, frames) in [(1448, 1), (1449, 0)] {
         let ask = TxAsk { mss: None, ..packet(payload).ask };
@@ -407,11 +407,11 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
     assert_eq!(near.driver.counters().tx_drop_unsupported, 2, "as often as that was said");
 }
 
-/// An engine that saw a packet may take a copy of it for a replay.
+/// An engine that saw a packet may take its retransmission for a replay.
 #[test]
 fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
-    // Four buffers, each for 14 of the longest frames, and two places more for packets.
+    // Four buffers, each for 14 of the longest frames, and completions for two more packets.
     let config =
         NicConfig { mtu: 9000, receive_ring: 58, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     assert_eq!((config.receive_buffers(), config.receive_buffer_bytes() / 9024), (4, 14));
@@ -419,7 +419,7 @@ fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let receiver = far.create(Direction::Receive, SPEC).unwrap();
     assert_eq!(far.news(), [ContextNews::Ready(receiver)]);
-    // The engine tells of the eighth.
+    // The engine reports the eighth packet.
     let frame = near.send(&packet(8000), sender).unwrap().pop().unwrap();
     for _ in 0..56 {
         far.device.receive_frame(Instant::ZERO, vec![0xff; 9014].into());
@@ -433,7 +433,7 @@ fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
     assert_eq!(far.news().len(), 1);
 }
 
-/// A context that is given up is there until the packets are gone that were posted with it.
+/// A removed context exists until all packets posted with it are gone.
 #[test]
 fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
     let mut near = Nic::new(4 << 20);
@@ -451,7 +451,7 @@ fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
     assert_eq!(near.news(), [ContextNews::Removed(sender)]);
 }
 
-/// A stream engine that asks for help at each segment, but knows of no place to ask about.
+/// A stream engine that requests a resync with each segment, but names no header.
 #[derive(Debug)]
 struct Lost;
 

@@ -1,4 +1,4 @@
-//! QUIC packets on a NIC, beside what software makes of them: the same datagrams, both ways.
+//! QUIC packets on a NIC compared with software: the same datagrams in both directions.
 
 use bytes::Bytes;
 use nic_sim::stats::QuicCounters;
@@ -34,7 +34,7 @@ impl Nic {
         Nic { device, driver }
     }
 
-    /// Calls `f` with the face, and has the device carry out what it asks.
+    /// Calls `f` with the QUIC interface, and runs the device.
     fn quic<R>(&mut self, f: impl FnOnce(&mut QuicContexts<'_>) -> R) -> R {
         let result = f(&mut QuicContexts::of(self.driver.contexts().unwrap()).unwrap());
         self.device.process(NOW);
@@ -45,7 +45,7 @@ impl Nic {
         self.quic(|quic| quic.create(direction, keys.context(0))).unwrap()
     }
 
-    /// The frames that leave.
+    /// Returns the frames of a send.
     fn send(&mut self, datagrams: &[Vec<u8>], six: bool, ask: QuicAsk) -> Result<Vec<Vec<u8>>, Sent> {
         let mss = (datagrams.len() > 1).then(|| datagrams[0].len() as u16);
         let fragments = datagrams.iter().map(|datagram| Bytes::from(datagram.clone())).collect();
@@ -67,7 +67,7 @@ impl Nic {
     }
 }
 
-/// A connection's keys in one direction: each generation's.
+/// The keys of a connection in one direction, by generation.
 struct Keys(Vec<Secret>);
 
 impl Keys {
@@ -84,7 +84,7 @@ impl Keys {
         nic.quic(|quic| quic.set_key(context, generation, self.0[generation as usize].key())).unwrap();
     }
 
-    /// A packet as software seals it.
+    /// Seals a packet in software.
     fn seal(&self, packet: &Packet) -> Vec<u8> {
         let mut bytes = packet.plain();
         let key = self.0[packet.generation as usize].packet_key();
@@ -110,7 +110,7 @@ impl Packet {
         Packet { cid: vec![0xc1; 8], path: 0, number, number_bytes: 2, generation: 0, fixed_bit: true, payload }
     }
 
-    /// Without protection, and with room for the tag.
+    /// Returns the packet in plaintext, with space for the tag.
     fn plain(&self) -> Vec<u8> {
         let phase = (self.generation as u8 & 1) << 2;
         let first = u8::from(self.fixed_bit) << 6 | phase | (self.number_bytes - 1) as u8;
@@ -124,7 +124,7 @@ impl Packet {
     }
 }
 
-/// Headers of a datagram from one of some ports to [`PORT`], without checksums.
+/// Returns the headers of a datagram to [`PORT`], without checksums.
 fn header(six: bool, from: u8, payload: usize) -> Vec<u8> {
     let mut header = vec![0xff; 6];
     header.extend_from_slice(&[2, 0, 0, 0, 0, 9]);
@@ -147,7 +147,7 @@ fn header(six: bool, from: u8, payload: usize) -> Vec<u8> {
     header
 }
 
-/// A whole frame.
+/// Returns a whole frame.
 fn frame(six: bool, from: u8, datagram: &[u8]) -> Vec<u8> {
     let mut frame = header(six, from, datagram.len());
     frame.extend_from_slice(datagram);
@@ -165,7 +165,7 @@ fn packets() -> impl Strategy<Value = (QuicCipher, Vec<Packet>)> {
     let cid = prop::collection::vec(any::<u8>(), 0..=20);
     let first = prop_oneof![0u64..1000, 0u64..1 << 61];
     let common = (cid, any::<u32>(), first, 1usize..=4, 4usize..1300, 0u64..2);
-    // Numbers may be left out, so that a peer is found out that acknowledges what was not sent.
+    // Numbers may be skipped, so that a peer that acknowledges unsent packets is detected.
     let each = prop::collection::vec((1u64..4, any::<bool>()), 1..9);
     (cipher, common, each).prop_map(|(cipher, (cid, path, mut number, number_bytes, bytes, generation), each)| {
         let mut packets = Vec::new();
@@ -198,7 +198,7 @@ proptest! {
             prop_assert_eq!(Headers::parse(frame).transport().unwrap().are_checksums_right(frame), Some(true));
         }
         prop_assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_pkts, packets.len() as u64);
-        // The same numbers once more: nothing leaves.
+        // The same numbers again: no packet leaves.
         prop_assert_eq!(nic.send(&plain[..1], six, packets[0].ask(context)).unwrap(), Vec::<Vec<u8>>::new());
         prop_assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_drop_number, 1);
     }
@@ -229,7 +229,7 @@ proptest! {
         if let Some((which, bit)) = spoiled {
             let which = which.index(sent.len());
             let bit = bit.index(sent[which].1.len() * 8);
-            // Another connection ID is nobody's, and a long header no short one.
+            // A wrong connection ID has no context, and a long header is not a short one.
             if bit / 8 > cid.len() {
                 sent[which].1[bit / 8] ^= 1 << (bit % 8);
                 spoiled_at = Some(which);
@@ -267,7 +267,7 @@ proptest! {
     }
 }
 
-/// Numbers that follow each other are shown as one packet; where one is left out, another begins.
+/// Packets with consecutive numbers are joined; a skipped number starts another packet.
 #[test]
 fn packets_are_joined_by_their_numbers() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -284,7 +284,7 @@ fn packets_are_joined_by_their_numbers() {
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_rx_pkts, 6);
 }
 
-/// RFC 9001 6: a packet of the other phase is opened by the next key if that is there; else it goes up as it came.
+/// RFC 9001 6: the next key opens a packet of the other phase. Without the next key, the packet is passed on unchanged.
 #[test]
 fn a_key_update_finds_the_next_key_in_place() {
     let (keys, mut nic) = (Keys::new(QuicCipher::ChaCha20Poly1305), Nic::new(4 << 20));
@@ -321,8 +321,8 @@ fn a_key_update_finds_the_next_key_in_place() {
     );
 }
 
-/// A peer that changes keys every 100 packets, far more often than RFC 9001 6.5 lets any, on three paths: packets that go up
-/// unopened while the host puts keys in place when it has seen a packet that needs them, and when it does so beforehand.
+/// A peer that updates keys every 100 packets on three paths, far more often than RFC 9001 6.5 allows. Counts the
+/// unopened packets if the host sets keys after it saw a packet of the new phase, and if it sets keys in advance.
 #[test]
 fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
     const PATHS: u32 = 3;
@@ -343,7 +343,7 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
                 known += 1;
                 keys.set(&mut nic, context, known);
             }
-            // One on each path, before the host has seen any of them.
+            // One packet on each path, before the host has seen any of them.
             let sent: Vec<_> = (0..PATHS)
                 .map(|path| {
                     let packet = Packet { cid: vec![path as u8; 8], path, generation, ..Packet::new(turn, 1200) };
@@ -373,7 +373,7 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
     }
 }
 
-/// Only what is authentic tells which numbers come next.
+/// Only authentic packets determine the next expected number.
 #[test]
 fn a_forged_packet_moves_no_window() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -383,7 +383,7 @@ fn a_forged_packet_moves_no_window() {
         quic.learn(context, PORT, &[0xc1; 8], 0, Some(10)).unwrap();
     });
     let sealed = |number| keys.seal(&Packet { number_bytes: 1, ..Packet::new(number, 40) });
-    // Far ahead, each as far as one byte tells.
+    // Far ahead, each as far as a one-byte number can express.
     for number in [130, 250, 300] {
         let mut forged = sealed(number);
         *forged.last_mut().unwrap() ^= 1;
@@ -395,7 +395,7 @@ fn a_forged_packet_moves_no_window() {
     assert_eq!(QuicVerdict::of(&packet.meta.marks), opened);
 }
 
-/// What cannot be sealed as it was asked for never leaves.
+/// A packet that cannot be sealed as requested never leaves.
 #[test]
 fn an_ask_that_cannot_be_met_is_dropped() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes256Gcm), Nic::new(4 << 20));
@@ -434,7 +434,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     assert_eq!(nic.send(&[plain], false, ask), Err(Sent::Dropped(DropReason::Unsupported)));
 }
 
-/// Whatever flow packets of a connection come by, they go to the queue of its context; as long as it is there.
+/// Packets of a connection go to the queue of its context, by any flow, while the context exists.
 #[test]
 fn paths_of_a_connection_come_to_one_queue() {
     let keys = Keys::new(QuicCipher::Aes128Gcm);
@@ -444,7 +444,7 @@ fn paths_of_a_connection_come_to_one_queue() {
     }
     let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
     let context = quic.create(Direction::Receive, keys.context(0)).unwrap();
-    // Several of one path, and a path more.
+    // Several connection IDs of one path, and a second path.
     for (cid, path) in [(1, 0), (2, 0), (3, 5)] {
         quic.learn(context, PORT, &[cid; 8], path, None).unwrap();
     }
@@ -485,7 +485,7 @@ fn paths_of_a_connection_come_to_one_queue() {
     assert_eq!(queues_of(&mut device, &mut drivers, 1, 0).len(), 4);
 }
 
-/// A datagram that the NIC opened is not checked again, so the NIC must not open one with a wrong checksum.
+/// The host does not check an opened datagram again, so the NIC must not open one with a wrong checksum.
 #[test]
 fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -497,7 +497,7 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     let wire = keys.seal(&Packet::new(5, 100));
     for six in [false, true] {
         let mut wrong = frame(six, 1, &wire);
-        // The checksum of the UDP header, behind 14 bytes of Ethernet and the IP header.
+        // The UDP checksum, behind 14 bytes of Ethernet and the IP header.
         let checksum = if six { 14 + 40 + 6 } else { 14 + 20 + 6 };
         wrong[checksum] ^= 0x55;
         let packet = nic.receive(&[wrong]).remove(0);
@@ -510,8 +510,8 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     assert!(matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { first: 5, .. }));
 }
 
-/// A packet of one path waits to be joined. Packets of another path, which the same context opened later, do not reach the host before it,
-/// because they would move its window past it.
+/// A packet of one path waits to be joined. Later packets of another path must not overtake it, because the same
+/// context's packet window would move past it.
 #[test]
 fn packets_of_a_context_keep_their_order_across_flows() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -520,7 +520,7 @@ fn packets_of_a_context_keep_their_order_across_flows() {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
-    // A shorter datagram ends a run, which is handed up at once.
+    // A shorter datagram ends a run, which is passed on at once.
     let frames = [(2, 0, 1000), (1, 1, 1000), (1, 2, 500)];
     let frames = frames.map(|(from, number, len)| frame(false, from, &keys.seal(&Packet::new(number, len))));
     let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();

@@ -1,4 +1,4 @@
-//! Two NICs with switches, two tenants: what is one tenant's is nobody else's, and nothing of it shows on the wire.
+//! Two NICs with switches and two tenants: no tenant receives another's packets, and the wire shows no plaintext.
 
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const NOW: Instant = Instant::ZERO;
 const DEVICE: TunnelDevice = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
 
-/// A hypervisor: its NIC, and a virtual machine of each of two tenants.
+/// A hypervisor with its NIC and a virtual machine of each tenant.
 struct Hypervisor {
     side: u8,
     device: SwitchedDevice,
@@ -36,7 +36,7 @@ fn address(side: u8) -> core::net::IpAddr {
     [192, 0, 2, side].into()
 }
 
-/// The SA by which a tenant's packets go from one side to the other.
+/// Returns the SA of a tenant's packets from one side to the other.
 fn sa(direction: Direction, from: u8, to: u8, tenant: u8) -> SaParams {
     let key = EspKey::new(EspSuite::Aes128Gcm, &[16 * from + tenant; 20]).expect("20 bytes");
     let spi = 0x1000 + u32::from(16 * from + tenant);
@@ -53,7 +53,8 @@ impl Hypervisor {
         Hypervisor::with_queues(side, 1).0
     }
 
-    /// With so many queues of the host's function; the drivers of all but the first.
+    /// Makes a hypervisor with `queues` queues of the host's function. Returns also the drivers of all queues but the
+    /// first.
     fn with_queues(side: u8, queues: u16) -> (Hypervisor, Vec<Driver>) {
         let config = |mac: Mac| NicConfig { mac: mac.0, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let own = NicConfig { queues, ..config(mac(side, 9)) };
@@ -101,7 +102,7 @@ impl Hypervisor {
         while self.device.poll_frame(NOW).is_some() {}
     }
 
-    /// What leaves by the wire when a virtual machine sends a frame.
+    /// Returns the frames on the wire when a virtual machine sends a frame.
     fn sends(&mut self, machine: usize, frame: &[u8]) -> Vec<Frame> {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
         let _sent = self.machines[machine].transmit(NOW, packet, &NoRecords);
@@ -110,14 +111,14 @@ impl Hypervisor {
         core::iter::from_fn(|| self.device.poll_frame(NOW)).collect()
     }
 
-    /// What leaves by the wire when the host sends a frame by the uplink's representor.
+    /// Returns the frames on the wire when the host sends a frame through the uplink's representor.
     fn injects(&mut self, frame: &[u8]) -> Vec<Bytes> {
         assert!(self.eswitch.send(Vport::Uplink, Bytes::copy_from_slice(frame)));
         self.device.process(NOW);
         core::iter::from_fn(|| self.device.poll_frame(NOW)).map(|frame| frame.data).collect()
     }
 
-    /// What each virtual machine gets of frames that the wire brings, and what the host gets.
+    /// Receives frames from the wire. Returns the number of packets for each virtual machine and for the host.
     fn hears(&mut self, frames: impl IntoIterator<Item = Frame>) -> [usize; 3] {
         frames.into_iter().for_each(|frame| self.device.receive_frame(NOW, frame));
         self.device.process(NOW);
@@ -126,7 +127,7 @@ impl Hypervisor {
         [count(one), count(other), count(&mut self.host)]
     }
 
-    /// Bytes that the host's function counted as received.
+    /// Returns the received bytes that the host's function counted.
     fn host_bytes(&self) -> u64 {
         let mut set = CounterSet::default();
         self.device.count(&mut set);
@@ -139,7 +140,7 @@ impl Hypervisor {
     }
 }
 
-/// A datagram from a virtual machine of the left side to one of the right.
+/// Returns a datagram from a virtual machine on the left to one on the right.
 fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
     let mut frame = [mac(2, tenant).0, from.0].concat();
     frame.extend([8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -148,7 +149,7 @@ fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
     frame
 }
 
-/// What the left hypervisor puts on the wire in the clear.
+/// Returns a frame that the left hypervisor would send in plaintext.
 fn wrapped(tenant: u8, in_network: u32) -> Bytes {
     let set = TunnelSet { key: Some(in_network), checksum: false, ..TunnelSet::new(address(1), address(2)) };
     let hop = NextHop { source: mac(1, 9), destination: mac(2, 9) };
@@ -156,7 +157,7 @@ fn wrapped(tenant: u8, in_network: u32) -> Bytes {
     encapsulate(&outer, &Bytes::from(datagram(tenant, mac(1, tenant))).into()).bytes
 }
 
-/// The same under the SA of a tenant, who has the key.
+/// Returns the frame under the SA of a tenant that has the key.
 fn sealed(plain: &[u8], tenant: u8, number: u64) -> BytesMut {
     let params = sa(Direction::Transmit, 1, 2, tenant);
     let mut frame = BytesMut::new();
@@ -184,7 +185,7 @@ fn a_handle_of_another_queue_is_another_sa() {
     let (mut right, mut others) = Hypervisor::with_queues(2, 2);
     let stranger = sa(Direction::Receive, 1, 2, 7);
     let ipsec = others[0].ipsec().expect("each queue has IPsec");
-    // As many as tenants have, so that their handles are the same.
+    // As many SAs as the tenants have, so that the handles are equal.
     let handles: Vec<_> =
         (0..4).map(|tenant| ipsec.add_sa(&SaParams { spi: 0x2000 + tenant, ..stranger.clone() })).collect();
     assert!(handles.iter().all(Result::is_ok));
@@ -212,7 +213,7 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
     let sent = left.sends(0, &datagram(0, mac(1, 0)));
     let spi: Vec<_> = sent.iter().map(|frame| frame.data[34..38].to_vec()).collect();
     assert_eq!(spi, [params.spi.to_be_bytes()]);
-    // A virtual machine on the wire itself: what shows no ports may be what the policy is about.
+    // A virtual machine directly on the wire: a packet without ports may match the policy.
     let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
     left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
     assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 1, "port 9 is nobody's");
@@ -220,7 +221,7 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
     fragment[21] = 8;
     assert_eq!(left.sends(0, &fragment).len(), 0);
     assert_eq!(left.device.uplink_counters().not_protected, 1);
-    // Between other addresses it is not the SA's, whatever the policy says.
+    // Between other addresses the packet does not belong to the SA, whatever the policy says.
     let mut tunnel = datagram(0, mac(1, 0));
     tunnel[36..38].copy_from_slice(&4789u16.to_be_bytes());
     assert_eq!(left.sends(0, &tunnel).len(), 0);
@@ -256,7 +257,7 @@ fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
     answer[..6].copy_from_slice(&mac(1, 1).0);
     assert!(left.eswitch.send(Vport::Virtual(1), answer.into()));
     assert_eq!(left.hears([]), [0, 1, 0]);
-    // What it does not look at in time is dropped there, and counted.
+    // Frames that the host does not take in time are dropped and counted.
     for _ in 0..2000 {
         left.sends(0, &frame);
     }
@@ -277,7 +278,7 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
         assert_eq!(right.host_bytes(), taken + frame.len() as u64, "the host's function counts it");
     }
     assert!(right.host_bytes() > bytes_before);
-    // Crypto offload: what the SA opened is the host's, if it is addressed to it.
+    // Crypto offload: a packet that the SA opened goes to the host if it is addressed to the host.
     let params = SaParams { spi: 0x3000, offload: OffloadKind::Crypto, ..sa(Direction::Receive, 1, 2, 6) };
     right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
     right.device.process(NOW);
@@ -306,7 +307,7 @@ fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
     assert_eq!(right.hears([plain(17), arp.clone()]), [0, 0, 2]);
     assert!(right.eswitch.receive().is_none());
     right.ask(EswitchCommand::RepresentUplink(true));
-    // What an SA of no network opened is shown as it was before.
+    // A packet opened by an SA without a network is shown in its original form.
     let params = SaParams { spi: 0x3000, ..sa(Direction::Receive, 1, 2, 6) };
     right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
     right.device.process(NOW);
@@ -343,7 +344,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     assert_eq!(wraps(&mut left), 1);
     let sent = left.injects(&tunnel);
     assert_eq!(sent.iter().map(|frame| frame[34..38].to_vec()).collect::<Vec<_>>(), [params.spi.to_be_bytes()]);
-    // The other way: in the clear it is nobody's, and by whatever SA the tenant's.
+    // The other direction: plaintext is rejected, and any SA suffices for the tenant's packets.
     let mut right = Hypervisor::new(2);
     right.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
     assert_eq!(right.hears([Frame::new(tunnel.clone())]), [1, 0, 0]);
@@ -359,7 +360,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     assert_eq!(right.hears([Frame::new(frame.freeze())]), [1, 0, 0]);
 }
 
-/// What the switch wraps is a tunnel's at any port.
+/// A packet that the switch encapsulates is a tunnel packet at any port.
 #[test]
 fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
     let mut left = Hypervisor::new(1);
@@ -376,7 +377,7 @@ fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
     assert_eq!((sends(&mut left), left.device.uplink_counters().not_protected), (0, 1));
 }
 
-/// A fragment of a packet of the first virtual machine, or of somebody who uses its addresses.
+/// Returns a fragment of a packet of the first virtual machine, or of a sender with forged addresses.
 fn fragment(identification: u8, place: u8, port: u16) -> Vec<u8> {
     let mut frame = datagram(0, mac(1, 0));
     (frame[19], frame[20], frame[21]) = (identification, if place == 0 { 0x20 } else { 0 }, place);
@@ -384,7 +385,7 @@ fn fragment(identification: u8, place: u8, port: u16) -> Vec<u8> {
     frame
 }
 
-/// All tunnels are protected, and what the first virtual machine sends goes to the wire as it is.
+/// All tunnels are protected, and frames of the first virtual machine go to the wire unchanged.
 fn protected_beside_the_wire() -> Hypervisor {
     let mut left = Hypervisor::new(1);
     let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
@@ -393,11 +394,11 @@ fn protected_beside_the_wire() -> Hypervisor {
     left
 }
 
-/// The first fragment of a packet shows the port; the others are what that was.
+/// A packet's first fragment shows the port and decides about the others.
 #[test]
 fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
     let (plain, tunnel) = (9, 4789);
-    // Further on, the bytes of the port are anything.
+    // In later fragments, the bytes at the port's offset are arbitrary.
     let course = [
         (fragment(1, 0, plain), 1),
         (fragment(1, 5, tunnel), 1),
@@ -421,7 +422,7 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
         let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
         assert_eq!(left.sends(0, &tagged).len(), *leave, "behind a tag, {place}");
     }
-    // The other way, a Linux with the uplink's representor would put them together.
+    // In the other direction, a Linux with the uplink's representor would reassemble the fragments.
     let mut right = Hypervisor::new(2);
     right.ask(EswitchCommand::RepresentUplink(true));
     right.ask(EswitchCommand::ProtectAll(true));
@@ -435,7 +436,7 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
     assert_eq!((shown(plain), shown(tunnel)), ((1, 0), (0, 1)));
 }
 
-/// Machines choose their IP addresses, and so the names of their packets in fragments.
+/// Machines choose their IP addresses, and therefore the identification of their fragments.
 #[test]
 fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
     let (plain, tunnel) = (9, 4789);
@@ -443,10 +444,10 @@ fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
     assert_eq!(left.injects(&fragment(1, 0, tunnel)).len(), 0);
     assert_eq!(left.sends(0, &fragment(1, 0, plain)).len(), 1, "it is of no tunnel");
     assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0, "the end of the tunnel's packet");
-    // A second packet of that name while parts of the first may still come.
+    // A second packet with the same identification, while fragments of the first may still arrive.
     assert_eq!(left.injects(&fragment(1, 0, plain)).len(), 0);
     assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0);
-    // Nor does it take others' room.
+    // A sender does not use up the space of others.
     assert_eq!(left.injects(&fragment(2, 0, plain)).len(), 1);
     for number in 0..2000u16 {
         let mut first = fragment(0, 0, plain);
@@ -456,7 +457,7 @@ fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
     assert_eq!(left.injects(&fragment(2, 5, plain)).len(), 1);
 }
 
-/// With rules that name a port, tunnels are looked for at that port too: in whole packets and in fragments, both ways.
+/// If rules name a port, tunnels are recognized at this port too: in whole packets and fragments, in both directions.
 #[test]
 fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
     let whole = |port: u16| {
@@ -487,7 +488,7 @@ fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
     }
 }
 
-/// Behind more headers than the NIC reads there may be a tunnel: a Linux would find it.
+/// More headers than the NIC reads may hide a tunnel, which a Linux would find.
 #[test]
 fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
     let behind = |headers: u8| {
@@ -512,7 +513,7 @@ fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
     assert_eq!(pass(9), (0, 0, 0, 2, 1));
 }
 
-/// A tunnel that this side does not have may be one of the Linux that has the uplink's representor.
+/// A tunnel without a device here may belong to a Linux with the uplink's representor.
 #[test]
 fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() {
     let mut right = Hypervisor::new(2);
@@ -558,7 +559,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     device.process(NOW);
     assert!(device.poll_frame(NOW).is_some());
     device.process(NOW);
-    // At a megabit a second a frame takes half a millisecond.
+    // At a megabit per second a frame takes half a millisecond.
     let port = device.next_event().expect("they wait");
     assert!(port > NOW + core::time::Duration::from_micros(50), "{port:?}");
     let mut arrival = datagram(0, mac(1, 0));
@@ -569,20 +570,20 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     assert!(host[0].receive(NOW + own.delays.engine).is_some());
 }
 
-/// What somebody tries.
+/// An attempt to cross between tenants.
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
-    /// A packet of a protected network in the clear.
+    /// A packet of a protected network in plaintext.
     Plain { tenant: u8 },
-    /// A packet of the other tenant's network under one's own SA.
+    /// A packet of the other tenant's network under the sender's own SA.
     OtherNetwork { tenant: u8 },
-    /// A packet that is no tunnel's, under one's own SA.
+    /// A packet without a tunnel under the sender's own SA.
     NoTunnel { tenant: u8 },
-    /// A changed byte of a good packet.
+    /// A valid packet with a changed byte.
     Changed { tenant: u8, at: u8 },
-    /// A virtual machine under the other's Ethernet address.
+    /// A virtual machine with the other's Ethernet address.
     Forged { tenant: u8 },
-    /// What is in order.
+    /// A valid packet.
     Honest { tenant: u8 },
 }
 
@@ -600,7 +601,7 @@ fn attempt() -> impl Strategy<Value = Attempt> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Nothing crosses, whatever is tried in whatever order, and each try is counted for what it is.
+    /// No attempt succeeds, in any order, and each attempt is counted by its kind.
     #[test]
     fn nothing_crosses(attempts in prop::collection::vec(attempt(), 1..40)) {
         let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
@@ -625,7 +626,7 @@ proptest! {
                 }
                 Attempt::Changed { tenant, at } => {
                     let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
-                    // Behind the IV, so that it is the SA's still.
+                    // Behind the IV, so that the packet still belongs to the SA.
                     let place = 50 + usize::from(at);
                     frame[place] ^= 1;
                     expected[2] += 1;
@@ -649,7 +650,7 @@ proptest! {
     }
 }
 
-/// Has another frame, from an address that is not its own, as often as it is asked.
+/// A port that always has another frame, with a forged address.
 struct Flood;
 
 impl Port for Flood {
@@ -683,7 +684,7 @@ fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
     }
 }
 
-/// Any rules of virtual machines and of the tunnel, a line each.
+/// Random rules for virtual machines and the tunnel, one per line.
 fn rules() -> impl Strategy<Value = String> {
     let of_machine = ((0u8..2, prop::option::of(0u8..2), prop::option::of(0u8..2)), (0u32..3, any::<bool>(), 0u8..4))
         .prop_map(|((from, to, mirror), (number, spelled, end))| {
@@ -716,7 +717,7 @@ fn rules() -> impl Strategy<Value = String> {
     })
 }
 
-/// The network of a frame on the wire, and the tenant whose SA it is under.
+/// Returns the network of a frame on the wire, and the tenant of its SA.
 fn on_the_wire(frame: &[u8]) -> (u32, Option<u8>) {
     let at = |bytes: &[u8], udp: usize| u32::from_be_bytes([0, bytes[udp + 12], bytes[udp + 13], bytes[udp + 14]]);
     if frame[23] == 17 {
@@ -733,8 +734,8 @@ fn on_the_wire(frame: &[u8]) -> (u32, Option<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever rules there are, of machines and of the tunnel: a protected network leaves under its own SA, and what was forged, or comes
-    /// in the clear or by another's SA, is no machine's.
+    /// For any rules of machines and tunnel: a protected network leaves only under its own SA. Forged frames,
+    /// plaintext, and packets of another SA reach no machine.
     #[test]
     fn no_rules_let_anything_cross((ours, theirs) in (rules(), rules()), attempts in prop::collection::vec(attempt(), 1..20)) {
         let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));

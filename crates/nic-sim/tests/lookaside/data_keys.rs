@@ -1,4 +1,4 @@
-//! Data-encryption keys: evicted, refused to others, erased.
+//! Data-encryption keys: eviction, isolation of tenants, erasure.
 
 use crate::memory_search::{copies, scrub_stack};
 use crate::{job, run};
@@ -16,7 +16,7 @@ fn wrapping(tenant: u32) -> WrappingKey {
     WrappingKey { tenant, key: Secret::new(vec![tenant as u8; 32]) }
 }
 
-/// The key of a volume, byte by byte; nowhere in memory as a whole.
+/// Returns a byte of a volume's key. The whole key is never in memory as a copy.
 fn key_byte(volume: u64, at: usize) -> u8 {
     ((volume ^ 0x5ca1_ab1e).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7) >> 13) as u8 ^ at as u8
 }
@@ -55,7 +55,7 @@ fn accelerator(cached: usize, shares: Vec<u32>) -> (Lookaside, Vec<JobDriver>) {
     lookaside(config, |_| ())
 }
 
-/// Whatever lies in host memory meanwhile, each volume has its own key, and it is the one that AES-XTS would have.
+/// Each volume keeps its own key through eviction, and encrypts as AES-XTS does.
 #[test]
 fn keys_that_were_evicted_are_the_same() {
     let (mut device, mut queues) = accelerator(3, vec![1]);
@@ -83,21 +83,22 @@ fn other_tenants_keys_and_handles_are_refused() {
     import(mine, TENANT);
     let session = open(mine, TENANT, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, session, vec![0; 512]).0, JobStatus::Done);
-    // A key that is wrapped under another tenant's, who has none here; and one that was meddled with.
+    // A key wrapped under a tenant without a wrapping key here, and a modified key.
     let stranger = open(mine, 8, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, stranger, vec![0; 512]).0, JobStatus::NoSession);
     let mut forged = wrapping(8).wrap(1, &key(1), 512, Tweak::Unit).unwrap();
     forged.tenant = TENANT;
     let forged = forged.open(mine).unwrap();
     assert_eq!(one(&mut device, mine, Way::Apply, forged, vec![0; 512]).0, JobStatus::NoSession);
-    // The same handle from the other queue: its driver does not know it. Nor does the device, if the driver is no help.
+    // The same handle from the other queue: its driver does not know the handle. The device would refuse it as well.
     assert_eq!(one(&mut device, theirs, Way::Undo, session, vec![0; 512]).0, JobStatus::NoSession);
     let own = open(theirs, TENANT, 2);
     assert_ne!(own.index, session.index, "each has its own range");
     assert_eq!(one(&mut device, mine, Way::Undo, session, vec![0; 512]).0, JobStatus::Done);
 }
 
-/// A wrapped key is no secret: it lies in host memory or on a disk. Only the queue that gave the wrapping key opens it.
+/// A wrapped key is not secret: it may lie in host memory or on a disk. Only the queue with the wrapping key can open
+/// it.
 #[test]
 fn wrapping_keys_belong_to_the_queue_that_gave_them() {
     let (mut device, mut queues) = accelerator(100, vec![1, 1]);
@@ -108,14 +109,14 @@ fn wrapping_keys_belong_to_the_queue_that_gave_them() {
     assert_eq!(status, JobStatus::Done);
     let used = open(theirs, TENANT, 1);
     assert_eq!(one(&mut device, theirs, Way::Undo, used, sealed.clone()).0, JobStatus::NoSession);
-    // Another queue can neither replace the key nor remove it.
+    // Another queue can neither replace nor remove the wrapping key.
     for key in [vec![8; 32], vec![]] {
         WrappingKey { tenant: TENANT, key: Secret::new(key) }.give(theirs.contexts()).unwrap();
         run(&mut device, theirs, &mut { Instant::ZERO });
         let again = open(mine, TENANT, 1);
         assert_eq!(one(&mut device, mine, Way::Undo, again, sealed.clone()), (JobStatus::Done, vec![9; 512]));
     }
-    // The queue that gave the key can.
+    // The queue that set the wrapping key can remove it.
     WrappingKey { tenant: TENANT, key: Secret::new(vec![]) }.give(mine.contexts()).unwrap();
     let late = open(mine, TENANT, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, late, vec![0; 512]).0, JobStatus::NoSession);
@@ -125,7 +126,7 @@ fn copies_of_the_key(volume: u64) -> usize {
     copies(|at| key_byte(volume, at))
 }
 
-/// Crypto-erase: a key that was given up is nowhere any more: not in the store, not in the cache, not in host memory, not on a ring.
+/// Crypto-erase: no copy of a removed key remains in the store, the cache, host memory or a ring.
 #[test]
 fn an_erased_key_is_nowhere() {
     let (mut device, mut queues) = accelerator(2, vec![1]);
@@ -139,7 +140,7 @@ fn an_erased_key_is_nowhere() {
     }
     scrub_stack();
     assert!((100..106).all(|volume| copies_of_the_key(volume) > 0), "the search finds keys that are there");
-    // One that is on the device, one in host memory, and one with jobs in front of the command.
+    // One key on the device, one in host memory, and one with jobs queued before the removal.
     for (place, session) in [(0, volumes[0]), (5, volumes[5]), (2, volumes[2])] {
         if place == 2 {
             for user in 0..50 {

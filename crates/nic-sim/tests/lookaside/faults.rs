@@ -1,4 +1,4 @@
-//! Whatever happens: each job that was taken comes back once, with its buffers and a status.
+//! Under any fault, each accepted job returns once, with its buffers and a status.
 
 use crate::job;
 use bytes::{Bytes, BytesMut};
@@ -23,7 +23,7 @@ fn transforms() -> [Transform; 3] {
 enum Step {
     Open(usize),
     Close(usize),
-    /// A session, bytes, room in the target, whether to undo.
+    /// Session, length, room in the target, and whether to undo.
     Submit(usize, usize, usize, bool),
     Flush,
     Pass(u64),
@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of a job that was submitted.
+/// A submitted job, as the test knows it.
 struct Submitted {
     transform: usize,
     source: Bytes,
@@ -57,7 +57,7 @@ struct Submitted {
     back: bool,
 }
 
-/// Looks at a job that came back: not before, the same buffers, and what the CPU would say unless something happened.
+/// Checks a returned job: returned once, with its own buffers, and with the CPU's result unless a fault occurred.
 fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::Done) {
     let job = &mut jobs[done.user as usize];
     assert!(!core::mem::replace(&mut job.back, true), "job {} ended twice", done.user);
@@ -99,7 +99,7 @@ proptest! {
                         open.push((handle, transform));
                     }
                 }
-                // It stays in the list: jobs of sessions that are gone come as well.
+                // The session stays in the list, so that jobs with removed sessions are submitted too.
                 Step::Close(at) if !open.is_empty() => queue.contexts().remove(open[at % open.len()].0),
                 Step::Submit(at, len, room, undo) if !open.is_empty() => {
                     let (handle, transform) = open[at % open.len()];
@@ -143,7 +143,7 @@ proptest! {
             while let Some(done) = queue.complete(now) {
                 check(&mut jobs, &sessions, done);
             }
-            // Sessions are given up when there is room for that.
+            // Removals wait until the queue has room.
             prop_assert!(crate::run(&mut device, queue, &mut now).is_empty());
             prop_assert_eq!(queue.room(), 12, "all room is there again");
         }
@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// The same program on the device, on the CPU in virtual time, and on threads: the same bytes.
+/// The same program on the device, on the CPU in virtual time, and on threads produces the same bytes.
 #[test]
 fn three_queues_give_the_same() {
     let device = {
@@ -169,7 +169,7 @@ fn three_queues_give_the_same() {
     assert!(device == cpu && cpu == threads);
 }
 
-/// Seals, encrypts and compresses, and says what came of it, by number.
+/// Seals, encrypts and compresses; returns the results by job number.
 fn program<Q: JobQueue>(queue: &mut Q, mut pass: impl FnMut(&mut Q, &mut Instant)) -> Vec<(u64, JobStatus, Vec<u8>)> {
     let sessions = transforms().map(|transform| queue.open(transform).unwrap());
     let (mut now, mut next, mut ended) = (Instant::ZERO, 0, Vec::new());

@@ -1,4 +1,4 @@
-//! An engine that the accelerator knows nothing of, beside those that it has; and one whose thread dies.
+//! An external engine beside the built-in ones, and an engine that panics.
 
 use crate::{job, run};
 use core::convert::Infallible;
@@ -9,7 +9,7 @@ use nic_sim::lookaside::{LookasideConfig, Stop};
 use offload_api::{Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
 use offload_base::Instant;
 
-/// Adds the bytes of all jobs of a session up, and panics when it comes to a certain sum.
+/// An engine that adds up the bytes of all jobs of a session, and panics at a given sum.
 #[derive(Debug)]
 struct Adder {
     panics_at: u64,
@@ -57,7 +57,7 @@ fn open(queue: &mut impl JobQueue, start: u64) -> Handle {
     queue.contexts().create(new).unwrap()
 }
 
-/// With room for one context on the device, the others' states go to host memory and back.
+/// With space for one context on the device, all other states are in host memory.
 #[test]
 fn its_states_are_evicted_and_come_back() {
     let config = LookasideConfig { context_cache_bytes: 0, ..LookasideConfig::default() };
@@ -89,7 +89,7 @@ fn its_states_are_evicted_and_come_back() {
     assert!(device.dma().context >= 2 * 208 * 19, "evicted and fetched nearly each time");
 }
 
-/// The thread that runs the device panics in the middle of a job: every job comes back, with its buffers, and says so.
+/// The device's thread panics during a job: every job returns with its buffers and a status.
 #[test]
 fn jobs_of_a_thread_that_dies_come_back() {
     let (device, mut queues) =
@@ -108,7 +108,7 @@ fn jobs_of_a_thread_that_dies_come_back() {
     });
     assert!(thread.join().is_err());
     let _hook = std::panic::take_hook();
-    // Some are submitted after that.
+    // Some jobs are submitted after the panic.
     (100..110).for_each(|user| submit(queue, user));
     queue.flush(Instant::ZERO);
     assert!(!queue.arm(Waker::noop()), "jobs are to come back");

@@ -1,4 +1,4 @@
-//! Clients of a shared queue, its runner and a device that disappears at any step, each polled only when it was woken.
+//! Clients of a shared queue, its runner, and a device that disappears at any step, each polled only when woken.
 //!
 //! `JOB_SCHEDULES` sets the number of schedules; each is a seed.
 
@@ -17,7 +17,7 @@ use offload_transforms::Transform;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-/// A clock that moves when no task can go on, and the tasks that wait for it.
+/// A clock that advances when no task can run, and the task that waits for it.
 #[derive(Clone, Default)]
 struct Time {
     now: Arc<AtomicU64>,
@@ -62,7 +62,7 @@ impl Flag {
     }
 }
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -75,13 +75,13 @@ impl Random {
     }
 }
 
-/// Runs jobs one after the other, over sessions that the task opens and closes meanwhile.
+/// Runs jobs one after the other, and opens and closes sessions meanwhile.
 async fn work(mut client: JobClient, mut random: Random, seen: Arc<Mutex<Vec<JobStatus>>>) {
     let mut session = None;
     for number in 0..1 + random.below(6) {
         if session.is_none() || random.below(3) == 0 {
             session.take().into_iter().for_each(|session| client.close(session));
-            // The session was refused for lack of room or of a device: the next turn asks again.
+            // If the session is refused for lack of room or device, the next turn asks again.
             session = client.open(Transform::Copy).ok();
         }
         let Some(session) = session else { continue };
@@ -146,7 +146,7 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
         if tasks.iter().all(|(task, _)| task.is_none()) {
             return Arc::into_inner(seen).unwrap().into_inner().unwrap();
         }
-        // No task can go on now: time passes.
+        // No task can run, so time advances.
         let of_device = device.as_ref().and_then(Lookaside::next_event);
         let of_alarm = time.waiting.lock().unwrap().as_ref().map(|(at, _)| *at);
         let next = offload_base::time::earliest(of_device, of_alarm);
@@ -168,7 +168,7 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
 fn every_schedule_with_a_device_that_goes_ends() {
     let schedules = std::env::var("JOB_SCHEDULES").map_or(300, |count| count.parse().expect("a number"));
     let mut all: Vec<JobStatus> = (0..schedules).flat_map(run_schedule).collect();
-    // The schedules must reach every way in which a job ends.
+    // The schedules must reach every way in which a job can end.
     for status in [JobStatus::Done, JobStatus::Gone, JobStatus::Reset] {
         let before = all.len();
         all.retain(|seen| *seen != status);

@@ -1,4 +1,4 @@
-//! Contexts that come and go: places, generations, the pool, resets, and keys that nobody sees.
+//! Lifecycle of contexts: slots, generations, the pool, resets, and secrecy of keys.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old name finds nothing");
 }
 
-/// A pool spares the device what it takes to create and destroy, and the driver the wait for it.
+/// The pool saves the device a creation and removal, and saves the driver the wait.
 #[test]
 fn a_context_from_the_pool_needs_a_key_only() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
@@ -55,7 +55,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
         let made = if context_pool == 1 { (1, 0) } else { (5, 5) };
         assert_eq!((counted.pool_alloc, counted.pool_free), made);
         assert_eq!((counted.transmit.created, counted.transmit.removed), (5, 5));
-        // What is in the pool is there for receive contexts too, and a reset empties it.
+        // The pool's contexts can be used for receiving too, and a reset empties the pool.
         let flow = sender().reversed();
         let handle = driver.tls().unwrap().add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
         frames(&mut device);
@@ -78,7 +78,7 @@ fn commands_from_before_a_reset_are_forgotten() {
     let stream = Stream::new(Seq(0), 0, &[100]);
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     device.reset(Instant::ZERO);
-    // The driver has not heard of the reset when it gives this command.
+    // The driver does not know of the reset when it posts this command.
     driver.tls().unwrap().add(&sender().reversed(), Direction::Receive, Seq(0), 0, &key()).unwrap();
     frames(&mut device);
     assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
@@ -88,7 +88,7 @@ fn commands_from_before_a_reset_are_forgotten() {
     assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls(), TlsVerdict::NotDecrypted);
 }
 
-/// However many resets come before the driver looks, and however full the control ring is.
+/// For any number of resets before the driver looks, and any fill level of the control ring.
 #[test]
 fn a_driver_that_looks_away_hears_of_the_last_reset() {
     for commands in 0..4 {
@@ -110,8 +110,8 @@ fn a_driver_that_looks_away_hears_of_the_last_reset() {
     }
 }
 
-/// Whatever a NIC's two halves are printed for, keys and IVs are not among it: with a command under way, a context on the
-/// NIC in the middle of a record, one in host memory, one parked.
+/// The debug output of both halves contains no key or IV, with a pending command, an active context inside a record, an
+/// evicted context, and a parked context.
 #[test]
 fn keys_are_never_printed() {
     let (key, iv) = ([0xc7; 16], [0xb3; 12]);

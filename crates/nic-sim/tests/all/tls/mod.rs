@@ -1,5 +1,5 @@
-//! Driver and device together, against ring as the oracle: whatever order packets are sent or arrive in, what the
-//! device encrypted is what software would have sent, and what it says it decrypted is the plaintext.
+//! Driver and device together, compared with ring: for any order of packets, encrypted data equal those of software,
+//! and data reported as decrypted are the plaintext.
 
 mod contexts;
 mod giving_up;
@@ -50,13 +50,13 @@ fn flow(remote_port: u16) -> FlowKey {
     FlowKey::tcp("10.0.0.1:443".parse().unwrap(), ([10, 0, 0, 2], remote_port).into())
 }
 
-/// A stream of records, as queued for the device and as it belongs on the wire.
+/// A stream of records, as queued for the device and as on the wire.
 struct Stream {
     start: Seq,
     units: Vec<Unit>,
     queued: Bytes,
     wire: Vec<u8>,
-    /// Units that software sealed in the queue.
+    /// Whether software sealed each unit in the queue.
     sealed: Vec<bool>,
 }
 
@@ -96,7 +96,7 @@ impl Stream {
         Stream { start, sealed: vec![false; units.len()], units, queued: queued.into(), wire }
     }
 
-    /// A packet of up to `bytes` bytes: sealed and unsealed ones never share one.
+    /// Makes a packet of up to `bytes` bytes. Sealed and unsealed units are never in one packet.
     fn packet(&self, at: usize, bytes: usize, mss: u16, context: Handle) -> TxPacket {
         let seq = self.start + at as u32;
         let first = self.unit_of(at);
@@ -116,7 +116,7 @@ impl Stream {
         self.units.iter().position(|unit| unit.contains(at as u64)).unwrap()
     }
 
-    /// Does what a transport does when a driver says that a packet needs software.
+    /// Seals a unit as a transport does after `NeedsSoftware`.
     fn seal(&mut self, unit: Unit) {
         let number = self.units.iter().position(|other| *other == unit).unwrap();
         assert!(!core::mem::replace(&mut self.sealed[number], true), "sealed twice");
@@ -130,7 +130,7 @@ impl RecordSource for Stream {
     }
 
     fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
-        // In two pieces, as a record comes as header and payload.
+        // In two pieces, like the header and payload of a record.
         let middle = from + (to - from) / 3;
         for range in [from..middle, middle..to] {
             let bytes = self.queued.slice(range.start as usize..range.end as usize);
@@ -139,7 +139,7 @@ impl RecordSource for Stream {
     }
 }
 
-/// Ethernet, IPv4 and TCP headers whose lengths and checksums the device fills in.
+/// Returns Ethernet, IPv4 and TCP headers; the device fills in lengths and checksums.
 fn headers(flow: FlowKey, seq: Seq) -> Vec<u8> {
     let (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) = (flow.local.ip(), flow.remote.ip()) else {
         panic!("IPv4 here")
@@ -169,13 +169,13 @@ fn seq_of(frame: &Frame) -> Seq {
     Seq(u32::from_be_bytes(frame.data[38..42].try_into().unwrap()))
 }
 
-/// Frames that carry a whole wire stream in segments, for the receiving side.
+/// Returns frames with a whole wire stream in segments, for the receiver.
 fn segments(stream: &Stream, mss: usize) -> Vec<Frame> {
     let cuts: Vec<usize> = (mss..stream.wire.len()).step_by(mss).collect();
     segments_cut_at(stream, sender(), &cuts)
 }
 
-/// The same of `flow`, cut at these bytes of the stream.
+/// Returns frames of `flow` with the stream cut at these positions.
 fn segments_cut_at(stream: &Stream, flow: FlowKey, cuts: &[usize]) -> Vec<Frame> {
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let wire = Bytes::from(stream.wire.clone());
@@ -200,7 +200,7 @@ fn lengths() -> impl Strategy<Value = Vec<usize>> {
 }
 
 proptest! {
-    /// Transmission in any order, with any segment size, with resets: nothing but the right ciphertext leaves.
+    /// Transmission in any order, with any segment size and with resets: only correct ciphertext leaves.
     #[test]
     fn whatever_leaves_is_what_software_would_have_sent(
         cipher in ciphers(),
@@ -243,7 +243,8 @@ proptest! {
             let whole = next == at + bytes;
             prop_assert!(whole || fate == 0, "without a reset all of it leaves");
             if fate == 0 {
-                // Until the driver has heard of it, packets are lost; then they are for software; then all is new.
+                // Until the driver learns of the reset, packets are lost; then software seals them; then new contexts
+                // start.
                 let unit = stream.units[stream.unit_of(at)];
                 if packet.ask.has_context() {
                     let unheard = driver.transmit(Instant::ZERO, packet.clone(), &stream);
@@ -266,8 +267,8 @@ proptest! {
         prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
     }
 
-    /// Two flows share a NIC, with packets that ask for a rate and packets that ask for none, resyncs between them:
-    /// each flow's frames leave in the order they were posted, rightly encrypted, and a removal waits for the last.
+    /// Two flows share a NIC, with paced and unpaced packets and resyncs between them. Frames of each flow leave in
+    /// order and correctly encrypted, and a removal waits for the last frame.
     #[test]
     fn paced_or_not_a_flow_stays_in_order(
         starts in any::<[u32; 2]>(),
@@ -334,7 +335,7 @@ proptest! {
         }
     }
 
-    /// Arrival in any order, with losses and repetitions.
+    /// Arrival in any order, with losses and duplicates.
     #[test]
     fn a_verdict_says_what_the_bytes_are(
         cipher in ciphers(),
@@ -391,8 +392,8 @@ proptest! {
         }
     }
 
-    /// More flows than the NIC has memory for, both ways, interleaved at any byte: contexts go to host memory and come
-    /// back in the middle of records, and nothing changes but what that costs.
+    /// More flows than the NIC's cache holds, in both directions, interleaved at any byte. Contexts are evicted and
+    /// reloaded inside records, which changes only the cost.
     #[test]
     fn evicted_contexts_go_on_where_they_were(
         flows in prop::collection::vec((ciphers(), lengths(), any::<u32>()), 2..6),
@@ -439,7 +440,7 @@ proptest! {
         prop_assert_eq!(receives.dma().context, 208 * (counted.ctx_evicted + counted.ctx_fetched));
     }
 
-    /// Nothing on the wire makes the device panic, or lose a buffer.
+    /// No frame makes the device panic or lose a buffer.
     #[test]
     fn garbage_is_handed_up_or_dropped(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1600), 1..20)) {
         let (mut device, mut driver) = nic(fast(NicConfig { receive_ring: 2, ..NicConfig::default() }));
@@ -458,7 +459,7 @@ proptest! {
     }
 }
 
-/// Whether `payload` is the stream from `at` on with bodies in plaintext; tags are as they are on the wire.
+/// Tests whether `payload` is the stream from `at` on, with decrypted bodies and unchanged tags.
 fn decrypted(stream: &Stream, at: usize, payload: &[u8]) -> bool {
     payload.iter().zip(at..).all(|(byte, at)| {
         let unit = stream.units.iter().find(|unit| unit.contains(at as u64)).unwrap();

@@ -1,4 +1,4 @@
-//! Transmit rings that are full.
+//! Full transmit rings.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut posted = 0;
     while driver.room(&sender()) > 0 {
-        // Each from the middle on, so that each needs a resync.
+        // Each packet starts in the middle of the record, so that each needs a resync.
         assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
         posted += 1;
     }
@@ -27,7 +27,7 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     assert_eq!(device.counters().interrupts, 2, "one for the context, one for the room");
 }
 
-/// Room may run out while the one who serves interrupts is asleep: it is woken when there is some again.
+/// The ring fills while the interrupt service sleeps. The service is woken when there is room again.
 #[test]
 fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     #[derive(Default)]
@@ -54,7 +54,7 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     assert!(!driver.arm(&woken.clone().into()), "there is something to do");
     assert!(driver.arm(&woken.clone().into()), "it was said");
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
-    // With room for all, what is sent wakes nobody.
+    // With enough room for all, sending wakes no task.
     assert!(driver.room(&sender()) > 0);
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
     driver.flush(Instant::ZERO);

@@ -1,11 +1,11 @@
-//! Tags whose bytes come in two packets: each byte is compared, whenever it comes.
+//! Tags split over two packets: each byte is compared, in either packet.
 
 use super::*;
 
 const LENGTH: usize = 300;
 
-/// A record in two packets cut at byte `split` of its tag, whose byte `wrong` is flipped, if any: what the device says of
-/// the second. Between the two, if it is `evicted`, the context goes to host memory and back.
+/// Returns the verdict on the second packet of a record that is cut at byte `split` of its tag, with byte `wrong`
+/// flipped, if any. If `evicted`, the context goes to host memory and back between the packets.
 fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: bool) -> TlsVerdict {
     let mut stream = Stream::sealed_with(cipher, Seq(u32::MAX - 50), 7, &[LENGTH]);
     let tag = stream.wire.len() - 16;
@@ -60,7 +60,7 @@ fn each_byte_of_a_tag_counts_though_its_context_was_in_host_memory_in_between() 
     each_byte_counts(true);
 }
 
-/// What was right of a tag, and what it should be, is not printed: the message is not verified yet.
+/// Neither the received nor the expected tag is printed, because the message is not verified yet.
 #[test]
 fn a_tag_that_is_awaited_is_never_printed() {
     let stream = Stream::new(Seq(0), 7, &[LENGTH]);
