@@ -18,7 +18,7 @@ use offload_transforms::{Session, Transform};
 /// engines.add_job(Transforms::default(), 100);
 /// engines.add_job(DataKeys::default(), 16);
 /// let contexts: Vec<_> = engines.infos().iter().map(|info| info.contexts).collect();
-/// assert_eq!(contexts, [100, 16], "sessions that there is room for");
+/// assert_eq!(contexts, [100, 16], "maximum number of sessions");
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transforms {

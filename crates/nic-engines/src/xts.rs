@@ -113,12 +113,15 @@ mod tests {
             assert_eq!(passed, bytes != [5; 32]);
             passed
         };
-        assert!(all.iter().all(|(stages, _)| !pass(stages)), "nobody lends it");
-        assert!(keys.lend(KEY, lent(&mut state)), "they said so");
+        assert!(all.iter().all(|(stages, _)| !pass(stages)), "the key is not lent");
+        assert!(keys.lend(KEY, lent(&mut state)), "the stages reported the refusal");
         assert!(pass(&all[0].0));
         assert!(!keys.lend(KEY, lent(&mut state)), "it works");
-        assert!(all.iter().all(|(stages, works)| pass(stages) == *works), "another tenant's, or another volume's");
+        assert!(
+            all.iter().all(|(stages, works)| pass(stages) == *works),
+            "only the stages of the key's tenant and volume work"
+        );
         assert!(keys.lend(KEY, None));
-        assert!(all.iter().all(|(stages, _)| !pass(stages)), "it was taken back");
+        assert!(all.iter().all(|(stages, _)| !pass(stages)), "the loan has ended");
     }
 }

@@ -94,7 +94,7 @@ impl Rig {
 
     fn report(&self, name: &str) {
         let bytes = (self.device.dma().control - self.control) as f64 / self.added.max(1) as f64;
-        println!("{name}: {bytes:.0} bytes of commands over PCIe a context");
+        println!("{name}: {bytes:.0} bytes of commands over PCIe per context");
     }
 }
 

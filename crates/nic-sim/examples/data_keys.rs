@@ -33,9 +33,7 @@ fn main() {
     for (keys, in_use) in [(1, 1), (1_000, 1_000), (1_000_000, 1), (1_000_000, 10_000), (1_000_000, 1_000_000)] {
         measure(keys, in_use, BLOCKS, 5);
     }
-    println!(
-        "a block: 4 KiB encrypted with AES-256-XTS in place of the device, all of submission, device and completion"
-    );
+    println!("a block: 4 KiB encrypted with AES-256-XTS; the time includes submission, device and completion");
 }
 
 /// Opens `keys` keys and encrypts blocks with `in_use` of them in turn: one warm-up, then `rounds` rounds.

@@ -42,7 +42,7 @@ use offload_api::Handle;
 /// If there is no unit or no queue, or a queue without entries.
 pub fn lookaside(config: LookasideConfig, add: impl FnOnce(&mut Engines)) -> (Lookaside, Vec<JobDriver>) {
     // All queues share the engines; each queue has its own range of session slots.
-    assert!(!config.shares.is_empty(), "a lookaside accelerator has a queue at least");
+    assert!(!config.shares.is_empty(), "a lookaside accelerator needs a queue");
     let mut engines = Engines::none();
     engines.add_job(Transforms::with(config.transforms), Handle::PLACES);
     engines.add_job(DataKeys::default(), Handle::PLACES);

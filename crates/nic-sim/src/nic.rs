@@ -105,7 +105,7 @@ pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)
 /// machines[0].flush(now);
 /// device.process(now);
 /// device.process(now);
-/// assert_eq!(machines[1].receive(now).map(|packet| packet.frame.len()), Some(60), "they talk without a rule");
+/// assert_eq!(machines[1].receive(now).map(|packet| packet.frame.len()), Some(60), "frames pass without a rule");
 /// ```
 ///
 /// # Panics
@@ -138,7 +138,7 @@ pub fn function_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (F
 type DeviceConfig = nic_rings::NicConfig;
 
 fn pairs(config: NicConfig, add: &mut dyn FnMut(&mut Engines)) -> (DeviceConfig, Vec<QueuePair>, Vec<Driver>) {
-    assert!(config.queues > 0, "a NIC has a queue pair at least");
+    assert!(config.queues > 0, "a NIC needs a queue pair");
     let (config, engines) = config.split();
     let engines = engines.of_each_queue(config.queues);
     let pair = |queue| queue_pair(config.of_each_queue(), &engines, queue, add);

@@ -175,7 +175,7 @@ pub struct Checksums {
 ///
 /// ```
 /// let police = nic_switch::Police { rate: 8_000_000, burst: 10_000 };
-/// assert_eq!(police.rate / 8, 1_000_000, "bytes a second");
+/// assert_eq!(police.rate / 8, 1_000_000, "bytes per second");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Police {

@@ -43,7 +43,7 @@ pub(crate) fn address(version: Version) -> impl Strategy<Value = IpAddr> {
 fn prefix(version: Version) -> impl Strategy<Value = Prefix> {
     let longest = if version == Version::Four { 32u8 } else { 128 };
     (address(version), prop_oneof![Just(longest), longest - 2..=longest, 0..=longest])
-        .prop_map(|(address, bits)| Prefix::new(address, bits).expect("no more bits than there are"))
+        .prop_map(|(address, bits)| Prefix::new(address, bits).expect("a valid number of bits"))
 }
 
 fn ports() -> impl Strategy<Value = Ports> {
@@ -206,7 +206,7 @@ pub(crate) fn rule() -> impl Strategy<Value = Rule> {
                 while rule.check().is_err() {
                     if rule.actions.pop().is_none() {
                         rule.actions = vec![Action::Drop];
-                        rule.check().expect("a rule that drops what it matches");
+                        rule.check().expect("a rule with only `drop` is valid");
                     }
                 }
                 rule

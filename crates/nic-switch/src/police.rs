@@ -60,7 +60,7 @@ mod tests {
         assert!(bucket.take(at(0), 1_000) && !bucket.take(at(0), 501) && bucket.take(at(0), 500));
         // 8000 bit/s is one byte per millisecond.
         assert!(!bucket.take(at(99), 100) && bucket.take(at(100), 100));
-        assert!(!bucket.take(at(1_000_000), 1_501), "no more than a burst gathers");
+        assert!(!bucket.take(at(1_000_000), 1_501), "the bucket holds one burst at most");
         assert!(bucket.take(at(1_000_000), 1_500));
     }
 }

@@ -126,6 +126,6 @@ mod tests {
         assert_eq!(protections.check(&two, None), Ok(()));
         protections.all = true;
         assert_eq!(protections.check(&two, None), Err(Objection::Plain));
-        assert_eq!(protections.check(&two, Some(sa(9))), Ok(()), "any SA will do");
+        assert_eq!(protections.check(&two, Some(sa(9))), Ok(()), "any SA suffices");
     }
 }

@@ -98,16 +98,16 @@ pub enum RuleError {
     #[error("an action behind one that ends is never taken: remove it, or let the one before it `pipe`")]
     BehindTheEnd,
     /// The priority is 0.
-    #[error("priority 0 is none: count from 1")]
+    #[error("priority 0 is invalid: count from 1")]
     Priority,
     /// The handle is 0.
-    #[error("handle 0 is none: count from 1")]
+    #[error("handle 0 is invalid: count from 1")]
     Handle,
     /// `goto` leads to the same chain or an earlier one.
     #[error("`goto chain` leads to later chains only: choose one beyond {0}")]
     Backwards(u32),
     /// A VLAN condition without a tag.
-    #[error("the rule wants a VLAN of frames without a tag: let its protocol be 802.1q or 802.1ad")]
+    #[error("the rule matches a VLAN of frames without a tag: let its protocol be 802.1q or 802.1ad")]
     NoTag,
     /// A VLAN id, priority or tag type that is out of range.
     #[error("a VLAN has 12 bits, its priority 3, and its tag is 802.1q or 802.1ad")]
@@ -125,13 +125,13 @@ pub enum RuleError {
     #[error("the rule looks at ports: let its ip_proto be tcp, udp or sctp")]
     NoPorts,
     /// Port 0, which is the value of a missing port.
-    #[error("port 0 is none, and tc has no word for it: count from 1")]
+    #[error("port 0 cannot be matched, because tc has no syntax for it: count from 1")]
     PortZero,
     /// A port range with its end before its start.
-    #[error("a range of ports ends before it begins: turn it round")]
+    #[error("a range of ports ends before it begins: swap the ports")]
     Range,
     /// A tunnel condition at a port.
-    #[error("frames of a port have come through no tunnel: give the rule to a tunnel device, such as vxlan0")]
+    #[error("frames of a port have come through no tunnel: use a tunnel device, such as vxlan0")]
     NoTunnel,
     /// A change of a header that the rule does not match.
     #[error("pedit changes a header that the rule does not match: name its protocol (ip, ipv6; ip_proto tcp, udp)")]

@@ -445,7 +445,7 @@ mod tests {
             RuleFile::parse("test", &text).unwrap().changes.remove(0)
         };
         table.change(&delete(1)).unwrap();
-        assert_eq!(handle(&table, &FRAME), Some(3), "the mask is still there");
+        assert_eq!(handle(&table, &FRAME), Some(3), "the mask still exists");
         table.change(&delete(3)).unwrap();
         let add = "tc filter add dev p0 ingress protocol all prio 5 handle 3 flower dst_mac 2:0:0:0:0:3 action drop";
         table.change(&RuleFile::parse("test", add).unwrap().changes[0]).unwrap();
@@ -467,6 +467,10 @@ mod tests {
         table.capacity = 3;
         let fourth = "tc filter add dev p0 ingress protocol all prio 6 flower action pass";
         assert_eq!(table.change(&change(fourth)), Err(ChangeError::Full));
-        assert_eq!(table.change(&change(&format!("tc filter replace {twin}"))), Ok(()), "no rule more");
+        assert_eq!(
+            table.change(&change(&format!("tc filter replace {twin}"))),
+            Ok(()),
+            "the number of rules stays the same"
+        );
     }
 }

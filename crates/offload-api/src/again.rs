@@ -18,7 +18,7 @@ use crate::refused::Refused;
 /// use offload_api::{AskAgain, Refused};
 ///
 /// let mut again = AskAgain::default();
-/// assert!(!again.is_due(), "nobody wants a context");
+/// assert!(!again.is_due(), "no context is wanted");
 /// again.begin();
 /// assert!(again.is_due());
 /// again.note_refused(Refused::NoSpace);
@@ -27,7 +27,7 @@ use crate::refused::Refused;
 /// again.note_unit();
 /// again.note_unit();
 /// assert!(again.is_due(), "the second unit after the second refusal");
-/// assert!(again.end(), "the device has it, and had refused before");
+/// assert!(again.end(), "the device has accepted after a refusal");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AskAgain {
@@ -72,7 +72,7 @@ impl AskAgain {
     /// assert!(again.waits() && !again.is_due());
     /// again.note_unit();
     /// assert!(again.is_due(), "with the first unit after the first loss");
-    /// assert!(again.end(), "what is lost counts as refused");
+    /// assert!(again.end(), "a loss counts as a refusal");
     /// ```
     pub fn note_lost(&mut self) {
         let pass = self.after_loss.max(1);
@@ -166,7 +166,7 @@ mod tests {
         again.begin();
         again.end();
         again.note_lost();
-        assert_eq!(again.pass, 1, "a new beginning forgets");
+        assert_eq!(again.pass, 1, "a new beginning resets the interval");
     }
 
     #[test]

@@ -246,7 +246,7 @@ pub trait JobQueue: Send {
     ///
     /// # Errors
     /// Returns the job if the queue is full.
-    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    #[expect(clippy::result_large_err, reason = "the job is returned as a whole")]
     fn submit(&mut self, now: Instant, job: Job) -> Result<(), Job>;
 
     /// Rings the doorbell for all jobs submitted so far.

@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(said, [(newer, Verdict::Asks), (nvme, Verdict::Done)]);
         marks.keep(engines::NVME_TCP);
         let said: Vec<_> = marks.iter().map(|mark| mark.context).collect();
-        assert_eq!(said, [nvme], "nobody below it any more");
+        assert_eq!(said, [nvme], "the lower mark is removed");
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
             marks.set_packet(said);
             assert_eq!(marks.packet(), said);
             marks.keep(engines::TLS);
-            assert_eq!(marks.packet(), said, "it is nobody's below");
+            assert_eq!(marks.packet(), said, "the opener has no mark in the flow");
             assert_eq!(marks == Marks::default(), said == PacketMark::None);
         }
         // With sequence number and buffer, a range takes no more than if this were four bytes smaller.

@@ -114,7 +114,7 @@ pub struct NvmeTcpStages {
 /// assert_eq!(MarkedData::read(&header), Some(marked));
 /// MarkedData::erase(&mut header, 4096);
 /// assert_eq!((MarkedData::read(&header), &header[16..20]), (None, &4096u32.to_le_bytes()[..]));
-/// assert_eq!(MarkedData::new(3, 1 << 48), None, "numbers of units have 48 bits here");
+/// assert_eq!(MarkedData::new(3, 1 << 48), None, "unit numbers have 48 bits");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkedData(u64);

@@ -49,12 +49,12 @@ impl TlsSuite {
 /// use offload_api::{RecordFormat, TlsSuite, TlsVersion};
 ///
 /// let tls13 = RecordFormat::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm);
-/// assert_eq!(tls13.body_len(&[23, 3, 3, 0, 27]), Some(11), "ten bytes of content and their type");
-/// assert_eq!(tls13.body_len(&[22, 3, 3, 0, 27]), None, "it says application data whatever it holds");
+/// assert_eq!(tls13.body_len(&[23, 3, 3, 0, 27]), Some(11), "ten bytes of content and a type byte");
+/// assert_eq!(tls13.body_len(&[22, 3, 3, 0, 27]), None, "the outer type is always application data");
 ///
 /// let tls12 = RecordFormat::new(TlsVersion::Tls12, TlsSuite::Aes128Gcm);
 /// assert_eq!(tls12.body_len(&[22, 3, 3, 0, 27]), Some(3));
-/// assert_eq!(tls12.nonce(&[1; 12], 7, &[9; 8]), [1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9], "salt and what the record says");
+/// assert_eq!(tls12.nonce(&[1; 12], 7, &[9; 8]), [1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9], "the salt, then the record's explicit nonce");
 /// assert_eq!(&tls12.aad(7, &[22, 3, 3, 0, 27])[..], &[0, 0, 0, 0, 0, 0, 0, 7, 22, 3, 3, 0, 3]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,7 +174,7 @@ impl RecordFormat {
     /// # Panics
     /// If `explicit` has another length.
     pub fn nonce(self, iv: &[u8; NONCE_LEN], number: u64, explicit: &[u8]) -> [u8; NONCE_LEN] {
-        assert_eq!(explicit.len(), self.explicit_nonce_len(), "the explicit nonce of another format");
+        assert_eq!(explicit.len(), self.explicit_nonce_len(), "the explicit nonce must have the length of the format");
         if explicit.is_empty() {
             // RFC 8446 5.3 and RFC 7905 2 have the same rule.
             return combine(iv, number);
@@ -260,7 +260,7 @@ mod tests {
             let iv = [0x5a; 12];
             let explicit = format.explicit_nonce(&iv, 77);
             let explicit = &explicit[..format.explicit_nonce_len()];
-            assert_eq!(format.nonce(&iv, 77, explicit), combine(&iv, 77), "{format:?}: the same rule for all");
+            assert_eq!(format.nonce(&iv, 77, explicit), combine(&iv, 77), "{format:?}: one rule for all formats");
             for content in [0, 1, 100, RECORD_CONTENT_MAX] {
                 let body = content + format.inner_type_len();
                 let header = format.header(23, body);

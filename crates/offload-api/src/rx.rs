@@ -635,19 +635,19 @@ mod tests {
         next.open(|at, _| at == 64);
         assert_eq!(next.opened(), 64..96);
         first.join(closed.split_to(13)).unwrap();
-        let closed = first.join(closed).expect_err("16 bytes behind what was opened");
-        let mut next = first.join(next).expect_err("not the one behind");
+        let closed = first.join(closed).expect_err("16 unchanged bytes would lie behind the changed range");
+        let mut next = first.join(next).expect_err("not adjacent");
         assert!(closed.opened().is_empty());
         let part = next.split_to(6);
         assert_eq!((part.opened(), next.opened()), (64..70, 70..96));
         let mut again = part;
         again.join(next).unwrap();
         assert_eq!(again.opened(), 64..96);
-        assert!(!again.close() && again.opened() == (64..96), "its home cannot");
+        assert!(!again.close() && again.opened() == (64..96), "the home cannot restore a whole");
         let mut rest = again.split_to(16);
         assert!(again.close() && again.opened().is_empty() && again.bytes[..16] == [7; 16]);
         drop(rest.split_to(1));
-        assert!(!rest.close(), "a part of a block");
+        assert!(!rest.close(), "a block was cut");
         // Work that was refused, or that had no whole block, is not recorded.
         let mut small = Piece::new(1, BytesMut::zeroed(30), home.clone());
         small.open(|_, _| panic!("no whole block"));
@@ -676,7 +676,7 @@ mod tests {
         assert!(rest.close());
         home.0.lock().unwrap().clear();
         drop(first);
-        assert_eq!(home.0.lock().unwrap().pop(), Some((16, (0..16).collect())), "all of it goes home");
+        assert_eq!(home.0.lock().unwrap().pop(), Some((16, (0..16).collect())), "the lead returns home too");
         // After joining with the piece before, the lead is an ordinary part.
         let mut slab = BytesMut::zeroed(64);
         let mut next = Piece::new(32, slab.split_off(32), home.clone());

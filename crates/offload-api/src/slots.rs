@@ -214,12 +214,12 @@ mod tests {
                         0 => {
                             slots.fill(handle, entry).unwrap();
                             map.insert(handle, entry);
-                            assert_eq!(slots.fill(handle, 0), Err(0), "it is filled");
+                            assert_eq!(slots.fill(handle, 0), Err(0), "the slot is filled");
                         }
                         _ => {
                             slots.release(handle);
                             slots.release(handle);
-                            assert_eq!(slots.fill(handle, 0), Err(0), "it is free");
+                            assert_eq!(slots.fill(handle, 0), Err(0), "the slot is free");
                         }
                     }
                 }

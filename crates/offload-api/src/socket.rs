@@ -100,7 +100,7 @@ pub trait DatagramSocket: Send + Unpin {
 /// let limits = SendLimits { bytes: 1472, segments: 64, segments_bytes: 65_507 };
 /// assert_eq!(limits.segments_of(1200), 54);
 /// assert_eq!(limits.segments_of(1), 64);
-/// assert_eq!(limits.segments_of(1473), 0, "none of that size fits in a packet");
+/// assert_eq!(limits.segments_of(1473), 0, "no datagram of this size fits in a packet");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
@@ -146,7 +146,7 @@ pub enum SendRefused {
         most: usize,
     },
     /// There are too many datagrams, or too many bytes.
-    #[error("at most {segments} datagrams of together {bytes} bytes go at a time: cut them into several sends")]
+    #[error("at most {segments} datagrams with {bytes} bytes in total fit in one send: split them into several sends")]
     TooMany {
         /// Maximum number of datagrams.
         segments: usize,
@@ -162,7 +162,7 @@ pub enum SendRefused {
         to: SocketAddr,
     },
     /// There is no device, or the device does not have the context.
-    #[error("no device has the context that is asked for: seal the datagram in software and send it without the ask")]
+    #[error("no device has the requested context: seal the datagram in software and send it without the ask")]
     Ask,
     /// An error of the kernel.
     #[error(transparent)]

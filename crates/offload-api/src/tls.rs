@@ -213,6 +213,10 @@ mod tests {
         }
         key.zeroize();
         assert_eq!((key.key(), key.iv()), (&[0; 32][..], &[0; 12]));
-        assert_eq!((key.version(), key.suite()), (TlsVersion::Tls12, TlsSuite::Aes256Gcm), "what is no secret stays");
+        assert_eq!(
+            (key.version(), key.suite()),
+            (TlsVersion::Tls12, TlsSuite::Aes256Gcm),
+            "public fields are not wiped"
+        );
     }
 }

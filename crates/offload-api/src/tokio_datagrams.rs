@@ -375,7 +375,7 @@ mod tests {
     async fn send(socket: &mut TokioDatagrams, datagram: TxDatagram) -> Result<usize, SendRefused> {
         let mut batch = VecDeque::from([datagram]);
         let sent = poll_fn(|cx| socket.poll_send(cx, &mut batch)).await;
-        assert_eq!(batch.len(), usize::from(sent.is_err()), "what is refused is handed back");
+        assert_eq!(batch.len(), usize::from(sent.is_err()), "a refused datagram stays in the batch");
         sent
     }
 

@@ -505,7 +505,7 @@ mod tests {
         let mut stream = TokioSegments::new(near);
         stream.send(Bytes::from(vec![1; 64 << 20]), TxTag::PLAIN);
         assert!(stream.poll_committed(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert!(stream.written > 64 << 10, "the kernel has what the peer has no room for: {}", stream.written);
+        assert!(stream.written > 64 << 10, "the kernel buffers more than the peer has room for: {}", stream.written);
         stream.abort();
         assert_eq!(poll_fn(|cx| stream.poll_segment(cx)).await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
         assert!(poll_fn(|cx| stream.poll_committed(cx)).await.is_err());
@@ -569,7 +569,7 @@ mod tests {
         stream.flush(); // and so does a flush, which waits for nothing
         far.read_exact(&mut [0; 8]).await.unwrap();
         assert_eq!(writes.0.load(Ordering::Relaxed), 1);
-        assert_eq!(reads.0.load(Ordering::Relaxed), 1, "a reader keeps the writing going when the writer is gone");
+        assert_eq!(reads.0.load(Ordering::Relaxed), 1, "a reader continues the writes when the writer is gone");
     }
 
     /// Another task queues the awaited bytes.

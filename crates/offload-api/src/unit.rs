@@ -92,7 +92,7 @@ pub mod engines {
 ///
 /// // TLS over TCP, and NVMe/TCP in TLS; or NVMe/TCP over TCP, and nothing above.
 /// assert_eq!(Layer::FIRST.above(), Some(Layer::SECOND));
-/// assert_eq!(Layer::SECOND.above(), None, "a device follows no more");
+/// assert_eq!(Layer::SECOND.above(), None, "a device follows two layers");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layer(u8);

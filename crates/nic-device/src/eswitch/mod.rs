@@ -160,7 +160,7 @@ impl SwitchedDevice {
     }
 
     fn put(&mut self, port: Vport, config: FunctionConfig, member: Member) {
-        assert!(!matches!(port, Vport::Uplink | Vport::Physical), "{port} is no port for a function");
+        assert!(!matches!(port, Vport::Uplink | Vport::Physical), "a function cannot be attached to {port}");
         self.switch.set_function(port, config);
         match self.place_of(port) {
             Ok(place) => self.functions[place].1 = member,

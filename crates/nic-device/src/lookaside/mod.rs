@@ -186,7 +186,7 @@ impl Unit {
 ///     now = device.next_event().expect("the job is under way");
 /// };
 /// assert_eq!((done.outcome.status, &done.target[..]), (JobStatus::Done, &b"Header"[..]));
-/// assert_eq!(now.as_micros(), 61, "the unit's latency, a doorbell, DMA to and fro");
+/// assert_eq!(now.as_micros(), 61, "the unit's latency, a doorbell, DMA in both directions");
 /// # Ok::<(), offload_api::Refused>(())
 /// ```
 #[derive(Debug)]
@@ -224,8 +224,8 @@ impl Lookaside {
     /// # Panics
     /// If there is no unit, or the number of shares is not the number of queues.
     pub fn new(config: &LookasideConfig, rings: Vec<DeviceJobRings>, engines: Engines) -> Lookaside {
-        assert!(!config.units.is_empty(), "a lookaside accelerator has a unit at least");
-        assert_eq!(config.shares.len(), rings.len(), "each queue has a share");
+        assert!(!config.units.is_empty(), "a lookaside accelerator needs a unit");
+        assert_eq!(config.shares.len(), rings.len(), "the number of shares must be the number of queues");
         let infos = engines.infos();
         let queues = rings.into_iter().enumerate().map(|(number, rings)| {
             let places = infos.iter().map(|info| config.places(number, info.contexts)).collect();

@@ -328,7 +328,7 @@ impl Queue {
             }
             // The driver posts no other commands.
             other => {
-                debug_assert!(false, "{other:?} is no command of a job ring");
+                debug_assert!(false, "{other:?} is not a command of a job ring");
                 return;
             }
         };
@@ -337,7 +337,7 @@ impl Queue {
 
     fn report(&mut self, now: Instant, completion: JobCompletion) {
         let pushed = self.rings.completions.push(completion);
-        debug_assert!(pushed.is_ok(), "the driver submits no more than there is room for");
+        debug_assert!(pushed.is_ok(), "the driver bounds its submissions by the completion ring");
         self.dma.completions += dma::COMPLETION;
         let at = now + self.delays.interrupt;
         self.interrupt_at.get_or_insert(at);

@@ -38,7 +38,7 @@ fn run_job(device: &mut Lookaside, rings: &mut DriverJobRings, session: Handle) 
     let job = Job::new(session, "bytes".into(), BytesMut::with_capacity(5));
     match ask(device, rings, JobDescriptor::Job(JobSlot::new(job))) {
         JobCompletion::Done(slot) => slot.outcome.status,
-        other => panic!("{other:?} ends no job"),
+        other => panic!("{other:?} is not the completion of a job"),
     }
 }
 
@@ -54,10 +54,10 @@ const SESSIONS: [Handle; 2] = [Handle { index: 0, generation: 0 }, Handle { inde
 fn session_of_another_queue_is_refused() {
     let (mut device, [mut own, mut other]) = two_queues();
     assert!(create(&mut device, &mut own, SESSIONS[0]));
-    assert!(!create(&mut device, &mut other, SESSIONS[0]), "the place is not its own");
+    assert!(!create(&mut device, &mut other, SESSIONS[0]), "the slot belongs to the other queue");
     assert_eq!(run_job(&mut device, &mut other, SESSIONS[0]), JobStatus::NoSession);
     destroy(&mut device, &mut other, SESSIONS[0]);
-    assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::Done, "nobody took it away");
+    assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::Done, "the session still exists");
     assert_eq!((device.counters(0).no_session, device.counters(1).no_session), (0, 1));
     destroy(&mut device, &mut own, SESSIONS[0]);
     assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::NoSession);
@@ -117,7 +117,7 @@ fn command_for_a_session_of_another_queue_is_ignored() {
     ask(&mut device, &mut own, JobDescriptor::Control(create));
     let command = || JobDescriptor::Control(ControlCommand::Command { handle, command: Box::new(()) });
     ask(&mut device, &mut other, command());
-    assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Length, "another queue enabled nothing");
+    assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Length, "a command of another queue has no effect");
     ask(&mut device, &mut own, command());
     assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Done);
 }
@@ -128,9 +128,13 @@ fn sessions_of_a_dropped_driver_are_given_up() {
     assert!(create(&mut device, &mut own, SESSIONS[0]) && create(&mut device, &mut other, SESSIONS[1]));
     assert!(device.arm(Waker::noop()));
     drop(own);
-    assert!(!device.arm(Waker::noop()), "there is something to be done");
+    assert!(!device.arm(Waker::noop()), "the dropped queue must be cleared");
     device.process(Instant::ZERO);
     assert_eq!(device.sessions(), 1);
     assert!(device.arm(Waker::noop()));
-    assert_eq!(run_job(&mut device, &mut other, SESSIONS[1]), JobStatus::Done, "the other queue has its own");
+    assert_eq!(
+        run_job(&mut device, &mut other, SESSIONS[1]),
+        JobStatus::Done,
+        "the other queue's session still exists"
+    );
 }

@@ -224,17 +224,17 @@ mod tests {
         let (turn, item) = shaper.pop_due(at(0)).unwrap();
         assert_eq!(item, 'a');
         shaper.finish(at(0), turn, None, Duration::from_nanos(100));
-        assert!(shaper.is_empty() && shaper.next_due().is_none(), "nothing is due for a flow that has nothing");
+        assert!(shaper.is_empty() && shaper.next_due().is_none(), "an empty lane is never due");
         shaper.push(at(10), flow(1), 'b');
         assert!(shaper.holds(&flow(1)) && !shaper.holds(&flow(2)));
         assert_eq!(shaper.next_due(), Some(at(100)));
         let (turn, item) = shaper.pop_due(at(100)).unwrap();
         shaper.finish(at(100), turn, Some(item), Duration::from_nanos(100));
-        assert_eq!(shaper.next_due(), Some(at(200)), "there is more of it");
+        assert_eq!(shaper.next_due(), Some(at(200)), "the rest of the item is due later");
         let (turn, _) = shaper.pop_due(at(200)).unwrap();
         shaper.finish(at(200), turn, None, Duration::from_nanos(100));
         shaper.push(at(300), flow(2), 'c');
-        assert_eq!((shaper.lanes.len(), shaper.by_flow.len()), (1, 1), "the first flow's place is taken again");
+        assert_eq!((shaper.lanes.len(), shaper.by_flow.len()), (1, 1), "the lane of the first flow is reused");
         assert_eq!(shaper.clear().collect::<Vec<_>>(), ['c']);
     }
 

@@ -57,7 +57,7 @@ impl Rig {
         self.host.send.push(SendEntry { slot: 0, descriptor }).unwrap();
         self.device.process(Instant::ZERO);
         let frames = std::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).collect();
-        assert!(self.host.send_completions.pop().is_some(), "it is done");
+        assert!(self.host.send_completions.pop().is_some(), "the descriptor is completed");
         frames
     }
 
@@ -95,7 +95,7 @@ fn an_old_generation_names_no_transmit_context() {
         assert!(rig.send(SendDescriptor::StaticParameters { handle, number: 5 }).is_empty());
         assert!(rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(0) }).is_empty());
     }
-    assert!(rig.send(packet(NEW)).is_empty(), "it has no parameters: those were another's");
+    assert!(rig.send(packet(NEW)).is_empty(), "the context has no parameters: these were for another one");
     assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_out_of_sync), (4, 1));
     rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
     for handle in OTHERS {
@@ -112,11 +112,15 @@ fn an_old_generation_names_no_transmit_context() {
         );
         assert_eq!(rig.command(ControlCommand::Park { handle }), None);
         let destroyed = rig.command(ControlCommand::Destroy { handle });
-        assert_eq!(destroyed, Some(ControlCompletion::Destroyed(handle)), "it is gone, as it was before");
+        assert_eq!(
+            destroyed,
+            Some(ControlCompletion::Destroyed(handle)),
+            "destroying a missing context is answered too"
+        );
     }
     assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_unknown_context), (6, 2));
     assert_eq!(rig.device.contexts(), 1);
-    let [frame] = &rig.send(packet(NEW))[..] else { panic!("the living one stands where it was") };
+    let [frame] = &rig.send(packet(NEW))[..] else { panic!("the living context kept its position") };
     assert!(frame.data[54..].starts_with(&RECORD[..5]) && !frame.data.ends_with(&RECORD[5..]));
 }
 
@@ -125,7 +129,7 @@ fn an_old_generation_names_no_receive_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
     // Behind a gap that hides a header, the context searches and finds a candidate.
-    let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("it is there");
+    let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("the context exists");
     let (mut buffer, mut placed) = Default::default();
     engine.receive(NEW, &mut Payload::new(Seq(100), RECORD, &mut buffer, &mut placed, false));
     for handle in OTHERS {
@@ -177,7 +181,7 @@ fn commands_do_not_wait_for_the_line() {
     let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
     let (device, host) = rings(&config);
     let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
-    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 {
         rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
@@ -197,10 +201,10 @@ fn commands_do_not_wait_for_the_line() {
     rig.host.control.push(ControlEntry { epoch: 0, report: false, command }).unwrap();
     rig.device.process(Instant::ZERO + delays.doorbell * 2);
     assert_eq!(rig.next_event(), Some(Instant::ZERO + delays.doorbell * 3));
-    assert_eq!(rig.host.control_completions.pop(), None, "it takes the device a while");
+    assert_eq!(rig.host.control_completions.pop(), None, "the device takes some time");
     rig.device.process(Instant::ZERO + delays.doorbell * 3);
     assert_eq!(rig.host.control_completions.pop(), Some(ControlCompletion::Destroyed(NEW)));
-    assert_eq!(rig.next_event(), Some(next), "and now for the line");
+    assert_eq!(rig.next_event(), Some(next), "only the line is left");
 }
 
 #[test]
@@ -230,7 +234,7 @@ fn an_old_generation_names_no_sa() {
     rig.device.add_engine_counters(&mut counted);
     assert_eq!(counted.ipsec_tx_drop_no_state, 2);
     assert_eq!(rig.device.dma().tx_parameters, 3 * dma::COMMAND_DESCRIPTOR, "each command on the send ring");
-    assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
+    assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "the SA still exists");
 }
 
 /// Contexts in use stay on the NIC and replace unused ones.
@@ -279,7 +283,7 @@ fn a_frame_longer_than_the_mtu_is_not_received() {
 #[test]
 fn frames_are_counted_by_their_address_and_checksums() {
     let mut rig = Rig::new();
-    let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     let ask = TxAsk { streams: [None; 2], mss: Some(1000), ..packet.ask };
     let [right] = &rig.send(SendDescriptor::Packet(TxPacket { ask, ..packet }))[..] else { panic!("one frame") };
     let changed = |at: usize| {
@@ -305,7 +309,7 @@ fn a_packet_leaves_as_a_whole_or_not_at_all() {
     rig.create(NEW, Direction::Transmit);
     rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
     let mut cut = |context, seq| {
-        let SendDescriptor::Packet(packet) = packet(context) else { panic!("it is one") };
+        let SendDescriptor::Packet(packet) = packet(context) else { panic!("the descriptor is a packet") };
         let streams = [Some(StreamAsk { fragments: 0b10, ..StreamAsk::whole(context, 0, RECORD.len() as u32) }), None];
         let ask = TxAsk { seq: Seq(seq), streams, mss: Some(4), ..packet.ask };
         let fragments = [Bytes::from_static(&[1; 12]), Bytes::from_static(RECORD)].into_iter().collect();
@@ -313,8 +317,8 @@ fn a_packet_leaves_as_a_whole_or_not_at_all() {
         let counters = rig.device.counters();
         (frames.len(), counters.tx_drop_unknown_context, counters.tx_drop_out_of_sync)
     };
-    assert_eq!(cut(OTHERS[0], 0), (0, 1, 0), "there is no such context");
-    assert_eq!(cut(NEW, 99), (0, 1, 1), "it stands elsewhere");
+    assert_eq!(cut(OTHERS[0], 0), (0, 1, 0), "the context does not exist");
+    assert_eq!(cut(NEW, 99), (0, 1, 1), "the context has another position");
 }
 
 /// PDUs in records: bytes from another position of the PDU stream could be taken for data of another place, or for
@@ -334,7 +338,7 @@ fn a_context_above_another_works_where_it_stands_only() {
         for (handle, start) in [(NEW, 0), (above, 1000)] {
             rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(start) });
         }
-        let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("it is one") };
+        let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("the descriptor is a packet") };
         let of_pdus = StreamAsk { fragments: 0b10, ..StreamAsk::whole(above, offset, PDU.len() as u32) };
         let streams = [Some(StreamAsk::whole(NEW, 0, 46)), Some(of_pdus)];
         let fragments = [&[23, 3, 3, 0, 41], PDU, &[23; 17]].map(Bytes::from_static).into_iter().collect();
@@ -352,9 +356,9 @@ fn a_context_above_another_works_where_it_stands_only() {
         (sent, rig.device.counters.tx_drop_out_of_sync, rig.device.counters.tx_stale_parameters)
     };
     assert_eq!(send(1000), (5, 0, 0));
-    assert_eq!(send(1001), (0, 1, 1), "it stands a byte before");
-    assert_eq!(send(976), (0, 2, 2), "it stands behind that");
-    assert_eq!(send(1000 + (1 << 32)), (5, 2, 2), "a context knows places up to 2^32");
+    assert_eq!(send(1001), (0, 1, 1), "the context is one byte before");
+    assert_eq!(send(976), (0, 2, 2), "the context is behind that");
+    assert_eq!(send(1000 + (1 << 32)), (5, 2, 2), "a context knows positions modulo 2^32");
 }
 
 #[test]
@@ -363,7 +367,7 @@ fn what_follows_a_packet_is_forgotten_though_that_was_given_up() {
     rig.create(NEW, Direction::Transmit);
     for context in [NEW, OTHERS[0]] {
         rig.send(SendDescriptor::Ahead { context, bytes: Bytes::from_static(b"not encrypted") });
-        assert!(rig.send(packet(context)).is_empty(), "it has no parameters, or is unknown");
+        assert!(rig.send(packet(context)).is_empty(), "the context has no parameters, or is unknown");
         assert!(rig.device.transmit.ahead.is_empty());
     }
 }
@@ -447,7 +451,7 @@ fn what_an_engine_makes_too_little_of_does_not_leave() {
         assert_eq!(rig.command(create), Some(ControlCompletion::Created(handle)));
         assert!(rig.send(packet(handle)).is_empty());
         assert_eq!(rig.device.counters.tx_drop_out_of_sync, 1 + 2 * at as u64);
-        let SendDescriptor::Packet(packet) = packet(handle) else { panic!("it is one") };
+        let SendDescriptor::Packet(packet) = packet(handle) else { panic!("the descriptor is a packet") };
         let ask = TxAsk { streams: [None, packet.ask.streams[0]], ..packet.ask };
         assert!(rig.send(SendDescriptor::Packet(TxPacket { ask, ..packet })).is_empty(), "above another");
     }
@@ -457,7 +461,7 @@ fn what_an_engine_makes_too_little_of_does_not_leave() {
 #[test]
 fn what_is_sent_is_counted() {
     let mut rig = Rig::new();
-    let SendDescriptor::Packet(plain) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(plain) = packet(NEW) else { panic!("the descriptor is a packet") };
     let ask = TxAsk { streams: [None; 2], ..plain.ask };
     let header = plain.header.len();
     let mut send = |ask, header: &[u8]| {
@@ -509,7 +513,7 @@ fn a_doorbell_wakes_who_waits_for_it() {
 #[test]
 fn descriptors_are_reported_together() {
     let mut rig = Rig::new();
-    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 * SendCompletion::BATCH as u32 {
         rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();

@@ -219,7 +219,11 @@ mod tests {
         placement.insert(7, buffer(&home), stages("add"));
         let mut piece = placement.place(7, 10, &[1; 40], true, &mut OpenBlock::default()).unwrap();
         let bytes = piece.bytes_mut().to_vec();
-        assert_eq!((piece.opened(), &bytes[5..7], &bytes[37..]), (16..48, &[1, 20][..], &[20][..]), "the rest waits");
+        assert_eq!(
+            (piece.opened(), &bytes[5..7], &bytes[37..]),
+            (16..48, &[1, 20][..], &[20][..]),
+            "the rest waits for its block"
+        );
         assert!(placement.place(7, 50, &[1; 14], false, &mut OpenBlock::default()).unwrap().opened().is_empty());
         // A refusing stage leaves the bytes as received.
         placement.insert(7, buffer(&home), stages_of(4, "add"));
@@ -242,7 +246,7 @@ mod tests {
         let home = Arc::new(Home::default());
         let mut placement = passing(&home);
         let mut open = OpenBlock::default();
-        assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none(), "it waits for its block");
+        assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none(), "the bytes wait for their block");
         let stages = NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] };
         let parts = [(0, 18), (18, 46)].map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone()));
         placement.insert(7, parts.into(), Some(stages));
@@ -266,14 +270,18 @@ mod tests {
         let first = placement.place(7, 0, &[1; 20], true, &mut open).unwrap();
         assert_eq!((first.len(), first.opened()), (16, 0..16));
         assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none());
-        assert!(placement.place(7, 20, &[2; 5], true, &mut open).is_none(), "two packets, and not a block yet");
+        assert!(placement.place(7, 20, &[2; 5], true, &mut open).is_none(), "two packets are not a block yet");
         let mut next = placement.place(7, 25, &[3; 30], true, &mut open).unwrap();
         assert_eq!((next.offset(), next.lead(), next.len(), next.opened()), (25, 9, 23, 16..48));
         assert_eq!(next.bytes_mut(), [22; 23]);
         drop((first, next));
         let mut expected = vec![4; 16];
         expected.extend([[20; 4].as_slice(), &[21; 5], &[22; 23]].concat());
-        assert_eq!(home.0.lock().unwrap().pop(), Some((16, expected[16..].to_vec())), "what came before is in it");
+        assert_eq!(
+            home.0.lock().unwrap().pop(),
+            Some((16, expected[16..].to_vec())),
+            "the piece contains the earlier bytes"
+        );
         // At the border of two parts of the buffer, there is no whole block in either part.
         assert!(placement.place(7, 48, &[1; 7], true, &mut open).is_none());
         let last = placement.place(7, 55, &[1; 50], true, &mut open).unwrap();

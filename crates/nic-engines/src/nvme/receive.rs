@@ -595,7 +595,10 @@ mod tests {
             assert_eq!(received.verdict, NvmeVerdict::NotChecked);
         }
         assert_eq!(engine.receive(Seq(636), &bytes[636..], &mut placement).verdict, NvmeVerdict::Good);
-        assert!(engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(), "from the past");
+        assert!(
+            engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(),
+            "a retransmission is ignored"
+        );
     }
 
     /// The gap hides the rest of a header. The packet starts with data that have a wrong digest, which was not

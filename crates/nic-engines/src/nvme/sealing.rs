@@ -106,7 +106,7 @@ mod tests {
                 let ahead = is_sent.then_some(ahead);
                 let stages = |at: u64, blocks: &mut [u8], is_complete: bool| {
                     if is_complete {
-                        assert_eq!(at, complete, "in order, and once");
+                        assert_eq!(at, complete, "each block is complete once, in order");
                         complete += blocks.len() as u64;
                     }
                     stage(at, blocks, is_complete)

@@ -463,16 +463,16 @@ mod tests {
         };
         let fill = |pdu| fill_with(&held, pdu);
         assert!(fill(of_host(2, 16, MarkedData::new(3, 9), true)).is_ok());
-        assert_eq!(fill(of_host(2, 16, MarkedData::new(4, 9), true)), Err(OutOfStep), "there are none of this number");
-        assert_eq!(fill(of_host(2, 8, MarkedData::new(3, 9), true)), Err(OutOfStep), "it begins in a block");
+        assert_eq!(fill(of_host(2, 16, MarkedData::new(4, 9), true)), Err(OutOfStep), "no stages have this number");
+        assert_eq!(fill(of_host(2, 8, MarkedData::new(3, 9), true)), Err(OutOfStep), "the data start inside a block");
         let (mut cut, wire) = of_host(2, 16, MarkedData::new(3, 9), false);
         cut.truncate(50);
-        assert_eq!(fill((cut, wire)), Err(OutOfStep), "nobody said what follows");
+        assert_eq!(fill((cut, wire)), Err(OutOfStep), "the following bytes are unknown");
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("press", ())] });
         assert_eq!(
             fill_with(&held, of_host(2, 16, MarkedData::new(3, 9), true)),
             Err(OutOfStep),
-            "the number stands for what there is not"
+            "the stages of this number are missing"
         );
     }
 
@@ -488,7 +488,7 @@ mod tests {
         );
         engine.set_progress(Seq(5));
         assert_eq!(engine.fill(Seq(6), &queued, &mut out, &Seals::new(), Some(&[])), Err(OutOfStep));
-        assert!(!engine.expects(Seq(5)), "it waits for parameters");
+        assert!(!engine.expects(Seq(5)), "the context waits for parameters");
         for wrong in [[7, 2, 4, 24, 128, 0, 0, 0], [7, 2, 24, 20, 128, 0, 0, 0], [7, 2, 24, 24, 28, 0, 0, 0]] {
             engine.set_progress(Seq(5));
             let bytes = [wrong, [0; 8]].concat();

@@ -85,7 +85,7 @@ mod tests {
         paths.use_up(0, 5);
         assert_eq!(paths.next(0), Some(6));
         paths.use_up(0, 3);
-        assert_eq!(paths.next(0), Some(6), "numbers never fall");
+        assert_eq!(paths.next(0), Some(6), "numbers never decrease");
         paths.learn(99, Some(7));
         assert_eq!((paths.next(1), paths.next(2)), (None, Some((2 << 40) + 1)));
         paths.learn(99, None);

@@ -481,7 +481,7 @@ pub(crate) mod tests {
             for length in lengths {
                 let end = at + RecordFormat::new(version, suite).prefix_len() + length;
                 prop_assert_eq!(&out[at..end], &plain[at..end]);
-                prop_assert_eq!(&out[end..end + 16], &sealed[end..end + 16], "the tag stays");
+                prop_assert_eq!(&out[end..end + 16], &sealed[end..end + 16], "the tag is unchanged");
                 at = end + 16;
             }
         }

@@ -57,7 +57,7 @@ fn a_device_without_a_policy_for_it_drops_it() {
     driver.ipsec().unwrap().set_policy(&Selector::ANY, 0, found).unwrap();
     assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
     let sent = driver.transmit(Instant::ZERO, packet(FINISH), &NoRecords);
-    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported), "an SA that it was not told of");
+    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported), "the device does not know this SA");
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
@@ -130,7 +130,7 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
             for _ in 0..10 {
                 device.process(Instant::ZERO);
                 while device.poll_frame(Instant::ZERO).is_some() {}
-                assert!(woken.0.swap(false, Ordering::SeqCst), "there is something to see: {event:?}");
+                assert!(woken.0.swap(false, Ordering::SeqCst), "the service is woken for {event:?}");
                 let seen = driver.ipsec().unwrap().poll_sa_event();
                 while !driver.arm(&woken.clone().into()) {
                     assert_eq!(driver.poll_event(), None);
@@ -139,7 +139,7 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
                     return;
                 }
             }
-            panic!("{event:?} is never told");
+            panic!("{event:?} is never reported");
         };
         assert!(driver.arm(&woken.clone().into()));
         let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();

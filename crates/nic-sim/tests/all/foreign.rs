@@ -160,7 +160,7 @@ impl Nic {
     fn engine(&mut self) -> EngineInfo {
         let contexts = self.driver.contexts().unwrap();
         assert!(contexts.engine("another").is_none());
-        assert!(contexts.engine("esp").is_none(), "that has a face of its own");
+        assert!(contexts.engine("esp").is_none(), "ESP has a separate interface");
         contexts.engine(Shim::NAME).unwrap()
     }
 
@@ -174,7 +174,7 @@ impl Nic {
         let made = self.driver.contexts().unwrap().create(new);
         self.device.process(Instant::ZERO);
         made.map_err(|(refused, spec)| {
-            assert!(spec.is::<ShimSpec>(), "it comes back");
+            assert!(spec.is::<ShimSpec>(), "the spec is returned");
             refused
         })
     }
@@ -357,7 +357,7 @@ fn an_engine_has_no_keys_of_another() {
         let spec = Box::new(SPEC);
         let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec };
         let Err((refused, spec)) = nic.driver.contexts().unwrap().create(new) else { panic!("engine {other}") };
-        assert!(refused == Refused::Unsupported && spec.is::<ShimSpec>(), "it comes back");
+        assert!(refused == Refused::Unsupported && spec.is::<ShimSpec>(), "the spec is returned");
     }
 }
 
@@ -388,10 +388,13 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
         let ask = TxAsk { mss: None, ..packet(payload).ask };
         assert_eq!(near.send(&TxPacket { ask, ..packet(payload) }, sender).unwrap().len(), frames, "{payload}");
     }
-    assert!(near.driver.contexts().unwrap().command(receiver, Box::new(1u8)).is_ok(), "it is nobody's there");
+    assert!(
+        near.driver.contexts().unwrap().command(receiver, Box::new(1u8)).is_ok(),
+        "the far NIC has no such context"
+    );
 
     assert_eq!(near.create(Direction::Transmit, ShimSpec { key: 0, ..SPEC }).map(|_| ()), Ok(()), "who knows");
-    assert!(matches!(near.news()[..], [ContextNews::Removed(_)]), "the engine would not");
+    assert!(matches!(near.news()[..], [ContextNews::Removed(_)]), "the engine refused");
     let more: Vec<_> = (0..3).map(|_| near.create(Direction::Transmit, SPEC).unwrap()).collect();
     assert_eq!(near.create(Direction::Transmit, SPEC), Err(Refused::NoSpace));
     near.driver.contexts().unwrap().remove(more[0]);
@@ -400,11 +403,15 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
     assert!(near.create(Direction::Transmit, SPEC).is_ok());
 
     near.device.reset(Instant::ZERO);
-    assert_eq!(near.send(&packet(1), sender).map(|frames| frames.len()), Ok(0), "the driver has not heard of it");
+    assert_eq!(
+        near.send(&packet(1), sender).map(|frames| frames.len()),
+        Ok(0),
+        "the driver does not know of the reset"
+    );
     assert_eq!(near.device.counters().tx_drop_unknown_context, 1);
     near.news();
     assert_eq!(near.send(&packet(1), sender), Err(Sent::Dropped(DropReason::Unsupported)));
-    assert_eq!(near.driver.counters().tx_drop_unsupported, 2, "as often as that was said");
+    assert_eq!(near.driver.counters().tx_drop_unsupported, 2, "once for each refusal");
 }
 
 /// An engine that saw a packet may take its retransmission for a replay.
@@ -426,7 +433,7 @@ fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
     }
     far.device.receive_frame(Instant::ZERO, frame.clone().into());
     assert_eq!(far.device.counters().rx_out_of_buffer, 1);
-    assert_eq!(far.news(), [], "it was not shown to the engine");
+    assert_eq!(far.news(), [], "the engine did not see the frame");
     assert_eq!(far.receive(&[]).len(), 56);
     let [packet] = &far.receive(&[frame])[..] else { panic!("one") };
     assert_eq!(packet.meta.marks.packet(), PacketMark::Opened { context: receiver, number: 8, packets: 1, code: 0 });
@@ -443,7 +450,7 @@ fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
     near.driver.contexts().unwrap().remove(sender);
     near.driver.flush(Instant::ZERO);
     near.device.process(Instant::ZERO);
-    let frame = near.device.poll_frame(Instant::ZERO).expect("it is wrapped");
+    let frame = near.device.poll_frame(Instant::ZERO).expect("the packet is wrapped");
     assert!(frame.data[ADDRESSES..].starts_with(&TYPE));
     assert!(near.device.poll_frame(Instant::ZERO).is_none());
     near.driver.poll_event();
@@ -520,5 +527,5 @@ fn an_engine_that_names_no_place_has_nobody_asked() {
     let heard = nic.receive(&[frame]);
     assert_eq!(heard[0].meta.marks.of(engine).map(|mark| (mark.context, mark.verdict)), Some((context, Verdict::Asks)));
     nic.device.process(Instant::ZERO);
-    assert_eq!(nic.driver.poll_event(), None, "there is no question to pass on");
+    assert_eq!(nic.driver.poll_event(), None, "there is no header to ask about");
 }

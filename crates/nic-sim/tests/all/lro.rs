@@ -78,7 +78,11 @@ impl Says {
         let tcp = &frame[if six { 54 } else { 34 }..];
         let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
         let all = frame.len() - if six { 54 } else { 14 };
-        assert_eq!(ip_bytes, u16::try_from(all).unwrap_or(0), "its length is that of all, or too long to be told");
+        assert_eq!(
+            ip_bytes,
+            u16::try_from(all).unwrap_or(0),
+            "the IP length covers all segments, or is zero if too long"
+        );
         let number = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
         let header = usize::from(tcp[12] >> 4) * 4;
         Says {
@@ -527,7 +531,7 @@ fn datagrams_of(packet: &RxPacket) -> Vec<(u16, u8, Vec<u8>)> {
     let frame = &packet.frame;
     let six = frame[12..14] == [0x86, 0xdd];
     let udp = &frame[if six { 54 } else { 34 }..];
-    assert_eq!(usize::from(u16::from_be_bytes([udp[4], udp[5]])), udp.len(), "its length is that of all");
+    assert_eq!(usize::from(u16::from_be_bytes([udp[4], udp[5]])), udp.len(), "the UDP length covers all datagrams");
     let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
     assert_eq!(usize::from(ip_bytes), frame.len() - if six { 54 } else { 14 });
     assert_eq!(packet.meta.checksums, Checksums::Good);
@@ -544,7 +548,7 @@ fn datagrams_are_joined_if_the_host_wants_that() {
         let frames = || [1200, 1200, 700, 1200].map(|bytes| datagram(1, 0, &vec![bytes as u8; bytes], six));
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
         let joined: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
-        assert_eq!(joined.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1], "nothing follows a shorter one");
+        assert_eq!(joined.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1], "a shorter datagram is the last");
         let (mut device, mut driver) = at_once(NicConfig::default());
         let single: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
         assert_eq!(single.len(), 4);

@@ -70,7 +70,7 @@ fn run(device: &mut Device, driver: &mut Driver, senders: &mut [Sender], span: D
             let seq = Seq(u32::from_be_bytes([data[38], data[39], data[40], data[41]]));
             left.push(Departure { at: now, flow, seq, bytes: frame.len() });
         }
-        now = device.next_event().expect("somebody always has something");
+        now = device.next_event().expect("the senders always have data");
     }
     left
 }
@@ -108,7 +108,7 @@ fn eight_flows_at_fixed_rates_share_a_nic_with_one_that_takes_the_rest() {
                     rest.take_while(|frame| ((frame.at - frames[first].at).as_nanos() as f64) < distance).count()
                 };
                 let burst = (0..frames.len()).map(within).max().unwrap();
-                assert!(burst <= 2, "a flow that was late makes up for one frame at most");
+                assert!(burst <= 2, "a delayed flow catches up by at most one frame");
                 // A paced flow never exceeds its rate, except for its first frame.
                 let asked = rate.get() as f64 * 8.0 / 1e9;
                 let first = frames[0].bytes as f64 * 8.0 / span.as_nanos() as f64;
@@ -157,7 +157,7 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
     device.process(Instant::ZERO);
     let at_once: Vec<u8> =
         core::iter::from_fn(|| device.poll_frame(Instant::ZERO)).map(|frame| frame.data[37]).collect();
-    assert_eq!(at_once.iter().filter(|flow| **flow == 1).count(), 1, "the first segment of the slow one");
+    assert_eq!(at_once.iter().filter(|flow| **flow == 1).count(), 1, "the first segment of the slow flow");
     assert_eq!(at_once.iter().filter(|flow| **flow == 2).count(), 3);
     let mut seqs = Vec::new();
     while let Some(at) = device.next_event() {

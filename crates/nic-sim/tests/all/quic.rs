@@ -248,7 +248,7 @@ proptest! {
             for (part, data) in data.chunks(each).enumerate() {
                 let (at, (sent, wire)) = seen.next().unwrap();
                 if spoiled_at == Some(at) {
-                    prop_assert_eq!(data, wire, "it is as it came");
+                    prop_assert_eq!(data, wire, "the datagram is unchanged");
                     let is_open = matches!(verdict, QuicVerdict::Opened { .. });
                     prop_assert!(!is_open);
                     continue;
@@ -312,7 +312,7 @@ fn a_key_update_finds_the_next_key_in_place() {
     assert_eq!((generation_of(&mut nic, 1, 1), nic.device.engine_counters::<QuicCounters>().quic_rx_no_key), (None, 1));
     keys.set(&mut nic, context, 1);
     assert_eq!(generation_of(&mut nic, 2, 1), Some(1));
-    assert_eq!(generation_of(&mut nic, 1, 0), Some(0), "late, by the key that is there still");
+    assert_eq!(generation_of(&mut nic, 1, 0), Some(0), "late, opened by the old key");
     keys.set(&mut nic, context, 2);
     assert_eq!(generation_of(&mut nic, 4, 2), Some(2));
     assert_eq!(
@@ -427,7 +427,11 @@ fn an_ask_that_cannot_be_met_is_dropped() {
         "it opens"
     );
     nic.device.reset(NOW);
-    assert_eq!(nic.send(core::slice::from_ref(&plain), false, ask), Ok(Vec::new()), "the driver has not heard of it");
+    assert_eq!(
+        nic.send(core::slice::from_ref(&plain), false, ask),
+        Ok(Vec::new()),
+        "the driver does not know of the reset"
+    );
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_drop_pkts, 7);
     let told: Vec<_> = core::iter::from_fn(|| nic.driver.poll_event()).collect();
     assert_eq!(told, [offload_api::DeviceEvent::Reset]);
@@ -472,8 +476,12 @@ fn paths_of_a_connection_come_to_one_queue() {
     for (cid, path) in [(1, 0), (2, 0), (3, 5)] {
         assert_eq!(queues_of(&mut device, &mut drivers, cid, path), [(2, true)]);
     }
-    assert_eq!(queues_of(&mut device, &mut drivers, 3, 4), [(2, false)], "that is not its path");
-    assert_eq!(queues_of(&mut device, &mut drivers, 9, 0).len(), 4, "a stranger's are spread by the hash");
+    assert_eq!(queues_of(&mut device, &mut drivers, 3, 4), [(2, false)], "a connection ID of another path");
+    assert_eq!(
+        queues_of(&mut device, &mut drivers, 9, 0).len(),
+        4,
+        "packets of other connections are spread by the hash"
+    );
     let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
     quic.forget(context, PORT, &[2; 8]).unwrap();
     device.process(NOW);

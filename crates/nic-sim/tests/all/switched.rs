@@ -77,7 +77,7 @@ impl Hypervisor {
         let hop = NextHop { source: mac(own, 9), destination: mac(other, 9) };
         self.ask(EswitchCommand::NextHop(address(other), Some(hop)));
         for tenant in 0..2 {
-            let ipsec = self.host.ipsec().expect("it has IPsec");
+            let ipsec = self.host.ipsec().expect("the host has IPsec");
             let send = vec![ipsec.add_sa(&sa(Direction::Transmit, own, other, tenant)).expect("room")];
             let receive = vec![ipsec.add_sa(&sa(Direction::Receive, other, own, tenant)).expect("room")];
             self.ask(EswitchCommand::Protect(DEVICE, Some(network(tenant)), Some(Protection { send, receive })));
@@ -123,7 +123,7 @@ impl Hypervisor {
         frames.into_iter().for_each(|frame| self.device.receive_frame(NOW, frame));
         self.device.process(NOW);
         let count = |driver: &mut Driver| core::iter::from_fn(|| driver.receive(NOW)).count();
-        let [one, other] = &mut self.machines[..] else { unreachable!("there are two") };
+        let [one, other] = &mut self.machines[..] else { unreachable!("there are two machines") };
         [count(one), count(other), count(&mut self.host)]
     }
 
@@ -197,14 +197,14 @@ fn a_handle_of_another_queue_is_another_sa() {
         EspHeaders::for_packet(&params, &plain[14..]).expect("IP").wrap(&Cipher::new(&params), &plain, 9, &mut frame);
         assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
     }
-    assert_eq!(right.device.uplink_counters().opened, 4, "they are SAs");
-    assert_eq!(right.counted()[0], 4, "of nobody's network");
+    assert_eq!(right.device.uplink_counters().opened, 4, "the SAs opened the packets");
+    assert_eq!(right.counted()[0], 4, "the SAs belong to no network");
 }
 
 #[test]
 fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_by() {
     let mut left = Hypervisor::new(1);
-    let ipsec = left.host.ipsec().expect("it has IPsec");
+    let ipsec = left.host.ipsec().expect("the host has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
     let handle = ipsec.add_sa(&params).expect("room");
     let selector = Selector { protocol: Some(17), destination_port: Some(4789), ..Selector::ANY };
@@ -215,8 +215,8 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
     assert_eq!(spi, [params.spi.to_be_bytes()]);
     // A virtual machine directly on the wire: a packet without ports may match the policy.
     let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
-    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
-    assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 1, "port 9 is nobody's");
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a valid rule").changes));
+    assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 1, "no policy names port 9");
     let mut fragment = datagram(0, mac(1, 0));
     fragment[21] = 8;
     assert_eq!(left.sends(0, &fragment).len(), 0);
@@ -280,7 +280,7 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
     assert!(right.host_bytes() > bytes_before);
     // Crypto offload: a packet that the SA opened goes to the host if it is addressed to the host.
     let params = SaParams { spi: 0x3000, offload: OffloadKind::Crypto, ..sa(Direction::Receive, 1, 2, 6) };
-    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.host.ipsec().expect("the host has IPsec").add_sa(&params).expect("room");
     right.device.process(NOW);
     while right.device.poll_frame(NOW).is_some() {}
     for number in 1..4u64 {
@@ -290,7 +290,7 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
         let headers = EspHeaders::for_packet(&params, &plain[14..]).expect("IP");
         headers.wrap(&Cipher::new(&params), &plain, number, &mut frame);
         assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
-        assert_eq!(right.device.counters().rx_drop_address, number, "it has another address");
+        assert_eq!(right.device.counters().rx_drop_address, number, "the frame has another address");
     }
 }
 
@@ -309,7 +309,7 @@ fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
     right.ask(EswitchCommand::RepresentUplink(true));
     // A packet opened by an SA without a network is shown in its original form.
     let params = SaParams { spi: 0x3000, ..sa(Direction::Receive, 1, 2, 6) };
-    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.host.ipsec().expect("the host has IPsec").add_sa(&params).expect("room");
     right.device.process(NOW);
     while right.device.poll_frame(NOW).is_some() {}
     let (mut inside, mut frame) = (wrapped(0, 300).to_vec(), BytesMut::new());
@@ -329,13 +329,13 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
     let wraps = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
     let tunnel = wrapped(0, network(0));
-    assert_eq!((wraps(&mut left), left.injects(&tunnel)), (1, vec![tunnel.clone()]), "nobody wants it protected");
+    assert_eq!((wraps(&mut left), left.injects(&tunnel)), (1, vec![tunnel.clone()]), "no protection is required");
     left.ask(EswitchCommand::ProtectAll(true));
     assert_eq!((wraps(&mut left), left.injects(&tunnel)), (0, Vec::new()));
     assert_eq!(left.device.uplink_counters().not_protected, 2);
     let other = datagram(0, mac(1, 9));
-    assert_eq!(left.injects(&other), [Bytes::from(other.clone())], "it is no tunnel's");
-    let ipsec = left.host.ipsec().expect("it has IPsec");
+    assert_eq!(left.injects(&other), [Bytes::from(other.clone())], "the frame is not a tunnel packet");
+    let ipsec = left.host.ipsec().expect("the host has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
     let handle = ipsec.add_sa(&params).expect("room");
     let selector = Selector { protocol: Some(17), destination_port: Some(4789), ..Selector::ANY };
@@ -352,7 +352,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     assert_eq!(right.hears([Frame::new(tunnel.clone())]), [0; 3]);
     assert_eq!(right.counted()[0], 1);
     let params = SaParams { spi: 0x3000, ..sa(Direction::Receive, 1, 2, 6) };
-    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.host.ipsec().expect("the host has IPsec").add_sa(&params).expect("room");
     right.ask(EswitchCommand::ProtectAll(true));
     let (params, mut frame) = (SaParams { direction: Direction::Transmit, ..params }, BytesMut::new());
     let headers = EspHeaders::for_packet(&params, &tunnel[14..]).expect("IP");
@@ -372,7 +372,7 @@ fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
     );
     left.ask(EswitchCommand::Change(RuleFile::parse("test", &rule).expect("good lines").changes));
     let sends = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
-    assert_eq!(sends(&mut left), 1, "nobody wants it protected");
+    assert_eq!(sends(&mut left), 1, "no protection is required");
     left.ask(EswitchCommand::ProtectAll(true));
     assert_eq!((sends(&mut left), left.device.uplink_counters().not_protected), (0, 1));
 }
@@ -389,7 +389,7 @@ fn fragment(identification: u8, place: u8, port: u16) -> Vec<u8> {
 fn protected_beside_the_wire() -> Hypervisor {
     let mut left = Hypervisor::new(1);
     let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
-    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a valid rule").changes));
     left.ask(EswitchCommand::ProtectAll(true));
     left
 }
@@ -442,7 +442,7 @@ fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
     let (plain, tunnel) = (9, 4789);
     let mut left = protected_beside_the_wire();
     assert_eq!(left.injects(&fragment(1, 0, tunnel)).len(), 0);
-    assert_eq!(left.sends(0, &fragment(1, 0, plain)).len(), 1, "it is of no tunnel");
+    assert_eq!(left.sends(0, &fragment(1, 0, plain)).len(), 1, "the fragment is of no tunnel");
     assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0, "the end of the tunnel's packet");
     // A second packet with the same identification, while fragments of the first may still arrive.
     assert_eq!(left.injects(&fragment(1, 0, plain)).len(), 0);
@@ -476,10 +476,14 @@ fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
     ] {
         let device = if words.contains("redirect") { "pf0vf1" } else { "vxlan0" };
         let rule = format!("tc filter add dev {device} ingress prio 9 {words}");
-        let rule = RuleFile::parse("test", &rule).expect("a good line").changes;
+        let rule = RuleFile::parse("test", &rule).expect("a valid rule").changes;
         let mut left = protected_beside_the_wire();
         left.ask(EswitchCommand::RepresentUplink(true));
-        assert_eq!((left.injects(&whole(own)).len(), shown(&mut left, &whole(own))), (1, 1), "nobody has named it yet");
+        assert_eq!(
+            (left.injects(&whole(own)).len(), shown(&mut left, &whole(own))),
+            (1, 1),
+            "no rule names the port yet"
+        );
         left.ask(EswitchCommand::Change(rule));
         assert_eq!((left.injects(&whole(own)).len(), shown(&mut left, &whole(own))), (0, 0));
         assert_eq!((left.injects(&fragment(1, 0, own)).len(), shown(&mut left, &fragment(1, 0, own))), (0, 0));
@@ -532,7 +536,7 @@ fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() 
         assert_eq!(right.hears([Frame::new(Bytes::copy_from_slice(frame))]), [0; 3]);
         core::iter::from_fn(|| right.eswitch.receive()).count()
     };
-    assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere)), (1, 1), "nobody wants it protected");
+    assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere)), (1, 1), "no protection is required");
     right.ask(EswitchCommand::ProtectAll(true));
     assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere), right.counted()[0]), (0, 0, 2));
 }
@@ -547,7 +551,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     device.plug(Vport::Virtual(0), FunctionConfig::new(mac(2, 0)), plugged);
     eswitch.command(EswitchCommand::Mode(Mode::Switchdev)).expect("room");
     let rule = "tc filter add dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
-    let change = RuleFile::parse("test", rule).expect("a good line").changes;
+    let change = RuleFile::parse("test", rule).expect("a valid rule").changes;
     eswitch.command(EswitchCommand::Change(change)).expect("room");
     device.process(NOW);
     let frame = datagram(0, mac(2, 0));
@@ -680,7 +684,7 @@ fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
         let mut set = CounterSet::default();
         device.count(&mut set);
         assert_eq!(set.value("eswitch_drop_spoofed"), 128 * turn, "64 for each of two functions a turn");
-        assert_eq!(device.next_event(), Some(Instant::ZERO), "and it goes on");
+        assert_eq!(device.next_event(), Some(Instant::ZERO), "the flood continues");
     }
 }
 

@@ -155,10 +155,10 @@ fn an_erased_key_is_nowhere() {
     }
     scrub_stack();
     let copies: Vec<usize> = (100..106).map(copies_of_the_key).collect();
-    assert_eq!((copies[0], copies[2], copies[5]), (0, 0, 0), "erased ones are nowhere: {copies:?}");
-    assert!(copies[1] > 0 && copies[3] > 0 && copies[4] > 0, "the others are there: {copies:?}");
+    assert_eq!((copies[0], copies[2], copies[5]), (0, 0, 0), "erased keys have no copies: {copies:?}");
+    assert!(copies[1] > 0 && copies[3] > 0 && copies[4] > 0, "the other keys have copies: {copies:?}");
     device.reset(Instant::ZERO);
     assert_eq!(device.sessions(), 0);
     scrub_stack();
-    assert_eq!((100..106).map(copies_of_the_key).sum::<usize>(), 0, "nor after a reset");
+    assert_eq!((100..106).map(copies_of_the_key).sum::<usize>(), 0, "no copies after a reset");
 }

@@ -66,7 +66,7 @@ fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::Done) 
     assert_eq!(&done.target[..2], b"in");
     match done.outcome.status {
         JobStatus::NoSession | JobStatus::EngineLost | JobStatus::Reset | JobStatus::Gone => {
-            assert_eq!(done.target.len(), 2, "nothing of a job that failed");
+            assert_eq!(done.target.len(), 2, "a failed job appends nothing");
         }
         _ => {
             let mut target = BytesMut::with_capacity(job.capacity);
@@ -145,9 +145,9 @@ proptest! {
             }
             // Removals wait until the queue has room.
             prop_assert!(crate::run(&mut device, queue, &mut now).is_empty());
-            prop_assert_eq!(queue.room(), 12, "all room is there again");
+            prop_assert_eq!(queue.room(), 12, "all of the room is free again");
         }
-        prop_assert!(jobs.iter().all(|job| job.back), "some did not come back");
+        prop_assert!(jobs.iter().all(|job| job.back), "some jobs did not return");
     }
 }
 

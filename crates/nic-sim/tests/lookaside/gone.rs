@@ -108,11 +108,11 @@ fn arm_is_true_once_a_gone_device_gave_all_back() {
     assert!(queue.arm(Waker::noop()));
     assert_eq!(queue.next_event(), None);
     drop(device);
-    assert!(!queue.arm(Waker::noop()), "a job is to come back");
+    assert!(!queue.arm(Waker::noop()), "a job is still to be returned");
     assert_eq!(queue.next_event(), Some(Instant::ZERO));
     assert_eq!(queue.complete(Instant::ZERO).unwrap().outcome.status, JobStatus::Gone);
     assert!(queue.complete(Instant::ZERO).is_none());
-    assert!(!queue.arm(Waker::noop()), "there are news");
+    assert!(!queue.arm(Waker::noop()), "an event is pending");
     assert_eq!(take_removed(&mut queue), [session]);
     assert!(queue.arm(Waker::noop()));
     assert_eq!(queue.next_event(), None);
@@ -265,7 +265,7 @@ fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
     sessions.iter().for_each(|session| queue.contexts().remove(*session));
     let now = &mut { Instant::ZERO };
     assert!(run(&mut device, &mut queue, now).is_empty());
-    assert_eq!(device.sessions(), 0, "keys of sessions that nobody has are in the device");
+    assert_eq!(device.sessions(), 0, "keys of removed sessions are still in the device");
     assert_eq!((take_removed(&mut queue), queue.room()), (sessions, 4));
 }
 
@@ -279,7 +279,7 @@ fn session_given_up_takes_no_more_jobs() {
     queue.submit(*now, job(session, 1, vec![1; 8].into())).unwrap();
     queue.contexts().remove(session);
     queue.submit(*now, job(session, 2, vec![1; 8].into())).unwrap();
-    let late = queue.complete(*now).expect("the device is not asked");
+    let late = queue.complete(*now).expect("the job ends without the device");
     assert_eq!((late.user, late.outcome.status), (2, JobStatus::NoSession));
     queue.flush(*now);
     let ended = run(&mut device, &mut queue, now);
@@ -324,9 +324,9 @@ fn news_behind_a_job_keep_the_queue_awake() {
     settle(&mut device, now);
     queue.contexts().remove(session);
     settle(&mut device, now);
-    assert_eq!(queue.contexts().poll_news(), None, "they are behind the job");
+    assert_eq!(queue.contexts().poll_news(), None, "the event is behind the job");
     assert_eq!(core::iter::from_fn(|| queue.complete(*now)).count(), 1);
-    assert!(!queue.arm(Waker::noop()), "the session's end is news");
+    assert!(!queue.arm(Waker::noop()), "the session's removal is pending");
     assert_eq!(take_removed(&mut queue), [session]);
     assert!(queue.arm(Waker::noop()));
 }

@@ -111,7 +111,7 @@ fn jobs_of_a_thread_that_dies_come_back() {
     // Some jobs are submitted after the panic.
     (100..110).for_each(|user| submit(queue, user));
     queue.flush(Instant::ZERO);
-    assert!(!queue.arm(Waker::noop()), "jobs are to come back");
+    assert!(!queue.arm(Waker::noop()), "jobs are still to be returned");
     let mut seen = [false; 110];
     while let Some(done) = queue.complete(Instant::ZERO) {
         assert!(!core::mem::replace(&mut seen[done.user as usize], true), "job {} ended twice", done.user);
@@ -123,6 +123,6 @@ fn jobs_of_a_thread_that_dies_come_back() {
     }
     assert_eq!(seen, [true; 110]);
     while queue.contexts().poll_news().is_some() {}
-    assert!(queue.arm(Waker::noop()), "nothing is to come any more");
-    assert_eq!(queue.room(), 256, "all room is there again");
+    assert!(queue.arm(Waker::noop()), "all jobs are returned");
+    assert_eq!(queue.room(), 256, "all of the room is free again");
 }

@@ -150,7 +150,7 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
         let of_device = device.as_ref().and_then(Lookaside::next_event);
         let of_alarm = time.waiting.lock().unwrap().as_ref().map(|(at, _)| *at);
         let next = offload_base::time::earliest(of_device, of_alarm);
-        let next = next.unwrap_or_else(|| panic!("schedule {seed}: somebody sleeps for ever"));
+        let next = next.unwrap_or_else(|| panic!("schedule {seed}: a task sleeps forever"));
         time.now.store((next - Instant::ZERO).as_nanos() as u64, Ordering::Relaxed);
         if of_device.is_some_and(|at| at <= next) {
             device_flag.0.store(true, Ordering::Relaxed);

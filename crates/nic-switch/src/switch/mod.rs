@@ -414,7 +414,7 @@ impl Switch {
     /// let rules = file.changes.into_iter().filter_map(|change| match change { Change::Add(rule) => Some(rule), _ => None });
     /// switch.replace_rules(rules)?;
     /// let reports: Vec<RuleReport> = switch.rules().collect();
-    /// assert_eq!((reports.len(), reports[0].counters.packets), (1, 0), "no packet came yet");
+    /// assert_eq!((reports.len(), reports[0].counters.packets), (1, 0), "no packet has matched yet");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace_rules(&mut self, rules: impl IntoIterator<Item = Rule>) -> Result<(), ChangeError> {

@@ -103,8 +103,8 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
         let to_linux = |switch: &mut Switch, milliseconds| {
             let mut out = Vec::new();
             switch.receive(NOW + Duration::from_millis(milliseconds), from, frame.clone(), &mut out);
-            let [(egress, sent)] = &out[..] else { panic!("{device}: it goes one way: {out:?}") };
-            assert_eq!(*sent == frame, *egress == Egress::Representor(from), "{device}: as it came, to Linux");
+            let [(egress, sent)] = &out[..] else { panic!("{device}: one output expected: {out:?}") };
+            assert_eq!(*sent == frame, *egress == Egress::Representor(from), "{device}: the sample is unchanged");
             *sent == frame
         };
         let times = [0, 1999, 2000, 2001, 3999, 9000, 9001];
@@ -330,7 +330,7 @@ fn a_large_packet_is_cut_inside_its_tunnel() {
         }
         assert_eq!(identifications, [0, 1, 2, 3]);
         let next = sent(&mut here, ONE, datagram(mac(1), mac(0))).remove(0).1;
-        assert_eq!(next.bytes[18..20], [0, 4], "no identification twice");
+        assert_eq!(next.bytes[18..20], [0, 4], "identifications differ");
     }
 }
 
@@ -457,7 +457,7 @@ fn virtual_machines_talk_without_rules() {
     assert_eq!(ways(&sent(&mut switch, OTHER, datagram(mac(50), mac(1)))), [Egress::Port(Vport::Uplink)]);
     let storms = (0..2000).filter(|_| !sent(&mut switch, ONE, datagram(Mac::BROADCAST, mac(0))).is_empty()).count();
     assert!((800..900).contains(&storms), "{storms} broadcasts of 74 bytes of a burst of 64 KiB");
-    assert!(!sent(&mut switch, OTHER, datagram(Mac::BROADCAST, mac(1))).is_empty(), "another port's storm");
+    assert!(!sent(&mut switch, OTHER, datagram(Mac::BROADCAST, mac(1))).is_empty(), "each port has its own limit");
 }
 
 /// Makes two tenants, by VLAN, with two functions each, and the uplink.

@@ -26,7 +26,7 @@ use crate::switch::Mode;
 ///     }
 /// }
 /// assert_eq!((config.mac, config.vlan, config.mtu), (Mac([2, 0, 0, 0, 0, 3]), Some(7), 1416));
-/// assert!(config.spoof_check && config.trust, "the one is as it was");
+/// assert!(config.spoof_check && config.trust, "unnamed options are unchanged");
 /// # Ok::<(), nic_switch::ParseError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

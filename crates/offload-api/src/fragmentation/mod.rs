@@ -85,7 +85,7 @@ pub fn fragment(
 ///     ..TxPacket::default()
 /// };
 /// let [first, last] = &fragment(packet, 0, 1500, 77)?[..] else { panic!("two fragments") };
-/// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "no router may");
+/// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "a router must not fragment it");
 /// let sizes = fragment_own(first.clone(), 0, 1400, 0)?.iter().map(TxPacket::payload_len).collect::<Vec<_>>();
 /// assert_eq!((sizes, last.payload_len()), (vec![1352, 96], 552));
 /// # Ok::<(), offload_api::fragmentation::NotFragmentable>(())

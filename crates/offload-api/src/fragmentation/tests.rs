@@ -171,7 +171,7 @@ fn fragments_that_overlap_spoil_their_packet_until_its_time_is_over() {
         for fragment in &fragments {
             assert_eq!(reassembler.insert(at(2), fragment, LINK.len()), Taken::Refused(Refusal::Overlap));
         }
-        assert_eq!(reassembler.expire(at(100)), None, "nobody is told");
+        assert_eq!(reassembler.expire(at(100)), None, "no ICMP message is due");
         assert_eq!((reassembler.bytes(), reassembler.packets()), (0, 0));
         let taken: Vec<Taken> =
             fragments.iter().map(|fragment| reassembler.insert(at(101), fragment, LINK.len())).collect();
@@ -203,7 +203,7 @@ fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
     let mut reassembler = Reassembler::new(Limits::of(Version::Six));
     assert_eq!(reassembler.insert(at(5), &fragments[2], LINK.len()), Taken::Kept);
     assert_eq!(reassembler.insert(at(50), &fragments[0], LINK.len()), Taken::Kept);
-    assert_eq!(reassembler.next_event(), Some(at(65)), "counted from the one that came first");
+    assert_eq!(reassembler.next_event(), Some(at(65)), "counted from the first fragment");
     assert_eq!(reassembler.expire(at(64)), None);
     let first = Some(Bytes::from(fragments[0].clone()));
     assert_eq!(reassembler.expire(at(65)), Some(Expired { first, among: 0 }));
@@ -251,7 +251,11 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
             let taken = reassembler.insert(at(0), fragment, LINK.len());
             assert_eq!(taken, if number >= marked.max(1) { Taken::Refused(Refusal::Marks) } else { Taken::Kept });
         }
-        assert_eq!(reassembler.insert(at(1), &fragments[0], LINK.len()), refused, "it stays so until its time is over");
+        assert_eq!(
+            reassembler.insert(at(1), &fragments[0], LINK.len()),
+            refused,
+            "the packet stays spoilt until its timeout"
+        );
         assert_eq!((reassembler.expire(at(100)), reassembler.bytes()), (None, 0));
     }
 }
@@ -270,7 +274,7 @@ fn what_no_packet_can_have_is_refused() {
     assert_eq!(refused(17, 1, &[0; 12]), (0, 4), "RFC 8200 4.5: not a multiple of eight");
     assert_eq!(refused(17, 8, &[]), (0, 4));
     assert_eq!(refused(17, 0xfff8, &[0; 12]), (0, 42), "RFC 8200 4.5: too long as a whole");
-    assert_eq!(refused(6, 1, &[0; 16]), (3, 0), "RFC 8200 4.5: the headers are not in the first");
+    assert_eq!(refused(6, 1, &[0; 16]), (3, 0), "RFC 8200 4.5: the first fragment lacks headers");
     assert_eq!(refused(60, 1, &[6, 0, 1, 4, 0, 0, 0, 0]), (3, 0));
 }
 
@@ -283,7 +287,7 @@ fn an_atomic_fragment_is_a_packet_by_itself() {
     frame.extend_from_slice(&[0; 6]); // padding
     let whole = packet(true, IpProtocol::Udp, &[], &[9; 30]);
     assert_eq!(reassembler.insert(at(0), &frame, LINK.len()), Taken::Whole(BytesMut::from(&whole[..])));
-    assert_eq!(reassembler.packets(), 1, "RFC 6946: whatever else goes by that identification");
+    assert_eq!(reassembler.packets(), 1, "RFC 6946: independent of other fragments with this identification");
 }
 
 #[test]

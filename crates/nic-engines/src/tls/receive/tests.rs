@@ -68,7 +68,7 @@ fn what_was_missing_may_still_come_in_order() {
     assert_eq!(rig.verdict(0, 30), Decrypted);
     assert_eq!(rig.verdict(60, 90), NotDecrypted);
     assert_eq!(rig.verdict(30, 60), Decrypted);
-    assert_eq!(rig.verdict(90, 121), NotDecrypted, "60..90 went by");
+    assert_eq!(rig.verdict(90, 121), NotDecrypted, "60..90 was ignored");
     assert!(rig.feed(121, 200).found);
     assert_eq!(rig.verdict(200, 242), Decrypted);
 }
@@ -77,13 +77,13 @@ fn what_was_missing_may_still_come_in_order() {
 fn a_context_that_does_not_ask_waits_for_a_hint() {
     let mut rig = Rig::new(9, 100);
     rig.engine.asks = false;
-    assert!(rig.feed(10, 130).lost, "121 is in it, but it does not know that");
+    assert!(rig.feed(10, 130).lost, "121 is in the packet, but the context does not search");
     assert_eq!(rig.verdict(130, 250), NotDecrypted);
     assert_eq!(rig.engine.question(), None);
-    assert!(!rig.engine.answer(START + 242, Some(7)), "late: that header went by");
-    assert!(!rig.engine.answer(START + 363, None), "a no says nothing");
+    assert!(!rig.engine.answer(START + 242, Some(7)), "late: the header has passed");
+    assert!(!rig.engine.answer(START + 363, None), "a negative answer is no hint");
     assert!(rig.engine.answer(START + 363, Some(8)));
-    assert!(!rig.engine.answer(START + 242, Some(7)), "older than what it was told");
+    assert!(!rig.engine.answer(START + 242, Some(7)), "older than the last hint");
     assert_eq!(rig.feed(250, 363), Received::UNTOUCHED, "before it");
     assert_eq!(rig.feed(350, 480), Received { found: true, ..Received::UNTOUCHED }, "contains it");
     assert_eq!(rig.verdict(480, 605), Decrypted);
@@ -122,7 +122,7 @@ fn a_false_header_is_found_out() {
     assert_eq!(rig.verdict(0, 100), ResyncRequested);
     assert_eq!(rig.engine.question(), Some(START + 50));
     assert_eq!(rig.verdict(100, 200), ResyncRequested);
-    assert_eq!(rig.engine.question(), Some(START + real as u32), "where a header should be is none");
+    assert_eq!(rig.engine.question(), Some(START + real as u32), "the length of the false header leads to no header");
     assert!(rig.engine.answer(START + real as u32, Some(9)));
     assert!(rig.feed(200, 300).found);
     assert_eq!(rig.verdict(300, real + 121 + 321), Decrypted);
@@ -134,9 +134,9 @@ fn the_past_does_not_disturb_a_search() {
     let mut rig = Rig::new(9, 100);
     assert!(rig.feed(10, 120).lost);
     assert_eq!(rig.verdict(130, 244), NotDecrypted, "two bytes of the header at 242");
-    assert_eq!(rig.verdict(100, 140), NotDecrypted, "the header at 121 is in it");
+    assert_eq!(rig.verdict(100, 140), NotDecrypted, "a retransmission that contains the header at 121");
     assert_eq!(rig.engine.question(), None);
-    assert_eq!(rig.verdict(230, 260), ResyncRequested, "its end is new");
+    assert_eq!(rig.verdict(230, 260), ResyncRequested, "the end of the packet is new");
     assert_eq!(rig.engine.question(), Some(START + 242));
     // After a negative answer, too, the search continues behind all bytes seen.
     assert_eq!(rig.verdict(260, 300), NotDecrypted);
@@ -178,8 +178,8 @@ fn a_question_is_asked_again_until_it_is_given_up() {
         at += many.len() as u32;
     }
     let (last, before) = asked.split_last().unwrap();
-    assert!(before.iter().all(|header| *header == START + 130), "the same question every time");
-    assert!(last.after(START + 130), "too long ago: another header is asked about");
+    assert!(before.iter().all(|header| *header == START + 130), "the same request every time");
+    assert!(last.after(START + 130), "given up: the request is about another header");
 }
 
 #[test]

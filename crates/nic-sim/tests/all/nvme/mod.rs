@@ -325,7 +325,7 @@ fn a_context_goes_though_nothing_else_happens() {
     device.process(Instant::ZERO);
     while device.poll_frame(Instant::ZERO).is_some() {}
     let ready = falls_asleep(&mut driver);
-    assert_eq!(ready, [], "it could be used at once");
+    assert_eq!(ready, [], "the context can be used at once");
     woken.0.store(false, Ordering::SeqCst);
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
     driver.flush(Instant::ZERO);
@@ -333,7 +333,7 @@ fn a_context_goes_though_nothing_else_happens() {
     for _ in 0..4 {
         device.process(Instant::ZERO);
         while device.poll_frame(Instant::ZERO).is_some() {}
-        assert!(woken.0.swap(false, Ordering::SeqCst), "there is something to see");
+        assert!(woken.0.swap(false, Ordering::SeqCst), "the service is woken");
         let mut seen: Vec<_> = std::iter::from_fn(|| driver.poll_event()).collect();
         seen.extend(falls_asleep(&mut driver));
         if seen == [DeviceEvent::Removed { flow: flow(), handle }] {
@@ -341,7 +341,7 @@ fn a_context_goes_though_nothing_else_happens() {
         }
         assert_eq!(seen, []);
     }
-    panic!("it never goes");
+    panic!("the context is never removed");
 }
 
 type Cipher = (TlsVersion, TlsSuite);
@@ -437,7 +437,7 @@ impl RecordSource for Records {
     }
 
     fn pieces(&self, _: Layer, from: u64, to: u64, _: &mut dyn FnMut(QueuedBytes)) {
-        assert_eq!(from, to, "it is sent in order");
+        assert_eq!(from, to, "the stream is sent in order");
     }
 }
 
@@ -759,8 +759,8 @@ fn stages_go_with_their_buffer() {
         pdu.extend(&data);
         deliver(&pdu, &mut far);
         let mut packet = receiver.receive(Instant::ZERO).unwrap();
-        let (_, piece) = packet.placed.first_mut().expect("it is placed");
-        assert!(piece.opened().is_empty(), "{before:?}: it was never encrypted");
+        let (_, piece) = packet.placed.first_mut().expect("the data are placed");
+        assert!(piece.opened().is_empty(), "{before:?}: these data were never encrypted");
         assert_eq!(piece.bytes_mut()[..], data);
     }
 }

@@ -261,7 +261,7 @@ impl Queue {
         let mut any = unit.layer == Layer::FIRST;
         for chunk in &mut self.chunks {
             if chunk.needs_digest && chunk.pdu.is_some_and(|pdu| numbers.contains(&pdu.number)) {
-                assert!(chunk.needs_seal, "no part of it may be sealed");
+                assert!(chunk.needs_seal, "no part of the record may be sealed already");
                 let data = &self.content[chunk.content_at..chunk.content_at + chunk.data.len()];
                 (chunk.data, chunk.needs_digest, any) = (Bytes::copy_from_slice(data), false, true);
             }
@@ -508,7 +508,7 @@ fn a_key_may_be_missing_in_a_dump() {
     }
     miss(&mut device, &mut driver, &queue, key, 1000, 500);
     let counters = device.counters();
-    assert_eq!((counters.tx_drop_no_key, counters.tx_stale_parameters), (0, 1), "what brings the upper context there");
+    assert_eq!((counters.tx_drop_no_key, counters.tx_stale_parameters), (0, 1), "the DUMP for the upper context");
     assert_eq!(counters.tx_drop_unknown_context, 1, "the packet behind them");
     // First the following bytes: the driver expects the records' context there.
     for at in [1500, 1000, 4000, 2000] {
@@ -539,16 +539,16 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     send(&mut device, &mut driver, &mut queue, 2 * record + 2500, 300);
     let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
     assert_eq!((nvme.ooo, nvme.dump_bytes, tls.ooo), (1, 6000, 2));
-    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2, "in a DUMP it is not sent");
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2, "digests in a DUMP are not sent");
     assert_eq!(nvme.needs_software + tls.needs_software, 0);
     // If software seals a record, it also computes the digests of its PDUs, including PDUs that end in other records.
     let packet = queue.packet(record + 5, 100);
     let offset = packet.ask.streams[0].unwrap().offset;
-    let Lookup::In(unit) = queue.unit_at(Layer::FIRST, offset) else { panic!("there is one") };
+    let Lookup::In(unit) = queue.unit_at(Layer::FIRST, offset) else { panic!("the offset is in a unit") };
     queue.seal(unit);
     assert!(queue.chunks.iter().all(|chunk| chunk.pdu.is_none_or(|pdu| chunk.needs_digest == (pdu.number == 1))));
     send(&mut device, &mut driver, &mut queue, 2 * record, 1400);
-    assert_eq!(driver.context_counters(engines::NVME_TCP).ooo, 1, "what has its digest asks for none");
+    assert_eq!(driver.context_counters(engines::NVME_TCP).ooo, 1, "a PDU with its digest asks for no context");
 }
 
 #[test]

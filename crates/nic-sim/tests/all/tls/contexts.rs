@@ -14,17 +14,17 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     assert_eq!(driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), Sent::Posted);
     driver.tls().unwrap().remove(first);
-    assert_eq!(driver.poll_event(), None, "a packet is still under way");
+    assert_eq!(driver.poll_event(), None, "a packet is still in the device");
     driver.flush(Instant::ZERO);
     let payload: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
     assert_eq!(payload, stream.wire);
-    assert_eq!(driver.poll_event(), None, "now the device is told");
+    assert_eq!(driver.poll_event(), None, "the removal is posted now");
     frames(&mut device);
     assert_eq!(driver.poll_event(), Some(DeviceEvent::Removed { flow: sender(), handle: first }));
     let second = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     assert_eq!((second.index, second.generation), (first.index, first.generation + 1));
     let sent = driver.transmit(Instant::ZERO, stream.packet(0, 100, 1000, first), &stream);
-    assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old name finds nothing");
+    assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old handle is stale");
 }
 
 /// The pool saves the device a creation and removal, and saves the driver the wait.
@@ -49,7 +49,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
             assert_eq!(device.contexts(), 0, "no key is left there");
             let gone = Some(DeviceEvent::Removed { flow: sender(), handle });
             assert_eq!(pooled.or_else(|| driver.poll_event()), gone);
-            assert_eq!(pooled.is_some(), context_pool == 1, "there is nothing to wait for");
+            assert_eq!(pooled.is_some(), context_pool == 1, "a pooled context is removed at once");
         }
         let counted = driver.context_counters(engines::TLS);
         let made = if context_pool == 1 { (1, 0) } else { (5, 5) };

@@ -102,7 +102,7 @@ fn what_waits_behind_keys_for_pooled_contexts_is_done() {
         host.driver.tls().unwrap().add(&flow, Direction::Transmit, Seq(0), 0, &key()).ok()
     });
     handles.extend(taken);
-    assert_eq!(handles.len(), 8, "as many as the ring has places");
+    assert_eq!(handles.len(), 8, "one per place of the ring");
     host.driver.tls().unwrap().remove(receiver);
     host.driver.tls().unwrap().remove(handles[0]);
     for handle in &handles[1..4] {
@@ -148,7 +148,7 @@ fn a_context_that_leaves_is_named_by_no_packet() {
     assert_eq!(send(&mut host, 0), Sent::Posted);
     host.driver.tls().unwrap().remove(context);
     for at in [1000, 0] {
-        assert_eq!(send(&mut host, at), Sent::NeedsSoftware(stream.units[0]), "in step or not");
+        assert_eq!(send(&mut host, at), Sent::NeedsSoftware(stream.units[0]), "with and without the right position");
     }
     assert_eq!(host.run(), 1);
 }

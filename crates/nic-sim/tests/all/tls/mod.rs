@@ -221,7 +221,7 @@ proptest! {
             let mut packet = stream.packet(at, bytes, mss, context);
             let mut sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
             if let Sent::NeedsSoftware(unit) = sent {
-                prop_assert!(next_record, "the device can be brought to any place");
+                prop_assert!(next_record, "DUMPs can restore any position");
                 stream.seal(unit);
                 packet = stream.packet(at, bytes, mss, context);
                 sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
@@ -241,7 +241,7 @@ proptest! {
                 seen += 1;
             }
             let whole = next == at + bytes;
-            prop_assert!(whole || fate == 0, "without a reset all of it leaves");
+            prop_assert!(whole || fate == 0, "without a reset all bytes leave");
             if fate == 0 {
                 // Until the driver learns of the reset, packets are lost; then software seals them; then new contexts
                 // start.
@@ -264,7 +264,7 @@ proptest! {
         prop_assert!(seen > 0 || device.counters().resets > 0);
         prop_assert!(!next_record || device.dma().tx_resync == 0, "nothing is read twice");
         prop_assert_eq!(driver.poll_event(), None);
-        prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
+        prop_assert!(driver.arm(Waker::noop()), "every descriptor was completed");
     }
 
     /// Two flows share a NIC, with paced and unpaced packets and resyncs between them. Frames of each flow leave in
@@ -319,13 +319,13 @@ proptest! {
         run(&mut device, &mut now, None);
         events.extend(std::iter::from_fn(|| driver.poll_event()));
         prop_assert_eq!(events.iter().filter(|event| matches!(event, DeviceEvent::Removed { .. })).count(), 2);
-        prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
+        prop_assert!(driver.arm(Waker::noop()), "every descriptor was completed");
         for ((stream, posted), left) in streams.iter().zip(posted).zip(left) {
             let mut left = left.into_iter();
             for (at, bytes) in posted {
                 let mut sent = 0;
                 while sent < bytes {
-                    let (seq, payload) = left.next().expect("all of it leaves");
+                    let (seq, payload) = left.next().expect("all bytes leave");
                     prop_assert_eq!(seq, stream.start + (at + sent) as u32);
                     prop_assert_eq!(&payload[..], &stream.wire[at + sent..at + sent + payload.len()]);
                     sent += payload.len();
@@ -387,7 +387,7 @@ proptest! {
                     prop_assert_eq!(&packet.frame[..], &frame.data[..]);
                     prop_assert!(!in_order || corrupt.is_some(), "in order, everything is decrypted");
                 }
-                Checksums::Unchecked => prop_assert!(false, "this device looks at checksums"),
+                Checksums::Unchecked => prop_assert!(false, "this device checks checksums"),
             }
         }
     }

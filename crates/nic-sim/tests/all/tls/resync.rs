@@ -11,7 +11,7 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
     for at in 5..10 {
         driver.tls().unwrap().answer_resync(handle, Seq(at), None);
     }
-    assert_eq!(driver.context_counters(engines::TLS).retried, 1, "with the command before them, two had a place");
+    assert_eq!(driver.context_counters(engines::TLS).retried, 1, "two answers found a place behind the first command");
     for _ in 0..4 {
         frames(&mut device);
         while driver.poll_event().is_some() {}
@@ -19,7 +19,7 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
     assert_eq!(
         device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
         3,
-        "of those that waited the last one came, and none was of use"
+        "only the last waiting answer arrived, and no answer was useful"
     );
     assert_eq!(driver.context_counters(engines::TLS).skipped, 0);
 }
@@ -38,7 +38,7 @@ fn a_receive_context_finds_its_place_again_with_help() {
             if resync == ResyncMode::Asynchronous && number == 4 {
                 let (from, to) = (rig.stream.start + 2800, rig.stream.start + 3500);
                 let started = DeviceEvent::ResyncStarted { flow: rig.flow, handle: rig.context, from, to };
-                assert_eq!(rig.driver.poll_event(), Some(started), "announced with the packet");
+                assert_eq!(rig.driver.poll_event(), Some(started), "the start is reported with the packet");
             }
             assert!(self::frames(&mut rig.device).is_empty());
             if let Some(event) = rig.driver.poll_event() {
@@ -83,13 +83,13 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     let mut rig = Lossy::new(ResyncMode::CoreHint);
     assert_eq!(rig.deliver(0), Decrypted);
     rig.tell(rig.stream.units[2].start, Some(42));
-    assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "it knows its place");
+    assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "the context knows its position");
     assert_eq!([3, 4].map(|number| rig.deliver(number)), [NotDecrypted; 2]);
     rig.tell(rig.stream.units[3].start, Some(43));
     assert_eq!(
         rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
         2,
-        "3063 went by with the last packet"
+        "3063 passed with the last packet"
     );
     assert_eq!(rig.deliver(5), NotDecrypted, "3500..4200");
     assert_eq!(rig.stream.units[5].start, rig.stream.start + 5105);
@@ -171,7 +171,7 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
         // Returning to the second record costs the bytes before the position there.
         assert_eq!(send(record + at) as usize, at);
     }
-    assert!(send(record - MSS) > 10 * MSS as u64, "the last segment's ten times its own bytes");
+    assert!(send(record - MSS) > 10 * MSS as u64, "for the last segment, ten times its own length");
 }
 
 /// The alternative, step by step: bytes before the context's position are sealed in software without disturbing the
@@ -199,12 +199,12 @@ fn next_record_sync_reads_nothing_twice() {
     assert_eq!(send(&stream, 1000, 500), (Sent::NeedsSoftware(stream.units[0]), true, 0));
     stream.seal(stream.units[0]);
     assert_eq!(send(&stream, 1000, 500), (Sent::Posted, false, 500));
-    assert_eq!(send(&stream, 3000, 500), (Sent::Posted, true, 500), "the device is where it was");
+    assert_eq!(send(&stream, 3000, 500), (Sent::Posted, true, 500), "the device kept its position");
     // The second record's start again. It is a record start, but before the context's position.
     assert_eq!(send(&stream, 2021, 500), (Sent::NeedsSoftware(stream.units[1]), true, 0));
     stream.seal(stream.units[1]);
     assert_eq!(send(&stream, 2021, 2021), (Sent::Posted, false, 2021));
-    assert_eq!(send(&stream, 4042, 4042), (Sent::Posted, true, 4042), "afresh at the third");
+    assert_eq!(send(&stream, 4042, 4042), (Sent::Posted, true, 4042), "the device resumes at the third record");
     let (counted, dma) = (driver.context_counters(engines::TLS), device.dma());
     assert_eq!((counted.ooo, counted.needs_software, counted.next_record), (2, 2, 1));
     assert_eq!((counted.dump_packets, dma.tx_resync), (0, 0));

@@ -20,7 +20,7 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     assert_eq!(frames(&mut device).len(), 3 * 6);
     assert!(!driver.arm(Waker::noop()), "the device has caught up");
     driver.poll_event();
-    assert!(driver.arm(Waker::noop()), "who was told that there is no room may be gone: it is not said for ever");
+    assert!(driver.arm(Waker::noop()), "room is announced once, because the waiting task may be gone");
     assert!(driver.room(&sender()) > 0);
     assert_eq!(driver.context_counters(engines::TLS).ooo, 2, "the first is where the context begins");
     assert_eq!(driver.context_counters(engines::TLS).dump_bytes, 3 * 8000);
@@ -43,7 +43,7 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     frames(&mut device);
     driver.poll_event();
-    assert!(driver.arm(&woken.clone().into()), "nothing to do: it goes to sleep");
+    assert!(driver.arm(&woken.clone().into()), "no work: the service sleeps");
     assert!(driver.room(&sender()) > 0);
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 8000, 1448, context), &stream), Sent::Posted);
     driver.flush(Instant::ZERO);
@@ -51,8 +51,8 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 0);
     assert!(!frames(&mut device).is_empty());
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
-    assert!(!driver.arm(&woken.clone().into()), "there is something to do");
-    assert!(driver.arm(&woken.clone().into()), "it was said");
+    assert!(!driver.arm(&woken.clone().into()), "room has returned");
+    assert!(driver.arm(&woken.clone().into()), "room was announced before");
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
     // With enough room for all, sending wakes no task.
     assert!(driver.room(&sender()) > 0);

@@ -28,7 +28,7 @@ fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: b
         driver.receive(Instant::ZERO).unwrap().meta.tls()
     };
     let [first, second] = &segments_cut_at(&stream, flow(5000), &[tag + split])[..] else { panic!("one cut") };
-    assert_eq!(deliver(first), TlsVerdict::Decrypted, "so far nothing can be told");
+    assert_eq!(deliver(first), TlsVerdict::Decrypted, "the first part cannot be judged yet");
     if evicted {
         assert_eq!(deliver(&segments_cut_at(&other, flow(5001), &[])[0]), TlsVerdict::Decrypted);
     }
@@ -73,6 +73,6 @@ fn a_tag_that_is_awaited_is_never_printed() {
     assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls(), TlsVerdict::Decrypted);
     let printed = format!("{device:?}");
     let bytes = stream.wire[tag..].iter().map(u8::to_string).collect::<Vec<_>>();
-    assert!(printed.contains("Tag"), "it stands at the tag");
+    assert!(printed.contains("Tag"), "the context is at the tag");
     assert!(!printed.contains(&bytes.join(", ")), "{printed}");
 }

@@ -29,7 +29,7 @@ impl Rig {
             Place::Searching { .. } => Searching,
             Place::Tracking(track) if track.confirmed.is_some() => Confirmed(track.asked.distance_from(START)),
             Place::Tracking(track) => Tracking(track.asked.distance_from(START)),
-            place => panic!("an engine that asks does not stand at {place:?}"),
+            place => panic!("unexpected state of a searching engine: {place:?}"),
         }
     }
 
@@ -50,8 +50,8 @@ fn a_retransmission_passes_by() {
     assert_eq!(rig.step(0, 60), (Decrypted, Offloading(60)));
     assert_eq!(rig.step(60, 120), (Decrypted, Offloading(120)));
     assert_eq!(rig.step(0, 60), (NotDecrypted, Offloading(120)));
-    assert_eq!(rig.step(30, 90), (NotDecrypted, Offloading(120)), "cut otherwise than the first time");
-    assert_eq!(rig.step(90, 180), (NotDecrypted, Offloading(120)), "from the past in part: as a whole");
+    assert_eq!(rig.step(30, 90), (NotDecrypted, Offloading(120)), "cut differently from the first time");
+    assert_eq!(rig.step(90, 180), (NotDecrypted, Offloading(120)), "partly from the past: ignored as a whole");
     assert_eq!(rig.step(120, 180), (Decrypted, Offloading(180)));
 }
 
@@ -63,7 +63,7 @@ fn a_gap_inside_a_record() {
     // 30..60 is missing.
     assert_eq!(rig.step(60, 100), (NotDecrypted, Offloading(30)), "before M: ignored");
     assert_eq!(rig.feed(100, 160), Received { found: true, ..Received::UNTOUCHED }, "contains M: not offloaded");
-    assert_eq!(rig.at(), Offloading(160), "but moved to");
+    assert_eq!(rig.at(), Offloading(160), "but the position moved on");
     assert_eq!(rig.step(30, 60), (NotDecrypted, Offloading(160)), "the hole is filled: from the past");
     assert_eq!(rig.step(160, 300), (Decrypted, Offloading(300)), "offloaded again from the next packet on");
 }
@@ -75,7 +75,7 @@ fn a_gap_over_a_header() {
     assert_eq!(rig.step(0, 30), (Decrypted, Offloading(30)));
     // 30..150 is missing, and with it M at 121.
     assert_eq!(rig.step(150, 200), (NotDecrypted, Searching));
-    assert_eq!(rig.step(200, 260), (ResyncRequested, Tracking(242)), "what looks like a header");
+    assert_eq!(rig.step(200, 260), (ResyncRequested, Tracking(242)), "a candidate header");
     assert_eq!(rig.engine.question(), Some(START + 242));
     assert_eq!(rig.step(260, 380), (NotDecrypted, Tracking(242)), "a header at 363, as its length says");
     assert_eq!(rig.step(30, 150), (NotDecrypted, Tracking(242)), "the hole is filled: from the past");
@@ -92,7 +92,7 @@ fn a_gap_inside_a_header() {
     let mut rig = Rig::new(5, 100);
     assert_eq!(rig.step(0, 123), (Decrypted, Offloading(123)), "two bytes of M");
     // 123..130 is missing.
-    assert_eq!(rig.step(130, 200), (NotDecrypted, Searching), "where M's record ends nobody knows");
+    assert_eq!(rig.step(130, 200), (NotDecrypted, Searching), "the end of M's record is unknown");
     assert_eq!(rig.step(200, 300), (ResyncRequested, Tracking(242)));
     assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)));
     assert_eq!(rig.step(300, 400), (NotDecrypted, Offloading(400)));
@@ -120,16 +120,20 @@ fn a_gap_beyond_the_next_header() {
 #[test]
 fn a_late_answer_and_a_no() {
     let mut rig = Rig::new(8, 100);
-    assert_eq!(rig.step(10, 130), (ResyncRequested, Tracking(121)), "asked about in the packet that shows the gap");
+    assert_eq!(
+        rig.step(10, 130),
+        (ResyncRequested, Tracking(121)),
+        "the packet that shows the gap contains the candidate"
+    );
     assert_eq!(rig.says(122, Some(6)), (false, Tracking(121)), "another question");
     assert_eq!(rig.says(121, None), (true, Searching));
-    assert_eq!(rig.says(121, Some(6)), (false, Searching), "after the no");
+    assert_eq!(rig.says(121, Some(6)), (false, Searching), "after the negative answer");
     assert_eq!(rig.step(130, 250), (ResyncRequested, Tracking(242)));
     // The answer may take any time, because lengths are followed meanwhile.
     assert_eq!(rig.step(250, 500), (NotDecrypted, Tracking(242)));
     assert_eq!(rig.step(500, 700), (NotDecrypted, Tracking(242)));
-    assert_eq!(rig.says(121, Some(6)), (false, Tracking(242)), "the answer to the question before");
-    assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)), "and to this one, three records later");
+    assert_eq!(rig.says(121, Some(6)), (false, Tracking(242)), "the answer to the previous request");
+    assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)), "the answer to this request, three records later");
     assert_eq!(rig.step(700, 750), (NotDecrypted, Offloading(750)), "record 11 at 726");
     assert_eq!(rig.step(750, 968), (Decrypted, Offloading(968)));
     assert_eq!(rig.says(242, Some(7)), (false, Offloading(968)), "said twice");
@@ -140,7 +144,7 @@ fn a_late_answer_and_a_no() {
 fn a_header_split_over_two_packets() {
     for split in 122..126 {
         let mut rig = Rig::new(5, 100);
-        assert_eq!(rig.step(10, split), (NotDecrypted, Searching), "the first bytes of it");
+        assert_eq!(rig.step(10, split), (NotDecrypted, Searching), "the first bytes of the header");
         assert_eq!(rig.step(split, 200), (ResyncRequested, Tracking(121)), "split at {split}");
         assert_eq!(rig.says(121, Some(6)), (true, Confirmed(121)));
         let next_split = 242 + split - 121;
