@@ -145,6 +145,7 @@ impl Function {
     /// Returns the time of the next event.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         let of_pair = |pair: &QueuePair| {
+            // A pair's frame cannot leave before the shared port is free.
             let frame = pair.next_transmit().map(|at| at.max(self.port_free_at));
             earliest(frame, pair.next_other())
         };
@@ -242,6 +243,7 @@ impl Function {
                     .any(|(number, engine)| engine.key(frame, headers).is_some_and(|key| queue.opens(number, key)))
         };
         let opener = pairs.iter().position(opens);
+        // Only a fragment needs the memory of its packet's first fragment.
         if opener.is_some() || !headers.is_fragment() {
             return opener;
         }

@@ -76,6 +76,7 @@ impl Steering {
                     *follower = None;
                 }
                 if followers.iter().all(Option::is_none) {
+                    // An empty entry would stay for every closed flow.
                     self.flows.remove(&flow);
                 }
             }

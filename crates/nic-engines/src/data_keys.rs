@@ -108,6 +108,7 @@ impl Engine for DataKeys {
         image.put_u32(key.unit);
         image.put_u8(u8::from(key.tweak == Tweak::Sectors512));
         let bytes = key.key.bytes();
+        // AES-128-XTS and AES-256-XTS keys have different lengths.
         image.put_u8(bytes.len() as u8);
         image.put(bytes);
     }

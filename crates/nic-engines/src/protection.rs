@@ -28,6 +28,7 @@ impl Stage for ProtectedBlocks {
             Direction::Receive => Way::Undo,
         };
         let Some(remembered) = state.0.first_chunk_mut() else { return false };
+        // A block may continue in the next packet, so its guard is computed in parts.
         let mut progress = Progress::from_bytes(remembered);
         let passed = self.0.run(way, run.unit, run.at, &mut progress, bytes).is_ok();
         *remembered = progress.to_bytes();

@@ -53,6 +53,7 @@ impl Engine for Transforms {
     }
 
     fn create(&mut self, _: Direction, transform: Transform) -> Option<((), Session)> {
+        // Real accelerators lack some algorithms, and the model refuses these too.
         if !self.capabilities.include(&transform) {
             return None;
         }

@@ -46,6 +46,7 @@ fn cost(burst: usize, size: usize) -> f64 {
                 debug_assert!(taken.is_ok(), "there is room");
             }
             queue.flush(now);
+            // The clock stops while the device works, so that only the host's share is measured.
             host += start.elapsed();
             device.process(now);
             let start = std::time::Instant::now();
@@ -62,6 +63,7 @@ fn cost(burst: usize, size: usize) -> f64 {
         assert_eq!(targets.len(), burst, "all came back");
         host.as_nanos() as f64 / (bursts * burst) as f64
     };
+    // Each burst reads the clock four times, in two intervals, whose overhead is subtracted.
     let clock = 2.0 * clock() / burst as f64;
     let rounds = (0..ROUNDS).map(|_| round());
     rounds.fold(f64::MAX, f64::min) - clock

@@ -117,6 +117,7 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
         matching.tunnel = tunnel_match(rng, tunnel);
     }
     let mut actions = Vec::new();
+    // Most rules of a tunnel device clear the received tunnel first, as generated rules do.
     if let Device::Tunnel(_) = device
         && rng.chance(0.8)
     {
@@ -148,6 +149,7 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
         }
         6 => actions.push(Action::Drop),
         7 => actions.push(Action::Pass),
+        // A goto leads to a later chain only, as the switch requires.
         8 if chain < 2 => actions.push(Action::Goto(chain + 1 + rng.below(2 - u64::from(chain)) as u32)),
         _ => actions.push(Action::Drop),
     }
@@ -175,6 +177,7 @@ fn matching(rng: &mut Rng, protocol: Option<u16>) -> Match {
             ether_type: rng.chance(0.5).then(|| pick(rng, &[IP, IPV6])),
         };
     }
+    // IP conditions need an IP EtherType.
     let version = match matching.network() {
         Some(IP) => Version::Four,
         Some(IPV6) => Version::Six,
@@ -188,6 +191,7 @@ fn matching(rng: &mut Rng, protocol: Option<u16>) -> Match {
     };
     (matching.source, matching.destination) = (prefix(rng), prefix(rng));
     if rng.chance(0.6) {
+        // ICMP and ICMPv6 exist for their own IP version only.
         matching.ip_protocol = Some(pick(rng, &[6, 6, 17, 17, if version == Version::Four { 1 } else { 58 }]));
     }
     if matches!(matching.ip_protocol, Some(6 | 17)) {
@@ -299,10 +303,12 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
 fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
     let destination = if rng.chance(0.1) { Mac::BROADCAST } else { mac(rng) };
     let mut frame = [destination.0, mac(rng).0].concat();
+    // Mostly untagged; doubly tagged frames are rare but must be parsed.
     for _ in 0..pick(rng, &[0, 0, 0, 0, 1, 1, 2]) {
         frame.extend(pick(rng, &[TAG, TAG, SERVICE_TAG]).to_be_bytes());
         frame.extend(((rng.below(8) as u16) << 13 | (1 + rng.below(3) as u16)).to_be_bytes());
     }
+    // The mark identifies the frame at the output, wherever its headers were changed.
     let marked = [&MARK[..], &mark.0.to_be_bytes(), &[mark.1]].concat();
     let version = match rng.below(8) {
         0 => {
@@ -328,6 +334,7 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
     }
     let network = frame.len();
     let is_fragment = rng.chance(0.15);
+    // First fragment, middle fragment, last fragment.
     let place = if is_fragment { pick(rng, &[0x2000u16, 0x2001, 5]) } else { 0 };
     let (source, destination) = (inner(version, rng.below(4) as u8), inner(version, rng.below(4) as u8));
     match (source, destination) {
@@ -345,6 +352,7 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
             frame.extend(source.octets());
             frame.extend(destination.octets());
             if is_fragment {
+                // IPv6 has the offset in the upper and the flag in the lowest bit.
                 let offset = (place & 0x1fff) << 3 | place >> 13;
                 frame.extend([protocol, 0]);
                 frame.extend(offset.to_be_bytes());

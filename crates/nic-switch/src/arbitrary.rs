@@ -76,6 +76,7 @@ fn link() -> impl Strategy<Value = Match> {
 }
 
 fn with_ip(link: Match) -> BoxedStrategy<Match> {
+    // IP conditions are valid only with an IP EtherType.
     let version = match link.network() {
         Some(IPV4) => Version::Four,
         Some(IPV6) => Version::Six,
@@ -83,6 +84,7 @@ fn with_ip(link: Match) -> BoxedStrategy<Match> {
     };
     let fragments =
         (of(any::<bool>()), of(any::<bool>())).prop_map(|(fragment, first)| FragmentMatch { fragment, first });
+    // Ports need TCP or UDP; ICMP has none.
     let transport = prop_oneof![
         of(Just(ICMP)).prop_map(|protocol| (protocol, None, None)),
         (prop_oneof![Just(TCP), Just(UDP)], of(ports()), of(ports()))
@@ -257,6 +259,7 @@ fn packet(source: IpAddr, destination: IpAddr, protocol: u8, ports: (u16, u16), 
     let mut upper = vec![0; 24];
     upper[..2].copy_from_slice(&ports.0.to_be_bytes());
     upper[2..4].copy_from_slice(&ports.1.to_be_bytes());
+    // The data offset of TCP, the length of UDP, and the type of an echo request.
     match protocol {
         TCP => upper[12] = 0x50,
         UDP => upper[5] = 24,
@@ -280,6 +283,7 @@ fn packet(source: IpAddr, destination: IpAddr, protocol: u8, ports: (u16, u16), 
     };
     packet.extend(upper);
     let mut frame = [&[0; 12], &Version::of(&source).ether_type().to_be_bytes()[..], &packet].concat();
+    // A fragment has no complete transport, so only the IP header gets its checksum.
     match Headers::parse(&frame).transport() {
         Some(transport) => transport.fill_checksums(&mut frame),
         None if source.is_ipv4() => checksum::fill_ipv4_header(&mut frame[14..]),

@@ -35,6 +35,7 @@ pub(crate) fn modify_vlan(frame: &mut BytesMut, tag: &VlanTag) {
     let Some((_, control)) = outermost_tag(frame) else { return };
     let mut control = control & !ID | tag.id;
     if let Some(priority) = tag.priority {
+        // Without a new priority, the old one stays, as in tc.
         control = control & !PRIORITY | control_of(0, priority);
     }
     frame[ADDRESSES..ADDRESSES + 2].copy_from_slice(&tag.ether_type.to_be_bytes());
@@ -105,6 +106,7 @@ fn set_port(frame: &mut [u8], headers: &Headers, protocol: Protocol, at: usize, 
 
 fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usize) {
     let Some((_, network)) = headers.network().filter(|(version, _)| *version == Version::of(&address)) else { return };
+    // The pseudo headers of TCP, UDP and ICMPv6 contain the addresses.
     let upper = headers.upper().filter(|_| has_upper_header(frame, headers));
     let upper = upper.and_then(|(protocol, upper)| upper_checksum(frame, headers, protocol, upper));
     match address {
@@ -122,6 +124,7 @@ fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usiz
 fn set_class(frame: &mut [u8], headers: &Headers, version: Version, class: u8) {
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
+        // IPv6 has no header checksum, so its fields are written directly below.
         Version::Four => change(frame, at + 1..at + 2, &[class], &[Some(Field::plain(at + 10))]),
         Version::Six => {
             frame[at] = frame[at] & 0xf0 | class >> 4;
@@ -134,6 +137,7 @@ fn set_hops(frame: &mut [u8], headers: &Headers, version: Version, hops: impl Fn
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
         Version::Four => {
+            // The IPv4 header checksum covers the time to live.
             let hops = hops(frame[at + 8]);
             change(frame, at + 8..at + 9, &[hops], &[Some(Field::plain(at + 10))]);
         }

@@ -64,6 +64,7 @@ impl Key {
         key.set(NETWORK, &network.to_be_bytes());
         key.set(TAG, &(tag.unwrap_or(0) & TAG_BITS).to_be_bytes());
         key.set_network(frame, headers);
+        // Without a tunnel all tunnel fields stay zero.
         if let Some(received) = received {
             key.set(TUNNEL_KEY, &received.key.unwrap_or(0).to_be_bytes());
             key.set_address(TUNNEL_SOURCE, received.source);
@@ -121,6 +122,7 @@ impl Key {
         word(NETWORK.start, matching.network(), u16::MAX);
         word(TAG.start, matching.vlan.id, 0x0fff);
         word(TAG.start, matching.vlan.priority.map(|priority| u16::from(priority) << 13), 0xe000);
+        // A range cannot be expressed as a mask, so ranges are checked after the look-up.
         let mut ranges = [None, None];
         for (range, ports, at) in
             [(0, matching.source_port, PORTS.start), (1, matching.destination_port, PORTS.start + 2)]
@@ -146,6 +148,7 @@ impl Key {
             }
         }
         let fragments = &matching.fragments;
+        // A flag may have to be set, cleared, or ignored; the mask selects the first two cases.
         let flags = [
             (FRAGMENT, fragments.fragment),
             (FIRST, fragments.first),

@@ -71,6 +71,7 @@ pub struct EtherMatch {
 impl EtherMatch {
     /// Matches addresses that equal `address` in the bits of `mask`.
     pub fn new(address: Mac, mask: Mac) -> EtherMatch {
+        // Stored masked, so that equal conditions compare equal.
         let mut masked = address;
         masked.0.iter_mut().zip(mask.0).for_each(|(octet, mask)| *octet &= mask);
         EtherMatch { address: masked, mask }

@@ -29,6 +29,7 @@ impl Neighbours {
             // ARP operation: 1 is a request, 2 an answer.
             return Some(if frame.get(20..22) == Some(&[0, 1]) { Neighbours::Question } else { Neighbours::Answer });
         }
+        // IPv6 uses ICMPv6 messages for the same purpose.
         let (protocol, at) = headers.upper()?;
         if protocol != ICMPV6 || headers.is_fragment() {
             return None;

@@ -91,6 +91,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
         Some((version, at)) if *kind == TunnelKind::Gretap => hops_of(&inner.bytes, version, at),
         _ => USUAL_HOPS,
     };
+    // Lengths and checksums follow in `finish_outer`, because they depend on the whole frame.
     write_ip(&mut frame[ETHERNET_BYTES..], set, protocol, class, hops, *identification);
     let header = &mut frame[upper..];
     match kind {
@@ -104,6 +105,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
             header[UDP_BYTES..tunnel_bytes].copy_from_slice(&geneve.to_bytes());
         }
     }
+    // GRE has no ports. A tunnel without its own port uses the kind's.
     if let Some(port) = set.destination_port.or(kind.port()).filter(|_| protocol == UDP) {
         header[..2].copy_from_slice(&source_port.to_be_bytes());
         header[2..4].copy_from_slice(&port.to_be_bytes());
@@ -229,6 +231,7 @@ pub(crate) fn decapsulate(
                 TunnelKind::Geneve => {
                     let geneve = Geneve::parse(payload).filter(|geneve| geneve.protocol == Geneve::ETHERNET);
                     let geneve = geneve.ok_or(NotUnwrapped::NoTunnel)?;
+                    // RFC 8926 3.4: a receiver must drop packets with unknown critical options.
                     if geneve.critical {
                         return Err(NotUnwrapped::Critical);
                     }
@@ -245,6 +248,7 @@ pub(crate) fn decapsulate(
             let gre = Gre::parse(packet).filter(|gre| gre.protocol == Gre::ETHERNET).ok_or(NotUnwrapped::NoTunnel)?;
             let mut sum = Sum::default();
             sum.add(packet);
+            // The sum over the whole GRE packet includes its checksum field.
             if gre.checksum && !sum.is_right() {
                 return Err(NotUnwrapped::Checksum);
             }
@@ -301,6 +305,7 @@ pub fn cut(frame: &Frame) -> Vec<Bytes> {
         let place = Segment { number: number as u32, offset, is_last: number + 1 == count };
         transport.make_segment(&mut segment[at..], piece.len(), place);
         segment.extend_from_slice(piece);
+        // The lengths are final now, so the ordinary parser finds the transport of the segment.
         let whole = Headers::parse(&segment[at..]);
         if let Some(transport) = whole.transport() {
             transport.fill_checksums(&mut segment[at..]);
@@ -348,6 +353,7 @@ fn finish_outer(frame: &mut [u8], version: Version, protocol: u8, has_checksum: 
     if !has_checksum {
         return;
     }
+    // The checksum field counts as zero in its own sum (RFC 768, RFC 2784 2.5).
     frame[field..field + 2].fill(0);
     let mut sum = Sum::default();
     if protocol == UDP {
@@ -355,6 +361,7 @@ fn finish_outer(frame: &mut [u8], version: Version, protocol: u8, has_checksum: 
         sum = Sum::pseudo_header(UDP, source, destination, upper_bytes);
     }
     sum.add(&frame[upper..]);
+    // RFC 768: a computed zero is sent as all ones, because zero means no checksum.
     let value = match sum.finish() {
         0 if protocol == UDP => u16::MAX,
         value => value,
@@ -410,6 +417,7 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
     let Some((version, network)) = headers.network() else { return Ok(inner) };
     let own = ecn_of(&inner, version, network);
     let becomes = match (own, outer) {
+        // The inner transport would not understand the mark, so the packet counts as lost.
         (0, CONGESTION) => return Err(NotUnwrapped::Congestion),
         (0, _) | (CONGESTION, _) => own,
         (_, CONGESTION) => CONGESTION,
@@ -462,6 +470,7 @@ mod tests {
     #[test]
     fn what_has_more_headers_than_are_read_may_hide_a_tunnel() {
         let udp = |port: u16| [&[0, 9][..], &port.to_be_bytes(), &[0, 24, 0, 0], &[0; 16]].concat();
+        // `next` names the first extension header, and the last option names UDP.
         let six = |options: &[[u8; 8]], port: u16| {
             let behind = [options.concat(), udp(port)].concat();
             let next = if options.is_empty() { 17 } else { 60 };
@@ -477,6 +486,7 @@ mod tests {
             [&[first, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2][..], options, &udp(port)]
                 .concat()
         };
+        // The tags are ordinary VLAN tags with id 7.
         let frame = |tags: usize, ether_type: [u8; 2], packet: &[u8]| {
             [&[2; 12][..], &[0x81, 0, 0, 7].repeat(tags), &ether_type, packet].concat()
         };
@@ -487,6 +497,7 @@ mod tests {
         let cases = [
             (frame(0, six_type, &six(&[], 4789)), Shown::Tunnel),
             (frame(0, six_type, &six(&[], 9)), Shown::NoTunnel),
+            // The parser reads at most eight extension headers and two tags.
             (frame(0, six_type, &six(&[padding; 8], 4789)), Shown::Tunnel),
             (frame(0, six_type, &six(&[padding; 9], 4789)), Shown::Hidden),
             (frame(0, six_type, &six(&[padding; 9], 9)), Shown::Hidden),

@@ -32,8 +32,10 @@ impl Bucket {
     /// Takes the tokens for `bytes` bytes. Returns false, and takes no token, if there are too few.
     pub(crate) fn take(&mut self, now: Instant, bytes: usize) -> bool {
         let since = self.filled.map_or(0, |filled| (now - filled).as_nanos());
+        // Tokens are added lazily, at the next frame.
         self.filled = Some(now);
         self.tokens = full(&self.police).min(self.tokens + since * u128::from(self.police.rate));
+        // In billionths of a bit the refill is exact for any rate and interval.
         let wanted = bytes as u128 * 8 * BILLION;
         let is_enough = wanted <= self.tokens;
         if is_enough {

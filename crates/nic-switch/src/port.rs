@@ -174,6 +174,7 @@ impl FromStr for Device {
 
 /// Parses a number in the form in which it is printed: no sign and no leading zero.
 fn decimal<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
+    // Only the canonical form is accepted, so that every device has one name.
     let number = text.parse::<T>().ok()?;
     (number.to_string() == text).then_some(number)
 }

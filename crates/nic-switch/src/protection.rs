@@ -76,6 +76,7 @@ impl Protections {
             (Some(protection), Some(sa)) if protection.receive.contains(&sa) => Ok(()),
             (Some(_), Some(_)) => Err(Objection::OtherSa),
             (Some(_), None) => Err(Objection::Plain),
+            // An SA of one network must not carry packets of another, not even of an unprotected one.
             (None, sa) if self.binds(sa) => Err(Objection::OtherSa),
             (None, None) if self.all => Err(Objection::Plain),
             (None, _) => Ok(()),
@@ -87,6 +88,7 @@ impl Protections {
     pub(crate) fn choose(&self, network: &Network, hash: u64) -> Result<Option<Handle>, Objection> {
         let Some(protection) = self.networks.get(network) else { return Ok(None) };
         let count = protection.send.len() as u64;
+        // A protected network without an SA must not send.
         let place = hash.checked_rem(count).ok_or(Objection::Plain)?;
         Ok(protection.send.get(place as usize).copied())
     }

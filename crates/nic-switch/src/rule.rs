@@ -188,6 +188,7 @@ impl Rule {
         if *vlan != Default::default() && !protocol.is_some_and(is_vlan) {
             return Err(RuleError::NoTag);
         }
+        // Only the outermost tag is part of the key.
         if vlan.ether_type.is_some_and(is_vlan) {
             return Err(RuleError::SecondTag);
         }
@@ -199,6 +200,7 @@ impl Rule {
         let matching = &self.matching;
         let ip = matching.network().filter(|network| matches!(*network, IPV4 | IPV6));
         let ports = [matching.source_port, matching.destination_port];
+        // Ports without an IP protocol get a more helpful error than other IP conditions.
         if !matching.needs_ip() {
             return if ports == [None, None] { Ok(()) } else { Err(RuleError::NoPorts) };
         }
@@ -214,6 +216,7 @@ impl Rule {
         if ports.iter().flatten().any(|ports| ports.contains(0)) {
             return Err(RuleError::PortZero);
         }
+        // A range of one port must be given as a single port, so that each rule has one printed form.
         let backwards = |ports: &Ports| matches!(*ports, Ports::Range(first, last) if first >= last);
         if ports.iter().flatten().any(backwards) { Err(RuleError::Range) } else { Ok(()) }
     }
@@ -231,6 +234,7 @@ impl Rule {
 
     fn check_actions(&self) -> Result<(), RuleError> {
         let (last, before) = self.actions.split_last().ok_or(RuleError::NoAction)?;
+        // An action behind a final one would never run, which tc accepts silently.
         if before.iter().any(Action::ends) {
             return Err(RuleError::BehindTheEnd);
         }
@@ -248,6 +252,7 @@ impl Rule {
                 }
                 Action::TunnelUnset => ends = None,
                 Action::Redirect(Device::Tunnel(tunnel)) | Action::Mirror(Device::Tunnel(tunnel)) => {
+                    // VXLAN and Geneve have a 24-bit network id, and GRE has an optional key of 32 bits.
                     let set = ends.ok_or(RuleError::NoEnds)?;
                     let fits = set.key.map_or(tunnel.kind == TunnelKind::Gretap, |key| {
                         tunnel.kind == TunnelKind::Gretap || key < 1 << 24

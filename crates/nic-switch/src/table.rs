@@ -220,6 +220,7 @@ impl Table {
             (true, Some(_), named, _) => named,
             (true, None, _, twin) => twin,
         };
+        // A replacement needs no additional space.
         if replaced.is_none() && self.len() == self.capacity {
             return Err(ChangeError::Full);
         }
@@ -263,9 +264,11 @@ impl Table {
     }
 
     fn delete(&mut self, selection: &Selection) -> Result<(), ChangeError> {
+        // Rules are sorted by device, so the selection lies in one range.
         let first = (selection.device, 0, 0, 0);
         let of_device = self.by_place.range(first..).take_while(|((device, ..), _)| *device == selection.device);
         let is_meant = |place: &(Device, u32, u16, u32)| selection.includes(place.0, place.1, place.2, place.3);
+        // Collected first, because the removal changes the map.
         let meant: Vec<_> =
             of_device.filter(|(place, _)| is_meant(place)).map(|(place, slot)| (*place, *slot)).collect();
         // As with tc, deleting an empty chain succeeds, but a named rule must exist.
@@ -339,6 +342,7 @@ impl Chain {
         let table = &mut self.tables[at];
         *table.priorities.entry(entry.priority).or_default() += 1;
         let entries = table.entries.entry(key).or_default();
+        // Kept sorted, so that the first match of a bucket is the best one.
         entries.insert(entries.partition_point(|other| *other < entry), entry);
         self.tables.sort_by_key(MaskTable::best);
     }
@@ -403,6 +407,7 @@ mod tests {
             let mut table = Table::new(40);
             for change in &changes {
                 let before = table.len();
+                // A failed change has no effect, and a successful one changes the count as its kind demands.
                 let made = table.change(change);
                 match (change, made) {
                     (_, Err(_)) => prop_assert_eq!(table.len(), before),
@@ -412,15 +417,18 @@ mod tests {
                 }
             }
             prop_assert_eq!(table.iter().count(), table.rules.iter().flatten().count());
+            // Chains without rules must be removed.
             let places: std::collections::HashSet<(Device, u32)> =
                 table.iter().map(|rule| (rule.rule.device, rule.rule.chain)).collect();
             prop_assert_eq!(places.len(), table.chains.len());
+            // Both searches must find the same rule in every chain.
             for frame in &frames {
                 let key = Key::of_frame(frame, &Headers::parse(frame), None);
                 for (device, chain) in &places {
                     prop_assert_eq!(table.find(*device, *chain, &key), table.find_by_asking_all(*device, *chain, &key));
                 }
             }
+            // Deleting the rules one by one must free all entries.
             for place in table.by_place.keys().copied().collect::<Vec<_>>() {
                 let one = Selection { device: place.0, chain: place.1, priority: Some(place.2), handle: Some(place.3) };
                 prop_assert_eq!(table.change(&Change::Delete(one)), Ok(()));

@@ -52,6 +52,7 @@ impl AskAgain {
         (self.waits, self.refused) = (true, true);
         (self.pass, self.next) = match reason {
             Refused::NoSpace => {
+                // The first refusal waits for one unit, and each further one doubles the wait.
                 let pass = self.next.max(1);
                 (pass, (2 * pass).min(UNITS_BETWEEN_ASKS))
             }
@@ -75,6 +76,7 @@ impl AskAgain {
     /// assert!(again.end(), "a loss counts as a refusal");
     /// ```
     pub fn note_lost(&mut self) {
+        // Losses have their own interval: a device may accept a context again and again and lose it each time.
         let pass = self.after_loss.max(1);
         let next = (2 * pass).min(UNITS_BETWEEN_ASKS);
         *self = AskAgain { waits: true, refused: true, pass, next, after_loss: next };
@@ -92,6 +94,7 @@ impl AskAgain {
 
     /// Ends the waiting: the device has the context, or will never have it. Returns whether the device refused before.
     pub fn end(&mut self) -> bool {
+        // The interval after losses survives, because the context may be lost again.
         let ended = AskAgain { after_loss: self.after_loss, ..AskAgain::default() };
         core::mem::replace(self, ended).refused
     }

@@ -88,6 +88,7 @@ pub struct Datagram {
 impl Datagram {
     /// Splits a joined datagram into the original ones, each with a copy of the metadata.
     pub fn split(mut self) -> impl Iterator<Item = Datagram> {
+        // The parts must not look joined again.
         let bytes = self.joined.take().map_or(usize::MAX, |bytes| usize::from(bytes.get()));
         let mut left = true;
         core::iter::from_fn(move || {
@@ -188,6 +189,7 @@ impl TxDatagram {
     /// assert_eq!((&rest.pieces[0][..], rest.ask.unwrap().number), (&b"e"[..], 12));
     /// ```
     pub fn split_to(&mut self, count: usize) -> TxDatagram {
+        // A single datagram is taken as a whole, however long it is.
         let mut left = self.segment.map_or(usize::MAX, |bytes| count.saturating_mul(bytes.get().into()));
         let mut pieces = SmallVec::new();
         while left > 0 && !self.pieces.is_empty() {

@@ -69,6 +69,7 @@ impl Subscriber for EventLog {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        // Ids are positions in `spans`, counted from 1.
         let span = event.parent().map(|id| self.spans()[id.into_u64() as usize - 1].clone());
         self.push(Line(span.unwrap_or_default()), |line| event.record(line));
     }

@@ -151,6 +151,7 @@ impl Marks {
     /// Sets the verdict of `context` and replaces an older verdict of the same engine. If there is an entry for every
     /// layer already, the verdict is dropped.
     pub fn set(&mut self, context: Handle, verdict: Verdict) {
+        // Engines work from the lowest layer up, so the next free entry is the next layer's.
         for (place, said) in self.contexts.iter_mut().zip(&mut self.verdicts) {
             if said.is_none() || place.engine() == context.engine() {
                 (*place, *said) = (context, Some(verdict));
@@ -161,6 +162,7 @@ impl Marks {
 
     /// Removes all verdicts except that of the given engine. The mark of the opening engine stays.
     pub fn keep(&mut self, engine: u8) {
+        // The mark of the opening engine is copied too, because it belongs to the whole packet.
         let mut kept = Marks::default();
         if let Some(mark) = self.of(engine) {
             kept.set(mark.context, mark.verdict);

@@ -312,6 +312,7 @@ impl Contexts for MockDevice {
         let NewContext { engine, direction, flow, keys, .. } = &new;
         self.note(|| format!("create({engine}, {direction:?}, {flow:?}, {keys:?})"));
         let mut inner = self.inner();
+        // Slots are never reused, so that tests can tell contexts apart.
         let place = inner.contexts.entry(*engine).or_default();
         let index = Handle::indices(*engine, 1).start + *place;
         let handle = Handle { index, generation: MockDevice::GENERATION };

@@ -128,6 +128,7 @@ impl MarkedData {
     /// Makes the marker of the stages with this number, for data that start at `unit`. Returns `None` if a number is
     /// out of range.
     pub fn new(stages: u16, unit: u64) -> Option<MarkedData> {
+        // A value of 0 would be indistinguishable from an unmarked header.
         (stages != 0 && unit < 1 << 48).then_some(MarkedData(u64::from(stages) << 48 | unit))
     }
 
@@ -225,6 +226,7 @@ impl<'a> NvmeTcpContexts<'a> {
 
     /// Returns the placement limits of the device.
     pub fn limits(&self) -> NvmeTcpLimits {
+        // An engine without limits places nothing.
         let none = NvmeTcpLimits { max_pieces: 0, io_threshold: usize::MAX };
         self.engine.capabilities.get().copied().unwrap_or(none)
     }
@@ -278,6 +280,7 @@ impl<'a> NvmeTcpContexts<'a> {
     /// Gives a transmit context the stages of PDUs with `stages.command` in their [`MarkedData`]. Returns false if the
     /// device is busy, or gets no data behind a packet ([`EngineInfo::looks_ahead`]).
     pub fn seal_with(&mut self, handle: Handle, stages: NvmeTcpStages) -> bool {
+        // A block split over packets needs the bytes behind the first packet.
         self.engine.looks_ahead > 0 && self.contexts.command(handle, Box::new(stages)).is_ok()
     }
 

@@ -300,6 +300,7 @@ pub enum QuicVerdict {
 impl QuicVerdict {
     /// Reads the QUIC engine's verdict from `marks`.
     pub fn of(marks: &Marks) -> QuicVerdict {
+        // Other engines open packets too, so the engine number must be checked.
         match marks.packet() {
             PacketMark::Opened { context, number: first, packets, code } if context.engine() == engines::QUIC => {
                 QuicVerdict::Opened { context, first, packets, generation: code }
@@ -439,6 +440,7 @@ pub fn quic_key(port: u16, cid: &[u8]) -> KeyBytes {
 }
 
 fn padded(cipher: QuicCipher, key: &[u8]) -> Option<[u8; 32]> {
+    // A fixed array, so that no reallocation leaves copies of the key behind.
     let mut bytes = [0; 32];
     (key.len() == cipher.key_len()).then(|| bytes[..key.len()].copy_from_slice(key))?;
     Some(bytes)

@@ -139,6 +139,7 @@ impl RecordFormat {
 
     /// Returns the header of a record of `content_type` with a body of `body` bytes.
     pub const fn header(self, content_type: u8, body: usize) -> [u8; RECORD_HEADER_LEN] {
+        // TLS 1.3 hides the content type inside of the body.
         let outer = match self.version {
             TlsVersion::Tls12 => content_type,
             TlsVersion::Tls13 => APPLICATION_DATA,
@@ -150,6 +151,7 @@ impl RecordFormat {
     /// Returns the length of the body; `None` if this is not the header of a protected record.
     pub fn body_len(self, header: &[u8; RECORD_HEADER_LEN]) -> Option<usize> {
         let RecordHeader { content_type, version: VERSION, len } = RecordHeader::parse(header) else { return None };
+        // Strict, because a device searches for headers in arbitrary bytes.
         let length = usize::from(len);
         let fits = self.has_outer_type(content_type) && (self.shortest()..=self.longest()).contains(&length);
         fits.then(|| length - self.explicit_nonce_len() - RECORD_TAG_LEN)

@@ -124,6 +124,7 @@ impl RxMeta {
 
     /// Tests whether an engine changed the payload. The NVMe/TCP engine does not count, because it only moves bytes.
     pub fn is_changed(&self) -> bool {
+        // Decryption changes bytes, while placement only moves them.
         let changes = |mark: Mark| mark.verdict == Verdict::Done && mark.context.engine() != engines::NVME_TCP;
         self.marks.iter().any(changes) || self.is_opened()
     }
@@ -468,6 +469,7 @@ impl Piece {
     /// Records the range that stages changed. Returns false if the word has no room for it.
     fn note_opened(&mut self, opened: Range<u64>) -> bool {
         // The word has four bits per gap, so a gap of a whole block or more cannot be recorded.
+        // An empty range is stored as "nothing changed".
         let gaps = (opened.start < opened.end).then(|| (opened.start - self.place.start(), self.end() - opened.end));
         let fits = gaps.is_none_or(|(head, tail)| head < Self::BLOCK && tail < Self::BLOCK);
         if fits {
@@ -480,6 +482,7 @@ impl Piece {
     /// bytes in the piece.
     pub fn opens_to(&self) -> Range<u64> {
         let (start, end) = (self.place.start(), self.end());
+        // Blocks are aligned in the command's buffer and not in the piece.
         let range = start.next_multiple_of(Self::BLOCK)..end - end % Self::BLOCK;
         if range.is_empty() { NOTHING } else { range }
     }
@@ -506,6 +509,7 @@ impl Piece {
         if start == end {
             return true;
         }
+        // A cut block cannot be restored, because a cipher needs all of its bytes.
         let is_whole = start.is_multiple_of(Self::BLOCK) && end.is_multiple_of(Self::BLOCK);
         let bytes = &mut self.bytes[(start - offset) as usize..(end - offset) as usize];
         if !is_whole || !self.home.close(start, bytes) {
@@ -529,6 +533,7 @@ impl Piece {
     /// The other piece, if it does not follow in the same memory, or if the joined range of stage work would leave a
     /// whole block or more unchanged at an end.
     pub fn join(&mut self, next: Piece) -> Result<(), Piece> {
+        // Offsets alone do not suffice: another buffer may have the same ones.
         let follows = self.end() == next.place.start()
             && core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(&next.home))
             && self.bytes.as_ptr_range().end == next.bytes.as_ptr();
@@ -539,6 +544,7 @@ impl Piece {
             (false, false) => ours.start..theirs.end,
         };
         // Two changed ranges must meet: a gap between them could not be recorded.
+        // If the two ranges do not meet, their sum is shorter than the joined range.
         let length = opened.end - opened.start;
         let opened_bytes = |piece: &Piece| piece.opened().end - piece.opened().start;
         let is_known = length == opened_bytes(self) + opened_bytes(&next)
@@ -567,6 +573,7 @@ impl Piece {
     /// If there are fewer.
     pub fn split_to(&mut self, at: usize) -> Piece {
         if at == 0 {
+            // The lead stays with the bytes behind it.
             return Piece::new(self.offset(), BytesMut::new(), self.home.clone());
         }
         let cut = self.offset() + at as u64;

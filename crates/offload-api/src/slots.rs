@@ -58,7 +58,9 @@ impl<T> Slots<T> {
     /// The entry, if the table is full.
     pub fn insert(&mut self, entry: T) -> Result<Handle, T> {
         let at = match self.free.pop() {
+            // Reused first, so that the table stays as small as the number of entries.
             Some(at) => at,
+            // The table grows on demand: most tables use a small part of their range.
             None if self.places.len() < self.indices.len() => {
                 self.places.push(Place { generation: 0, content: Content::Free });
                 self.places.len() as u32 - 1
@@ -112,6 +114,7 @@ impl<T> Slots<T> {
         let entry = match core::mem::replace(&mut place.content, Content::Reserved) {
             Content::Entry(entry) => entry,
             other => {
+                // The slot has no entry, so it is left as it was.
                 place.content = other;
                 return None;
             }
@@ -186,6 +189,7 @@ mod tests {
         let mut slots = Slots::new(5..25);
         let (mut map, mut gone, mut reserved) = (BTreeMap::new(), Vec::new(), Vec::new());
         for entry in 0..20_000u32 {
+            // The map is the oracle: it contains every entry under its current handle.
             let any = |map: &BTreeMap<Handle, u32>, at: usize| map.keys().nth(at % map.len().max(1)).copied();
             let at = random.below(1 << 20) as usize;
             match random.below(5) {
@@ -194,6 +198,7 @@ mod tests {
                         assert!((5..25).contains(&handle.index) && !gone.contains(&handle));
                         assert_eq!(map.insert(handle, entry), None);
                     }
+                    // Reserved slots count against the capacity.
                     Err(back) => assert_eq!((back, map.len() + reserved.len()), (entry, 20)),
                 },
                 2 => {
@@ -210,6 +215,7 @@ mod tests {
                 }
                 _ => {
                     let Some(handle) = reserved.pop() else { continue };
+                    // A reserved slot is either filled or released, and accepts neither twice.
                     match at % 2 {
                         0 => {
                             slots.fill(handle, entry).unwrap();
@@ -227,6 +233,7 @@ mod tests {
             assert_eq!((slots.len(), slots.is_empty()), (map.len(), map.is_empty()));
             assert!(slots.handles().eq(map.keys().copied()));
             assert!(map.iter().all(|(handle, entry)| slots.get(*handle) == Some(entry)));
+            // Stale handles find nothing, even if their slot is in use again.
             assert!(gone.iter().rev().take(50).all(|handle| slots.get(*handle).is_none()));
         }
     }

@@ -200,6 +200,7 @@ pub fn poll_send_in_steps<S: SegmentStream + ?Sized>(
     if let Poll::Ready(event) = stream.poll_device_event(&mut Context::from_waker(listener)) {
         return Poll::Ready(Ok(SendTurn::News(event)));
     }
+    // A device event goes first, because it may change the data to send.
     ready!(stream.poll_room(cx))?;
     let mut first = None;
     while let Some((data, tag)) = pieces(stream.sent()) {

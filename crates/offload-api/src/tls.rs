@@ -38,6 +38,7 @@ impl TlsKey {
         if key.len() != suite.key_len() {
             return None;
         }
+        // A fixed array, so that no reallocation leaves copies of the key behind.
         let mut kept = [0; 32];
         kept[..key.len()].copy_from_slice(key);
         Some(TlsKey { version, suite, key: kept, iv })
@@ -162,6 +163,7 @@ impl<'a> TlsContexts<'a> {
         number: u64,
         key: &TlsKey,
     ) -> Result<Handle, Refused> {
+        // An unsupported suite is refused here, before a command occupies the ring.
         if !self.engine.capabilities.get::<TlsCapabilities>().is_some_and(|knows| knows.include(key)) {
             return Err(Refused::Unsupported);
         }

@@ -107,6 +107,7 @@ impl TokioDatagrams {
                 setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
             }
             SocketAddr::V6(_) => {
+                // The kernel reports ECN only as part of the traffic class.
                 setsockopt(&socket, sockopt::Ipv6RecvTClass, &true)?;
                 setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
                 // A dual-stack socket also reports the TOS of IPv4 datagrams. An IPv6-only socket refuses the option,
@@ -127,6 +128,7 @@ impl TokioDatagrams {
     /// Sends the first entry of `batch` and removes the datagrams that the kernel accepted.
     fn send_first(&mut self, batch: &mut VecDeque<TxDatagram>) -> io::Result<()> {
         let Some(first) = batch.front_mut() else { return Ok(()) };
+        // Only a send of several datagrams can fail for lack of segmentation.
         if first.count() > 1 {
             let sent = if self.cuts { self.send(first) } else { Err(io::ErrorKind::Unsupported.into()) };
             match sent {
@@ -192,7 +194,9 @@ impl DatagramSocket for TokioDatagrams {
             };
             match sent {
                 Ok(()) => {}
+                // The socket was not ready after all; the loop polls again and registers the waker.
                 Err(SendRefused::Io(error)) if passes(&error) => {}
+                // Datagrams were sent before, so the next call reports the error.
                 Err(_) if batch.len() < before => break,
                 Err(refused) => return Poll::Ready(Err(refused)),
             }
@@ -225,6 +229,7 @@ impl DatagramSocket for TokioDatagrams {
             match received {
                 Ok(datagram) => batch.push(datagram),
                 Err(error) if passes(&error) => {}
+                // Datagrams were received before, so the next call reports the error.
                 Err(_) if batch.len() > before => break,
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -264,6 +269,7 @@ fn passes(error: &io::Error) -> bool {
 
 fn refusal(error: io::Error, to: SocketAddr, source: Option<IpAddr>) -> SendRefused {
     match (error.raw_os_error().map(Errno::from_raw), source) {
+        // With an explicit source, these errors mean that the source is wrong.
         (Some(Errno::EINVAL | Errno::EADDRNOTAVAIL | Errno::ENETUNREACH), Some(source_address)) => {
             SendRefused::Source { source_address, to }
         }
@@ -311,9 +317,11 @@ fn send_message(socket: &UdpSocket, local: SocketAddr, datagram: &TxDatagram) ->
 
 fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut) -> io::Result<Datagram> {
     // The received part is split off the buffer, so one allocation serves several datagrams.
+    // Received datagrams share the allocation, and a new one is made when the rest is too short.
     if buffer.len() < LONGEST {
         *buffer = BytesMut::zeroed(BUFFER_BYTES);
     }
+    // Space for all messages of either IP version.
     let mut messages = cmsg_space!(i32, i32, in_pktinfo, in6_pktinfo, i32);
     let mut slices = [IoSliceMut::new(&mut buffer[..LONGEST])];
     let (descriptor, flags) = (socket.as_raw_fd(), MsgFlags::empty());
@@ -329,6 +337,7 @@ fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut)
                 to.set_ip(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes()).into());
             }
             ControlMessageOwned::Ipv6PacketInfo(info) => {
+                // Dual-stack sockets report IPv4 addresses in mapped form.
                 to.set_ip(Ipv6Addr::from(info.ipi6_addr.s6_addr).to_canonical());
             }
             ControlMessageOwned::UdpGroSegments(bytes) => joined = u16::try_from(bytes).ok().and_then(NonZeroU16::new),
@@ -342,6 +351,7 @@ fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut)
 }
 
 fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
+    // Dual-stack sockets report IPv4 senders in mapped form.
     let four = address.as_sockaddr_in().map(|four| SocketAddr::from(*four));
     let six = || address.as_sockaddr_in6().map(|six| SocketAddr::from(*six));
     let mut address = four.or_else(six)?;

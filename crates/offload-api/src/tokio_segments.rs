@@ -188,6 +188,7 @@ impl<T: ByteStream> TokioSegments<T> {
     /// Takes the underlying stream out and ends this one. Queued bytes that are not written are dropped, so poll
     /// [`poll_committed`](SegmentStream::poll_committed) first. Returns `None` after an abort.
     pub fn take(&mut self) -> Option<T> {
+        // Taken first, so that `abort` does not reset the connection that the caller takes over.
         let io = self.io.take();
         self.abort();
         io
@@ -210,6 +211,7 @@ impl<T: ByteStream> TokioSegments<T> {
         if let Some(kind) = self.failed {
             return Poll::Ready(Err(kind.into()));
         }
+        // The stream below has one waker, which wakes all waiting tasks.
         let waker = self.waiting.waker();
         let result = self.poll_write_queue(&mut Context::from_waker(&waker));
         if let Poll::Ready(Err(error)) = &result {
@@ -231,6 +233,7 @@ impl<T: ByteStream> TokioSegments<T> {
     fn poll_write_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.queued > 0 {
             let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
+            // Records are queued as header and payload, so vectored writes save system calls.
             let written = if io.is_write_vectored() {
                 let mut slices = [IoSlice::new(&[]); SLICES];
                 let used =
@@ -261,6 +264,7 @@ impl<T: ByteStream> TokioSegments<T> {
         self.queued -= written;
         self.is_unflushed = true;
         self.written += written as u64;
+        // A vectored write may end inside any slice.
         let mut left = written;
         while left > 0 {
             let Some(first) = self.queue.front_mut() else { return };
@@ -293,6 +297,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         }
         let seq = Seq(self.received as u32);
         self.received += read as u64;
+        // The range keeps its part of the allocation, and the next read uses the rest.
         let data = self.buffer.split().into();
         Poll::Ready(Ok(Some(RxSegment { seq, data, meta: RxMeta::default() })))
     }
@@ -354,6 +359,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         }
         match self.poll_written(Task::Writer, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // Enough may be written although more is queued.
             _ if self.written >= offset => Poll::Ready(Ok(())),
             Poll::Ready(Ok(())) if self.closing != Closing::Open => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             _ => {
@@ -412,6 +418,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
 
 impl<T: ByteStream> Drop for TokioSegments<T> {
     fn drop(&mut self) {
+        // Dropping a stream closes it in order, as the trait demands.
         if matches!(self.closing, Closing::Open | Closing::Finishing) {
             self.finish();
         }
@@ -505,6 +512,7 @@ mod tests {
         let mut stream = TokioSegments::new(near);
         stream.send(Bytes::from(vec![1; 64 << 20]), TxTag::PLAIN);
         assert!(stream.poll_committed(&mut Context::from_waker(Waker::noop())).is_pending());
+        // Otherwise the abort would have nothing to discard.
         assert!(stream.written > 64 << 10, "the kernel buffers more than the peer has room for: {}", stream.written);
         stream.abort();
         assert_eq!(poll_fn(|cx| stream.poll_segment(cx)).await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);

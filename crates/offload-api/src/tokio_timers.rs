@@ -65,6 +65,7 @@ struct TokioAlarm {
 
 impl Alarm for TokioAlarm {
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
+        // A deadline beyond the clock's range never comes.
         let Some((deadline, at)) = deadline.and_then(|at| Some((at, self.timers.clock.to_std(at)?))) else {
             self.pending = None;
             return Poll::Pending;
@@ -78,11 +79,13 @@ impl Alarm for TokioAlarm {
             Some((present, sleep)) => {
                 if *present != deadline {
                     *present = deadline;
+                    // Resetting avoids a new registration.
                     sleep.as_mut().reset(at.into());
                 }
                 sleep
             }
             None => {
+                // A timer can be created only inside of the runtime's context.
                 let _context = self.timers.tokio.enter();
                 let sleep = Box::pin(tokio::time::sleep_until(at.into()));
                 &mut self.pending.insert((deadline, sleep)).1

@@ -191,6 +191,7 @@ impl TxTag {
         }
         let mut tag = TxTag::done(unit);
         tag.contexts[0] = context;
+        // The bytes' own layers move up by one.
         tag.contexts[1..].copy_from_slice(&self.contexts[..LAYERS - 1]);
         tag.units[1..].copy_from_slice(&self.units[..LAYERS - 1]);
         Some(tag)
@@ -219,6 +220,7 @@ impl TxTag {
 
     /// Returns the tag of the data `bytes` bytes later in the same piece.
     pub fn advanced(mut self, bytes: u32) -> TxTag {
+        // All layers advance together, because the bytes lie in a unit of each layer.
         for unit in self.units.iter_mut().filter(|unit| unit.len > 0) {
             unit.at += bytes;
         }

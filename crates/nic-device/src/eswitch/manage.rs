@@ -87,8 +87,10 @@ impl SwitchedDevice {
             EswitchCommand::Function(port, config) => self.switch.set_function(port, config),
             EswitchCommand::Remove(port) => {
                 self.switch.remove_function(port);
+                // A new function at this port starts without the memory of the old one's fragments.
                 self.fragments_out.remove(&Sender::Port(port));
                 match self.place_of(port) {
+                    // Dropping the function drops its rings, by which its driver learns of the removal.
                     Ok(place) => drop(self.functions.remove(place)),
                     Err(_) => return EswitchAnswer::NoFunction(port),
                 }

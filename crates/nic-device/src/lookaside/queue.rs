@@ -340,6 +340,7 @@ impl Queue {
         debug_assert!(pushed.is_ok(), "the driver bounds its submissions by the completion ring");
         self.dma.completions += dma::COMPLETION;
         let at = now + self.delays.interrupt;
+        // One interrupt serves all completions until it is raised.
         self.interrupt_at.get_or_insert(at);
     }
 

@@ -67,6 +67,7 @@ impl Joint {
     /// Tests whether `frame`, of the same flow, may be the next segment in an IP packet of at most `most` bytes.
     pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
         let bytes = transport.payload_len();
+        // The limit applies to the IP packet, so headers count once.
         let whole = self.transport.payload - self.transport.network + self.payload_bytes + bytes;
         let (most, in_order) = match self.transport.protocol {
             // UDP has no form for lengths above 64 KiB.

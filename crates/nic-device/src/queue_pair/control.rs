@@ -66,6 +66,8 @@ impl QueuePair {
         match command {
             ControlCommand::Create { handle, flow, direction, keys, spec } => {
                 match self.create(handle, direction, Subject { flow, keys }, spec) {
+                    // The driver reserved the handle before; the answer tells only whether the engine accepts the
+                    // parameters.
                     true => ControlCompletion::Created(handle),
                     false => ControlCompletion::Refused(handle),
                 }
@@ -77,6 +79,7 @@ impl QueuePair {
                 ControlCompletion::Done(handle)
             }
             ControlCommand::Park { handle } => {
+                // The context is removed completely: a parked handle keeps only its slot in the driver's pool.
                 self.contexts.remove(handle, &mut self.steering);
                 ControlCompletion::Done(handle)
             }
@@ -109,6 +112,7 @@ impl QueuePair {
                 ControlCompletion::Changed(engine)
             }
             ControlCommand::SetIndirection { table } => {
+                // The table belongs to the function, which takes it after this call.
                 self.new_indirection = Some(table);
                 ControlCompletion::IndirectionSet
             }

@@ -135,6 +135,7 @@ impl QueuePair {
         let due = now + self.config.delays.dma + self.config.delays.engine;
         let (mark, may_join) = match arrived {
             Arrived::AsItWas => (PacketMark::None, true),
+            // A packet of an engine's kind is not joined: as part of a joined packet it could not be opened later.
             Arrived::Unopened(mark) => (mark, false),
             Arrived::Opened(opened) => return self.take_opened(data, opened, due),
             Arrived::Dropped => return self.note_received(data),
@@ -159,6 +160,8 @@ impl QueuePair {
         let mut meta = RxMeta { checksums, ..RxMeta::default() };
         meta.marks.set_packet(mark);
         let mut placed = Placements::new();
+        // Only payload passes the engines. Padding behind the IP packet is kept, because the host gets the frame as on
+        // the wire.
         match &transport {
             Some(transport) => {
                 buffer.extend_from_slice(&data[..transport.payload]);
@@ -289,11 +292,13 @@ impl QueuePair {
             self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
             return;
         };
+        // The oldest session has waited longest and is the most likely to be complete.
         if self.receive.open.len() == MOST_SESSIONS {
             self.close(0);
         }
         // An interrupt before this segment's arrival does not report it.
         let interrupt = self.interrupt.due.filter(|at| *at >= due);
+        // With `lro_wait` the time is known at once; otherwise the host's interrupt ends the wait.
         let waits = !self.config.lro_wait.is_zero();
         let closes_at = match waits {
             true => due + self.config.lro_wait,

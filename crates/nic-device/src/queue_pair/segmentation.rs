@@ -74,6 +74,7 @@ impl Segmenter {
         while left > 0 {
             let source = &self.packet.fragments[self.fragment][self.at_in_fragment..];
             let taken = source.len().min(left);
+            // A fragment may end inside a segment, so the position is that of the piece and not of the segment.
             let seq = self.packet.ask.seq + (self.sent + bytes - left) as u32;
             append(seq, self.fragment, &source[..taken], &mut frame)?;
             left -= taken;
@@ -205,12 +206,14 @@ mod tests {
             prop_assert_eq!(frames.len(), payload.len().div_ceil(usize::from(mss)).max(1));
             let mut received = Vec::new();
             for (number, frame) in frames.iter().enumerate() {
+                // smoltcp parses the frames independently of the project's own parser.
                 let (identification, tcp) = read(frame, six);
                 prop_assert!(identification.is_none_or(|identification| usize::from(identification) == number));
                 let tcp = TcpPacket::new_checked(tcp).unwrap();
                 let [source, destination] = addresses(six);
                 prop_assert!(tcp.verify_checksum(&source, &destination));
                 prop_assert_eq!(tcp.seq_number().0 as u32, seq.wrapping_add(received.len() as u32));
+                // FIN belongs to the last segment only.
                 prop_assert_eq!(tcp.fin(), number + 1 == frames.len());
                 received.extend_from_slice(tcp.payload());
                 let transport = Headers::parse(frame).transport().unwrap();
@@ -237,6 +240,8 @@ mod tests {
             offload_base::Seed(u64::from(seq)).stream("payload").fill(&mut payload);
             let payload = Bytes::from(payload);
             let identification = seq as u16;
+            // Smaller packets continue sequence numbers and identifications where the large packet's segments have
+            // them.
             let packet = |from: usize, to: usize, control: TcpControl| {
                 let at = seq.wrapping_add(from as u32);
                 let mut header = header(at, control, six);
@@ -269,7 +274,7 @@ mod tests {
             let payload: Vec<u8> = fragments.concat();
             let [source, destination] = addresses(six);
             let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
-            let mut header = vec![0; 12];
+                let mut header = vec![0; 12];
             header.extend_from_slice(if six { &[0x86, 0xdd] } else { &[8, 0] });
             header.resize(14 + ip.header_len() + 8, 0);
             ip.emit(&mut header[14..], &ChecksumCapabilities::ignored());
@@ -290,6 +295,7 @@ mod tests {
                     prop_assert_eq!(ip.total_len(), frame.len() - 14);
                     &frame[54..]
                 } else {
+                    // UDP has no field that orders datagrams, so the IPv4 identification is checked instead.
                     let (identification, udp) = read(frame, false);
                     prop_assert_eq!(identification, Some(number as u16));
                     udp

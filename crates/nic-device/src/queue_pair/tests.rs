@@ -91,6 +91,7 @@ fn packet(context: Handle) -> SendDescriptor {
 fn an_old_generation_names_no_transmit_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Transmit);
+    // Parameters with another generation must not reach the context in the same slot.
     for handle in OTHERS {
         assert!(rig.send(SendDescriptor::StaticParameters { handle, number: 5 }).is_empty());
         assert!(rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(0) }).is_empty());
@@ -98,6 +99,7 @@ fn an_old_generation_names_no_transmit_context() {
     assert!(rig.send(packet(NEW)).is_empty(), "the context has no parameters: these were for another one");
     assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_out_of_sync), (4, 1));
     rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
+    // Nor may packets, DUMPs and removals with another generation.
     for handle in OTHERS {
         assert!(rig.send(packet(handle)).is_empty());
         let bytes = Bytes::from_static(RECORD);
@@ -186,6 +188,7 @@ fn commands_do_not_wait_for_the_line() {
     for slot in 0..2 {
         rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
     }
+    // Each step advances to the time that the device itself announces.
     let mut now = Instant::ZERO;
     let mut step = |rig: &mut Rig| {
         rig.device.process(now);
@@ -335,6 +338,7 @@ fn a_context_above_another_works_where_it_stands_only() {
     const PDU: &[u8] = &[7, 0, 24, 0, 24, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
     let contexts = [Some(NEW), Some(above)];
     let mut send = |offset: u64| {
+        // Both contexts are set to a known position before each attempt.
         for (handle, start) in [(NEW, 0), (above, 1000)] {
             rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(start) });
         }
@@ -345,6 +349,7 @@ fn a_context_above_another_works_where_it_stands_only() {
         // Cut into segments, each starting at the end of the previous one.
         let ask = TxAsk { streams, mss: Some(10), ..packet.ask };
         let sent = rig.send(SendDescriptor::Packet(TxPacket { ask, fragments, ..packet })).len();
+        // The DUMP repeats the check for a replay of the same bytes.
         rig.send(SendDescriptor::ProgressParameters { handle: above, start: Seq(1000) });
         rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
         rig.send(SendDescriptor::Dump {

@@ -134,6 +134,7 @@ fn work(
         let Some(handle) = stages[layer] else { continue };
         to.clear();
         let source = if made { &from[..] } else { bytes };
+        // Only the highest context sees the bytes of the queue, so the following bytes are meant for it alone.
         let ahead = ahead.take();
         worked[layer] = through(contexts, dma, handle, source, |engine| match ahead {
             Some(ahead) if engine.works_on_whole_packets(handle) => {
@@ -142,12 +143,14 @@ fn work(
             _ => engine.transmit(handle, places[layer], source, to),
         })?;
         as_many(source.len(), to.len())?;
+        // The output of a layer is the input of the layer below.
         core::mem::swap(from, to);
         made = true;
     }
     let bytes = if made { from } else { bytes };
     match stages[0] {
         Some(handle) => {
+            // The lowest context appends to the frame directly, which saves a copy of the payload.
             let before = destination.len();
             let transmit = |engine: &mut dyn AnyStream| engine.transmit(handle, places[0], bytes, destination);
             worked[0] = through(contexts, dma, handle, bytes, transmit)?;
@@ -505,9 +508,11 @@ impl QueuePair {
                 frame.extend_from_slice(bytes);
                 return Ok(());
             }
+            // A fragment may be framing of a lower layer, which the contexts above never saw.
             let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
             places[0] = seq;
             let part = work(&of_fragment, contexts, dma, (*places, bytes, None), scratch, frame)?;
+            // Each context's position advances by the bytes of its own stream only.
             let above = places.iter_mut().zip(of_fragment).filter(|(_, context)| context.is_some());
             above.for_each(|(place, _)| *place += bytes.len() as u32);
             worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
@@ -518,6 +523,7 @@ impl QueuePair {
             // Part of the segment may be plaintext, so it must not leave.
             Err(why) => return (None, self.give_up(slot, why)),
         };
+        // Wrapping comes last, because it covers the segment's headers and encrypted payload.
         if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();
             self.contexts.note_work(frame.len());
@@ -531,6 +537,7 @@ impl QueuePair {
             let Some(wrapped) = wrapped else { return (None, self.give_up(slot, GivenUp::NotWrapped)) };
             frame = wrapped;
         }
+        // Engines count a segment only now, because a refused one does not leave.
         for (handle, worked) in stages.into_iter().zip(worked) {
             if let Some(handle) = handle {
                 self.contexts.note_sent(handle, worked);

@@ -91,6 +91,7 @@ impl Engine for Esp {
                 (Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)), None)
             }
         };
+        // The host counts time, so the meter's clock stays at zero.
         let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
         Some((SaState { numbers, meter, exhaustion_told: false }, SaHeld { params, cipher, wide }))
     }

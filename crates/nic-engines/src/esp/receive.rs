@@ -102,6 +102,7 @@ pub(super) fn open(
         return Opened::Untouched(PacketMark::None);
     }
     let mut frame = BytesMut::from(data);
+    // Decryption works on a copy, so that a packet with a wrong ICV stays unchanged.
     let Ok(trailer) = held.cipher.open(&mut frame, at, number) else {
         counters.ipsec_rx_auth_fail += 1;
         return Opened::Untouched(PacketMark::Failed { context });
@@ -112,6 +113,7 @@ pub(super) fn open(
     let mode = held.params.mode;
     let opened = if whole {
         let unwrapped = unwrap(frame, at, &trailer, &held.params);
+        // Counted before the checks of the inner packet, because its number is used either way.
         engine.spend(&mut sa, before, number, trailer.payload as u64);
         let inner = match unwrapped {
             Ok(inner) => inner,

@@ -104,6 +104,7 @@ impl Wrapper {
         plain: &[u8],
         longest: usize,
     ) -> Result<BytesMut, EspDrop> {
+        // Ethernet padding is not part of the packet and is not wrapped.
         let total = IpView::parse(&plain[ETHERNET..]).ok_or(EspDrop::NotIp)?.total;
         let wrapped = ETHERNET + self.outer.wrapped_len(total);
         if wrapped > longest {

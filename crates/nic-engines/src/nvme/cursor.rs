@@ -137,6 +137,7 @@ impl Cursor {
                     self.sum = self.sum.map(|sum| crc32c::crc32c_append(sum, &rest[..length]));
                 }
                 passed.unchecked |= self.sum.is_none();
+                // If software must check the digest, the data must stay as received.
                 let is_settled = !config.data_digest || (config.check && self.sum.is_some());
                 data(Data { command: self.command(), offset, at: done, length, is_settled });
                 done += length;

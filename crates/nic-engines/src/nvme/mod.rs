@@ -85,6 +85,7 @@ impl Engine for NvmeTcp {
 
     fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
         // Stages of a receive context arrive with its buffers.
+        // A receive context ignores the command.
         if let NvmeState::Transmit(_) = context.state {
             context.held.seal_with(stages);
         }
@@ -231,6 +232,7 @@ impl StreamEngine for NvmeTcp {
     fn keys_to_transmit(context: Context<'_, NvmeTcp>, bytes: &[u8], key: &mut dyn FnMut(Handle)) {
         let NvmeState::Transmit(engine) = context.state else { return };
         let seals = context.held.seals();
+        // Without stages no PDU is marked, and the look-up would cost time per packet.
         if !seals.is_empty() {
             engine.stages_in(bytes, &mut |stages| {
                 seals.get(&stages).into_iter().flat_map(Stages::keys).for_each(&mut *key)

@@ -62,6 +62,7 @@ impl OpenBlock {
     pub(super) fn take(&mut self, command: u16, offset: u32) -> SmallVec<[u8; OpenBlock::MOST]> {
         let OpenBlock { length, bytes, command: of, end, passed } = *self;
         *self = OpenBlock { passed, ..OpenBlock::default() };
+        // After other data the rest of the block will never follow directly.
         let fits = of == command && end == offset;
         SmallVec::from_slice(&bytes[..if fits { length.into() } else { 0 }])
     }

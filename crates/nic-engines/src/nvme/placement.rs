@@ -122,6 +122,7 @@ impl Placement {
                 return None;
             }
         }
+        // The piece is split into up to three parts: before, placed, and behind.
         let before = pieces[at].split_to(skipped);
         let mut placed = pieces[at].split_to(length);
         let (of_before, of_these) = placed.bytes_mut().split_at_mut(lead.len());
@@ -143,6 +144,7 @@ impl Placement {
             });
         }
         placed.set_lead(lead.len());
+        // Unplaced parts stay in order at the piece's position.
         match (before.is_empty(), pieces[at].is_empty()) {
             (true, true) => drop(pieces.remove(at)),
             (true, false) => {}

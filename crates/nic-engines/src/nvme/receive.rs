@@ -135,6 +135,7 @@ impl NvmeReceive {
         plain: &[u8],
         placement: &mut Placement,
     ) -> Received {
+        // The TLS engine processed every packet up to this one.
         let follows = self.shown_to == Some(seq);
         let first = self.shown_to.is_none();
         self.shown_to = Some(seq + plain.len() as u32);
@@ -225,6 +226,7 @@ impl NvmeReceive {
         if let Place::Known { open, .. } = &mut self.place {
             open.forget();
         }
+        // Skipped content must lie within the data of one PDU, or it may hide a header.
         let leads_on = match &mut self.place {
             Place::Known { cursor, .. } | Place::Tracking { cursor, .. } => {
                 let parts = || content.parts.iter().map(|(at, length)| &plain[*at..at + length]);
@@ -290,6 +292,7 @@ impl NvmeReceive {
             // A retransmission. New bytes at its end are treated as lost, because handling them is not worthwhile.
             return Received::default();
         }
+        // A gap separates the open block from its rest.
         if seq != next {
             open.forget();
         }
@@ -378,6 +381,7 @@ fn place(
         let Some(piece) = placement.place(data.command, offset, rest, data.is_settled, open) else { return };
         let at = from + data.at + done;
         done += piece.len();
+        // Adjacent pieces are joined, because the host pays for each entry.
         match placed.last_mut() {
             Some((start, last)) if *start + last.len() == at => {
                 if let Err(piece) = last.join(piece) {

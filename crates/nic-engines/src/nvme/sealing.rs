@@ -61,6 +61,7 @@ fn cut(
             part.fill(0);
             return Some(block);
         };
+        // Without the missing bytes the block cannot be computed, and must not leave.
         block[to..].copy_from_slice(ahead.get(..BLOCK - to)?);
     }
     if !stages(at, &mut block, to == BLOCK) {

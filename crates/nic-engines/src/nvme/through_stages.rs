@@ -63,6 +63,7 @@ fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let with = Parameters { iv: u128::from(LBA).to_le_bytes(), aad: &[] };
     session.run(Way::Apply, with, &[Bytes::copy_from_slice(&plain)], &mut protected).unwrap();
     let mut queued = protected.to_vec();
+    // The queued blocks have zeros in place of the protection information.
     queued.chunks_exact_mut(BLOCK).for_each(|block| block[4096..].fill(0));
     let key: Vec<u8> = (0..64).collect();
     let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(BLOCK).unwrap());
@@ -99,6 +100,7 @@ fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
     for (from, to) in parts(stream.len(), cuts) {
         let received = engine.receive(Seq(5) + from as u32, &stream[from..to], &mut placement);
         for (_, piece) in &received.placed {
+            // Only units that lie completely in the changed range count.
             let units = piece.opened().start.div_ceil(16)..piece.opened().end / 16;
             units.for_each(|unit| opened[unit as usize] = true);
         }

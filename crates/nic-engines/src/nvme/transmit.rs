@@ -111,6 +111,7 @@ impl NvmeTransmit {
         seals: &Seals,
         ahead: Option<&[u8]>,
     ) -> Result<Filled, OutOfStep> {
+        // Taken out, so that an error leaves the context without a position.
         let mut position = self.position.take().filter(|at| at.next == seq).ok_or(OutOfStep)?;
         let at = destination.len();
         destination.extend_from_slice(source);
@@ -261,6 +262,7 @@ impl Pdu {
             ahead,
             |at, blocks, is_complete| {
                 let run = Run { direction: Direction::Transmit, unit: marked.unit(), at: u64::from(offset) + at };
+                // An incomplete block is processed again later, so its effect on the state is discarded.
                 let mut after = *states;
                 let passed = stages.pass(run, &mut after, blocks);
                 if is_complete {

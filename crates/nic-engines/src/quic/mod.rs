@@ -70,6 +70,7 @@ impl Engine for Quic {
 
     fn create(&mut self, direction: Direction, context: QuicContext) -> Option<(QuicState, QuicHeld)> {
         let QuicContext { header, generation, key } = context;
+        // A context with two ciphers could not process any packet.
         if header.cipher() != key.cipher() {
             return None;
         }

@@ -64,6 +64,7 @@ impl Paths {
 
     fn put(&mut self, path: Path) {
         self.forget(path.id);
+        // The front is the least recently used path.
         if self.0.len() == Paths::MOST {
             self.0.remove(0);
         }

@@ -53,6 +53,7 @@ pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counte
     let Ok(header) = Unmasked::read(&held.header, &frame[at.clone()], seen.number_at) else {
         return Opened::Untouched(PacketMark::None);
     };
+    // There is one key per phase: the current generation and its predecessor or successor.
     let Some(generation) = &held.keys[phase_of(header.key_phase().into())] else {
         counters.quic_rx_no_key += 1;
         return Opened::Untouched(PacketMark::None);

@@ -69,6 +69,7 @@ impl Sealing {
         let packet = frame.get_mut(self.transport.payload..).ok_or(QuicDrop::NotQuic)?;
         let ShortHeader { number_at } =
             ShortHeader::parse_greased(packet, cid_bytes.into()).ok_or(QuicDrop::NotQuic)?;
+        // The packet's own header decides the number, because the receiver reads the number there.
         let (truncated, bytes) = truncated_number(packet, number_at).ok_or(QuicDrop::NotQuic)?;
         let number = expand(least.checked_sub(1), truncated, bytes);
         // A number must never be sealed twice under one key: the nonce would repeat.
@@ -76,6 +77,7 @@ impl Sealing {
             return Err(QuicDrop::Number);
         }
         let slot = &held.keys[phase_of(key_phase_of(packet[0]).into())];
+        // The phase alone is ambiguous, because generations two apart share it.
         let slot = slot.as_ref().filter(|slot| slot.number as u16 == generation as u16).ok_or(QuicDrop::Key)?;
         seal(&slot.key, &held.header, packet, number_at, path, number).map_err(|_| QuicDrop::NotQuic)?;
         counters.quic_tx_pkts += 1;

@@ -125,6 +125,7 @@ impl TlsReceive {
                 image.put_u8(TRACKING);
                 image.put_seq(track.asked);
                 image.put_u8(u8::from(track.confirmed.is_some()));
+                // Every state has a fixed layout, so an absent number is stored as 0 behind its flag.
                 image.put_u64(track.confirmed.unwrap_or(0));
                 image.put_u64(track.headers);
                 track.header.write(image);
@@ -167,6 +168,7 @@ impl TlsReceive {
     pub(crate) fn receive(&mut self, key: &Key, seq: Seq, source: &[u8], destination: &mut BytesMut) -> Received {
         let end = seq + source.len() as u32;
         match &mut self.place {
+            // The usual case: the packet continues the stream.
             Place::Known { next, cursor } if seq == *next => {
                 match cursor.walk(Mode::Open, key, &self.protection, source, destination) {
                     Ok(walked) => {
@@ -292,6 +294,7 @@ impl TlsReceive {
         }
         if seq == header {
             self.place = Place::Known { next: header, cursor: record };
+            // The packet starts with the announced header, so it can be decrypted itself.
             let received = self.receive(key, seq, source, destination);
             return Received { lost: false, found: !received.lost, ..received };
         }
@@ -346,6 +349,7 @@ impl TlsReceive {
             let follows = seq == seen_to;
             return self.search(if follows { seen } else { Header::NONE }, seq, source);
         }
+        // Only the unseen part is searched; the rest was searched before.
         let fresh = source.get(seen_to.distance_from(seq) as usize..).unwrap_or_default();
         if !fresh.is_empty() {
             return self.search(seen, seen_to, fresh);
@@ -436,6 +440,7 @@ impl Track {
             if self.header.is_complete() {
                 let length = protection.record_bytes(&self.header.bytes)?;
                 self.headers += 1;
+                // After so many records the answer is not expected any more.
                 if self.headers > RECORDS_TO_WAIT {
                     return None;
                 }

@@ -163,6 +163,7 @@ impl RecordCursor {
                 (at, before) = (at + taken, before - taken);
             } else if body > 0 {
                 let taken = rest.min(body);
+                // In TLS 1.3 the last byte of the body is the content type.
                 let content = taken.min(body.saturating_sub(inner_type));
                 if content > 0 {
                     parts.push((at, content));

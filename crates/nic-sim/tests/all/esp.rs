@@ -128,6 +128,7 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
         let woken = Arc::new(Woken::default());
         let mut run_until = |driver: &mut Driver, event: DeviceSaEvent| {
             for _ in 0..10 {
+                // Only events make the service run; without a wakeup the SA would wait forever.
                 device.process(Instant::ZERO);
                 while device.poll_frame(Instant::ZERO).is_some() {}
                 assert!(woken.0.swap(false, Ordering::SeqCst), "the service is woken for {event:?}");
@@ -147,6 +148,7 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
         let params = SaParams { offload: OffloadKind::Crypto, ..params };
         let sa = driver.ipsec().unwrap().add_sa(&params).unwrap();
         run_until(&mut driver, DeviceSaEvent::Ready(sa));
+        // A full ring delays the removal until the device has made room.
         if full {
             let packet = || TxPacket { header: [0xff; 60].into_iter().collect(), ..TxPacket::default() };
             while driver.transmit(Instant::ZERO, packet(), &NoRecords) == Sent::Posted {}

@@ -36,8 +36,10 @@ impl Says {
         let words = if self.stamp.is_some() { 8 } else { 5 };
         tcp.extend_from_slice(&[words << 4, self.flags]);
         tcp.extend_from_slice(&self.window.to_be_bytes());
+        // Checksum and urgent pointer; the checksum is computed at the end.
         tcp.extend_from_slice(&[0; 4]);
         if let Some(stamp) = self.stamp {
+            // Two NOPs align the timestamp option, as in Linux.
             tcp.extend_from_slice(&[1, 1, 8, 10]);
             tcp.extend_from_slice(&stamp.to_be_bytes());
             tcp.extend_from_slice(&[0; 4]);
@@ -55,6 +57,7 @@ impl Says {
         } else {
             let mut ip = vec![0x45, self.ecn];
             ip.extend_from_slice(&(20 + tcp.len() as u16).to_be_bytes());
+            // The identification differs per segment, and must not prevent joining.
             ip.extend_from_slice(&[self.seq as u8, 0, 0x40, 0, self.hops, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
             let checksum = !sum(&ip, 0);
             ip[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -65,6 +68,7 @@ impl Says {
         if six {
             frame.extend_from_slice(&addresses);
         }
+        // The pseudo header has the addresses, the protocol number 6 and the TCP length.
         let pseudo = u32::from(sum(&addresses, 0)) + 6 + tcp.len() as u32;
         let checksum = !sum(&tcp, pseudo);
         tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
@@ -152,6 +156,7 @@ fn whatever_differs_keeps_segments_apart() {
     let (first, same) = (Says::data(0, &[1; 100]), Says::data(100, &[2; 100]));
     assert_eq!(payloads(&[first.clone(), same.clone()]), [200]);
     let others = [
+        // Each segment differs from `same` in one property.
         Says { seq: 101, ..same.clone() },
         Says { seq: 0, ..same.clone() },
         Says { ack: 8, ..same.clone() },
@@ -169,6 +174,7 @@ fn whatever_differs_keeps_segments_apart() {
     for other in others {
         assert_eq!(payloads(&[first.clone(), other.clone()]), [100, other.payload.len()], "{other:?}");
     }
+    // Equal timestamps are joined, so the option itself is not the reason for a separate packet.
     let stamped = |segment: &Says, stamp| Says { stamp: Some(stamp), ..segment.clone() };
     assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 1)]), [200]);
     assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 2)]), [100, 100]);
@@ -379,6 +385,7 @@ fn nobody_waits_longer() {
         assert!(driver.arm(&woken.clone().into()));
         let mut arrivals = arrivals.iter().peekable();
         let (mut seen, mut packets) = (Vec::new(), Vec::new());
+        // Time advances to the next arrival or event of the device, whichever is earlier.
         loop {
             let arrival = arrivals.peek().map(|(at, _)| Instant::from_nanos(*at));
             let Some(now) = offload_base::time::earliest(arrival, device.next_event()) else { break };
@@ -386,6 +393,7 @@ fn nobody_waits_longer() {
                 device.receive_frame(now, frame.clone());
             }
             device.process(now);
+            // The host looks only after an interrupt.
             if woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
                 while let Some(packet) = driver.receive(now) {
                     let says = Says::of(&packet.frame);
@@ -398,6 +406,7 @@ fn nobody_waits_longer() {
         (seen, packets, device.counters().interrupts)
     };
     let ((seen_apart, packets_apart, _), (seen, packets, interrupts)) = (run(false), run(true));
+    // With and without LRO, each segment becomes visible at the same time.
     assert_eq!(seen, seen_apart);
     assert_eq!(packets_apart.len(), 60);
     assert_eq!(packets.len() as u64, interrupts, "{packets:?}");
@@ -433,6 +442,7 @@ proptest! {
         let mut next = [0u32; 4];
         let (mut now, mut sent, mut heard) = (Instant::ZERO, vec![Vec::new(); 4], vec![Vec::new(); 4]);
         let mut dropped = 0;
+        // Cuts packets back into segments, which must equal the received ones.
         let mut drain = |driver: &mut Driver, now| {
             while let Some(packet) = driver.receive(now) {
                 let says = Says::of(&packet.frame);
@@ -441,6 +451,7 @@ proptest! {
                 let mut seq = says.seq;
                 loop {
                     let (here, behind) = rest.split_at(size.min(rest.len()));
+                    // PSH of a joined packet belongs to its last segment.
                     let flags = if behind.is_empty() { says.flags } else { says.flags & !PSH };
                     heard[usize::from(says.port)].push(Says { seq, flags, payload: here.into(), ..says.clone() });
                     seq += here.len() as u32;
@@ -462,6 +473,7 @@ proptest! {
                 _ => plain,
             };
             next[usize::from(port)] += segment.payload.len() as u32;
+            // A packet that finds no buffer is dropped, which only a slow host may cause.
             let before = device.counters().rx_out_of_buffer;
             device.receive_frame(now, segment.frame(six));
             if device.counters().rx_out_of_buffer == before {
@@ -470,6 +482,7 @@ proptest! {
                 dropped += 1;
             }
             device.process(now);
+            // A lazy host leaves packets in the ring, so buffers stay occupied.
             if turn % lazy == 0 {
                 drain(&mut driver, now);
             }

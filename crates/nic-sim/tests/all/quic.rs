@@ -214,6 +214,7 @@ proptest! {
     ) {
         let (keys, mut nic) = (Keys::new(cipher), Nic::new(cache));
         let context = nic.create(Direction::Receive, &keys);
+        // Another context with the same connection ID at another port must not be used.
         let other = nic.create(Direction::Receive, &keys);
         keys.set(&mut nic, context, 1);
         let Packet { cid, path, number, .. } = packets[0].clone();
@@ -224,6 +225,7 @@ proptest! {
         });
         let mut sent: Vec<_> = packets.iter().map(|packet| (packet.clone(), keys.seal(packet))).collect();
         let turn = order.index(sent.len());
+        // Rotated, so that numbers arrive out of order once.
         sent.rotate_left(turn);
         let mut spoiled_at = None;
         if let Some((which, bit)) = spoiled {
@@ -240,11 +242,13 @@ proptest! {
             true => nic.receive(&frames),
             false => frames.iter().flat_map(|frame| nic.receive(core::slice::from_ref(frame))).collect(),
         };
+        // Joined packets are split, and each part is compared with one sent packet.
         let mut seen = sent.iter().enumerate();
         for packet in received {
             let data = payload_of(&packet.frame);
             let each = packet.joined.map_or(data.len(), |bytes| bytes.get().into());
             let verdict = QuicVerdict::of(&packet.meta.marks);
+            // A damaged packet is passed on unchanged, and is never joined.
             for (part, data) in data.chunks(each).enumerate() {
                 let (at, (sent, wire)) = seen.next().unwrap();
                 if spoiled_at == Some(at) {
@@ -293,6 +297,7 @@ fn a_key_update_finds_the_next_key_in_place() {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
+    // Returns the generation that opened a packet, or checks that the packet is unchanged.
     let generation_of = |nic: &mut Nic, number, generation| {
         let wire = keys.seal(&Packet { generation, ..Packet::new(number, 40) });
         let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
@@ -309,10 +314,12 @@ fn a_key_update_finds_the_next_key_in_place() {
         }
     };
     assert_eq!(generation_of(&mut nic, 0, 0), Some(0));
+    // Before the next key is set, the packet of the new phase stays sealed.
     assert_eq!((generation_of(&mut nic, 1, 1), nic.device.engine_counters::<QuicCounters>().quic_rx_no_key), (None, 1));
     keys.set(&mut nic, context, 1);
     assert_eq!(generation_of(&mut nic, 2, 1), Some(1));
     assert_eq!(generation_of(&mut nic, 1, 0), Some(0), "late, opened by the old key");
+    // Generation 2 has the key phase of generation 0 and replaces its key.
     keys.set(&mut nic, context, 2);
     assert_eq!(generation_of(&mut nic, 4, 2), Some(2));
     assert_eq!(
@@ -338,6 +345,7 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
         });
         let (mut unopened, mut known) = (0, 0);
         for turn in 0..UPDATES * 100 / u64::from(PATHS) {
+            // The generation advances every 100 packets over all paths.
             let generation = turn * u64::from(PATHS) / 100;
             if beforehand && known == generation {
                 known += 1;
@@ -356,6 +364,7 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
                     _ => unopened += 1,
                 }
             }
+            // Without advance knowledge the host reacts to the first packet of a phase.
             if generation > known {
                 known = generation;
                 keys.set(&mut nic, context, known);
@@ -404,6 +413,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     let packet = Packet::new(10, 50);
     let (plain, ask) = (packet.plain(), packet.ask(context));
     let mut drops = 0;
+    // Each case must drop exactly one packet, and must not seal any.
     let mut is_dropped = |nic: &mut Nic, plain: Vec<u8>, ask: QuicAsk| {
         drops += 1;
         let sent = nic.send(&[plain], false, ask);
@@ -418,6 +428,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     let other_number = is_dropped(&mut nic, plain.clone(), QuicAsk { number: 11, ..ask });
     assert_eq!(other_number, (2, 1));
     let long_header = [&[plain[0] | 0x80], &plain[1..]].concat();
+    // A long header, a truncated packet, and an oversized connection ID.
     is_dropped(&mut nic, long_header, ask);
     is_dropped(&mut nic, plain[..20].to_vec(), ask);
     is_dropped(&mut nic, plain.clone(), QuicAsk { cid_bytes: 21, ..ask });
@@ -434,6 +445,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     );
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_drop_pkts, 7);
     let told: Vec<_> = core::iter::from_fn(|| nic.driver.poll_event()).collect();
+    // After the driver has learned of the reset, it refuses the ask itself.
     assert_eq!(told, [offload_api::DeviceEvent::Reset]);
     assert_eq!(nic.send(&[plain], false, ask), Err(Sent::Dropped(DropReason::Unsupported)));
 }
@@ -457,6 +469,7 @@ fn paths_of_a_connection_come_to_one_queue() {
     let mut number = 0;
     let mut queues_of = |device: &mut Device, drivers: &mut Vec<Driver>, cid: u8, path: u32| {
         let mut opened = Vec::new();
+        // Sixteen source ports, so that the RSS hash spreads the packets without a context.
         for from in 0..16 {
             number += 1;
             let packet = Packet { cid: vec![cid; 8], path, ..Packet::new(number, 60) };
@@ -483,6 +496,7 @@ fn paths_of_a_connection_come_to_one_queue() {
         "packets of other connections are spread by the hash"
     );
     let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
+    // Only the forgotten connection ID is affected.
     quic.forget(context, PORT, &[2; 8]).unwrap();
     device.process(NOW);
     let spread = queues_of(&mut device, &mut drivers, 2, 0);

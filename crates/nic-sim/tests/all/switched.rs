@@ -331,10 +331,12 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     let tunnel = wrapped(0, network(0));
     assert_eq!((wraps(&mut left), left.injects(&tunnel)), (1, vec![tunnel.clone()]), "no protection is required");
     left.ask(EswitchCommand::ProtectAll(true));
+    // One frame is wrapped by the switch, and the other is injected by the host.
     assert_eq!((wraps(&mut left), left.injects(&tunnel)), (0, Vec::new()));
     assert_eq!(left.device.uplink_counters().not_protected, 2);
     let other = datagram(0, mac(1, 9));
     assert_eq!(left.injects(&other), [Bytes::from(other.clone())], "the frame is not a tunnel packet");
+    // With a policy for VXLAN the same frames leave under its SA.
     let ipsec = left.host.ipsec().expect("the host has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
     let handle = ipsec.add_sa(&params).expect("room");
@@ -470,6 +472,7 @@ fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
         assert_eq!(right.hears([Frame::new(Bytes::copy_from_slice(frame))]), [0; 3]);
         core::iter::from_fn(|| right.eswitch.receive()).count()
     };
+    // A port may be named by a match or by an action.
     for words in [
         "flower enc_dst_port 8472 action drop",
         "flower action tunnel_key set src_ip 192.0.2.1 dst_ip 192.0.2.2 id 9 dst_port 8472 action mirred egress redirect dev vxlan0",
@@ -486,6 +489,7 @@ fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
         );
         left.ask(EswitchCommand::Change(rule));
         assert_eq!((left.injects(&whole(own)).len(), shown(&mut left, &whole(own))), (0, 0));
+        // The first fragment shows the port; later ones follow it.
         assert_eq!((left.injects(&fragment(1, 0, own)).len(), shown(&mut left, &fragment(1, 0, own))), (0, 0));
         assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0);
         assert_eq!((left.injects(&fragment(2, 0, plain)).len(), shown(&mut left, &fragment(2, 0, plain))), (1, 1));
@@ -555,6 +559,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     eswitch.command(EswitchCommand::Change(change)).expect("room");
     device.process(NOW);
     let frame = datagram(0, mac(2, 0));
+    // More frames than the port's queue holds, so that frames wait.
     for _ in 0..64 {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
         let _sent = machine[0].transmit(NOW, packet, &NoRecords);
@@ -612,6 +617,7 @@ proptest! {
         let (mut expected, mut spoofed) = ([0u64; 4], 0);
         for (number, attempt) in (1 << 20..).zip(attempts) {
             let mut heard = [0; 3];
+            // Each attempt has its own sequence number, so that no packet is a replay.
             match attempt {
                 Attempt::Plain { tenant } => {
                     expected[0] += 1;
@@ -691,6 +697,7 @@ fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
 /// Random rules for virtual machines and the tunnel, one per line.
 fn rules() -> impl Strategy<Value = String> {
     let of_machine = ((0u8..2, prop::option::of(0u8..2), prop::option::of(0u8..2)), (0u32..3, any::<bool>(), 0u8..4))
+        // Tunnel rules may name any network, also unprotected and foreign ones.
         .prop_map(|((from, to, mirror), (number, spelled, end))| {
             let matching = to.map_or(String::new(), |to| format!(" dst_mac {}", mac(2, to)));
             let mirror = mirror.map_or(String::new(), |to| format!(" action mirred egress mirror dev pf0vf{to}"));
@@ -745,6 +752,7 @@ proptest! {
         let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
         for (side, lines) in [(&mut left, ours), (&mut right, theirs)] {
             let changes = RuleFile::parse("drawn", &lines).expect("good lines").changes;
+            // The rules replace the initial ones, including the correct ones.
             let rules = changes.into_iter().filter_map(|change| match change {
                 Change::Add(rule) => Some(rule),
                 _ => None,
@@ -753,6 +761,7 @@ proptest! {
         }
         let (mut expected, mut spoofed) = ([0u64; 4], 0);
         for (number, attempt) in (1 << 20..).zip(attempts) {
+            // Rules may send an inner frame to either machine, so only the sum is checked.
             let machines = |heard: [usize; 3]| heard[0] + heard[1];
             match attempt {
                 Attempt::Plain { tenant } => {
@@ -782,6 +791,7 @@ proptest! {
                     prop_assert_eq!(machines(left.hears([])), 0);
                 }
                 Attempt::Honest { tenant } => {
+                    // If anything leaves, its network must belong to the tenant of its SA.
                     for frame in left.sends(tenant.into(), &datagram(tenant, mac(1, tenant))) {
                         let (network_seen, under) = on_the_wire(&frame.data);
                         let owner = (0..2).find(|tenant| network(*tenant) == network_seen);

@@ -133,11 +133,13 @@ fn an_erased_key_is_nowhere() {
     let queue = &mut queues[0];
     import(queue, TENANT);
     let volumes: Vec<_> = (100..106).map(|volume| open(queue, TENANT, volume)).collect();
+    // Several rounds, so that every key was evicted and fetched.
     for _ in 0..3 {
         for session in &volumes {
             assert_eq!(one(&mut device, queue, Way::Apply, *session, vec![1; 512]).0, JobStatus::Done);
         }
     }
+    // Return values of earlier calls may still lie on the stack.
     scrub_stack();
     assert!((100..106).all(|volume| copies_of_the_key(volume) > 0), "the search finds keys that are there");
     // One key on the device, one in host memory, and one with jobs queued before the removal.
@@ -151,6 +153,7 @@ fn an_erased_key_is_nowhere() {
         queue.flush(Instant::ZERO);
         let ended = run(&mut device, queue, &mut { Instant::ZERO });
         assert!(ended.iter().all(|(_, done)| done.outcome.status == JobStatus::Done));
+        // The stale handle is refused even if the slot is still in the cache.
         assert_eq!(one(&mut device, queue, Way::Undo, session, vec![1; 512]).0, JobStatus::NoSession);
     }
     scrub_stack();

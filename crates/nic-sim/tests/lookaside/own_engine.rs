@@ -95,6 +95,7 @@ fn jobs_of_a_thread_that_dies_come_back() {
     let (device, mut queues) =
         lookaside(LookasideConfig::default(), |engines| engines.add_job(Adder { panics_at: 40 }, 100));
     let queue = &mut queues[0];
+    // Each job adds 2, so the sum of 40 is reached by the 20th job.
     let session = open(queue, 0);
     let submit = |queue: &mut nic_sim::JobDriver, user| {
         queue.submit(Instant::ZERO, job(session, user, vec![1, 1].into())).unwrap();

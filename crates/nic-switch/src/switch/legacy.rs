@@ -15,6 +15,7 @@ impl Switch {
     /// Forwards a frame by its destination address.
     pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut Out) {
         let vlan = edit::outermost_tag(&frame.bytes).map_or(0, |(_, control)| control & ID);
+        // Only a trusted function may choose its VLAN by a tag.
         let sender = self.functions.get(&from).map(|function| function.config);
         if sender.is_some_and(|config| config.vlan.is_none() && !config.trust && vlan != 0) {
             self.counters.wrong_vlan += 1;
@@ -45,6 +46,7 @@ impl Switch {
             self.counters.storm += 1;
             return;
         }
+        // Unknown unicast goes to trusted functions only, so that other functions cannot eavesdrop.
         let takes = |config: &FunctionConfig| {
             let is_in = config.vlan.map_or(*vlan == 0 || config.trust, |id| id == *vlan);
             is_in && (destination.is_multicast() || config.trust)

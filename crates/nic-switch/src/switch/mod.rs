@@ -249,6 +249,7 @@ impl Switch {
     pub fn set_function(&mut self, port: Vport, config: FunctionConfig) {
         if port != Vport::Uplink {
             self.addresses.forget_port(port);
+            // A function's own address must not stay learned at another port.
             self.addresses.forget(&(config.vlan.unwrap_or(0), config.mac));
             self.functions.insert(port, Function { config, rate: config.rate.map(Bucket::new) });
         }
@@ -279,6 +280,7 @@ impl Switch {
     /// ```
     pub fn add_tunnel(&mut self, tunnel: Tunnel) {
         self.tunnels.retain(|other| other.device != tunnel.device);
+        // Ports are never removed: packets of a removed tunnel may still be on their way.
         self.tunnel_ports.extend(tunnel.port);
         self.tunnels.push(tunnel);
     }
@@ -387,6 +389,7 @@ impl Switch {
         match changes {
             [one] => self.table.change(one)?,
             _ => {
+                // Applied to a copy, so that a failed change leaves all rules untouched.
                 let mut table = self.table.clone();
                 changes.iter().try_for_each(|change| table.change(change))?;
                 self.table = table;
@@ -423,6 +426,7 @@ impl Switch {
         }
         let mut table = Table::new(self.config.rules);
         rules.into_iter().try_for_each(|rule| table.change(&Change::Add(rule)))?;
+        // Counters survive, because a restarted controller installs its old rules again.
         table.inherit(&self.table);
         self.table = table;
         self.tunnel_ports.extend(self.table.iter().flat_map(|installed| installed.rule.tunnel_ports()));

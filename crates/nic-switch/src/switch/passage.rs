@@ -60,6 +60,7 @@ impl Switch {
             self.counters.malformed += 1;
             return None;
         }
+        // The uplink has no address or rate of its own to check.
         if from == Vport::Uplink {
             return Some(frame);
         }
@@ -77,8 +78,10 @@ impl Switch {
                 self.counters.wrong_vlan += 1;
                 return None;
             }
+            // Only untagged frames get here: a second tag could carry the frame into another VLAN.
             frame.change(|bytes| edit::push_vlan(bytes, VLAN, edit::control_of(id, 0)));
         }
+        // The rate is checked last, because dropped frames must not use up tokens.
         if let Some(bucket) = &mut function.rate
             && !bucket.take(now, frame.bytes.len())
         {
@@ -233,6 +236,7 @@ impl Switch {
             }
             return;
         };
+        // The outer packet must fit the uplink, because tunnels are not fragmented.
         let room = usize::from(self.config.mtu).saturating_sub(overlay::overhead(device.kind, &set));
         let mtu = tunnel.mtu.min(u16::try_from(room).unwrap_or(u16::MAX));
         let (first, last) = tunnel.source_ports;
@@ -241,6 +245,7 @@ impl Switch {
             return;
         }
         let key = Key::of_frame(&passing.frame.bytes, &passing.headers, None);
+        // The hash spreads flows over source ports and SAs, and keeps the packets of a flow in order.
         let hash = QuickHash.hash_one(key);
         let source_port = port_of(hash, first, last);
         let Ok(sa) = self.protections.choose(&(device, set.key), hash & u64::from(u32::MAX)) else {
@@ -249,8 +254,10 @@ impl Switch {
         };
         let set = TunnelSet { destination_port: set.destination_port.or(device.kind.port()), ..set };
         let outer = Outer { kind: device.kind, set, hop, source_port, identification: self.identification };
+        // Each segment will use its own identification.
         let packets = passing.frame.cut.map_or(1, |cut| passing.frame.bytes.len().div_ceil(cut.get().into()));
         self.identification = self.identification.wrapping_add(packets as u16);
+        // ECN, lengths and checksums are written by `encapsulate`, after all checks.
         self.counters.wrapped += 1;
         self.deliver(Vport::Uplink, Frame { sa, ..overlay::encapsulate(&outer, &passing.frame) }, out);
     }

@@ -91,6 +91,7 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
     let hop = NextHop { destination: mac(9), source: mac(8) };
     let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
     let inner = datagram(mac(1), mac(0));
+    // A plain frame at a port, a tunnel packet, and a plain frame at the uplink.
     for (device, from, frame) in [
         ("pf0vf0", ONE, inner.clone()),
         ("vxlan0", Vport::Uplink, overlay::encapsulate(&outer, &inner)),
@@ -103,10 +104,12 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
         let to_linux = |switch: &mut Switch, milliseconds| {
             let mut out = Vec::new();
             switch.receive(NOW + Duration::from_millis(milliseconds), from, frame.clone(), &mut out);
+            // A frame either goes to Linux unchanged or to the function with its new tag.
             let [(egress, sent)] = &out[..] else { panic!("{device}: one output expected: {out:?}") };
             assert_eq!(*sent == frame, *egress == Egress::Representor(from), "{device}: the sample is unchanged");
             *sent == frame
         };
+        // The interval starts with the rule's first match and then with each sample.
         let times = [0, 1999, 2000, 2001, 3999, 9000, 9001];
         let samples = times.map(|time| to_linux(&mut switch, time));
         assert_eq!(samples, [false, false, true, false, false, true, false], "{device}");
@@ -147,6 +150,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let hop = NextHop { destination: mac(9), source: mac(8) };
+    // Returns whether the rule takes a tunnel packet with these outer headers.
     let taken = |words: &str, tos: u8, checksum: bool, dont_fragment: bool| {
         let mut switch = switch(&format!(
             "vxlan0 ingress protocol ip prio 1 flower {words} action mirred egress redirect dev pf0vf1"
@@ -162,6 +166,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
         assert!(sum.is_right());
         ways(&sent(&mut switch, Vport::Uplink, frame)) == [Egress::Port(OTHER)]
     };
+    // Each pair contains a matching and a mismatching value.
     for (words, tos, checksum, expected) in [
         ("enc_tos 0x10", 0x10, true, true),
         ("enc_tos 0x10", 0x14, true, false),

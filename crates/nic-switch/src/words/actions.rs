@@ -41,11 +41,13 @@ fn action(words: &mut Words<'_>, actions: &mut Vec<Action>) -> Result<(), ParseE
         "ct" => return Err(words.wrong(Problem::ConnectionState)),
         _ => return Err(words.wrong(Problem::Expected("an action that the switch has: see its chapter"))),
     });
+    // `pipe` continues with the next action, and other control words are actions themselves.
     let is_over = actions.last().is_some_and(Action::ends);
     // Nothing can follow a final action, so no control word is read.
     if is_over || words.take_if("pipe") {
         return Ok(());
     }
+    // Without a control word, `pedit` and `csum` end the rule in tc, while other actions continue.
     let passes = words.take_if("pass") || words.take_if("ok");
     if words.take_if("drop") {
         actions.push(Action::Drop);
@@ -80,6 +82,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
     let (mut key, mut port, mut tos, mut ttl, mut checksum) = (None, None, None, None, None);
     let mut dont_fragment = false;
     while let Some(word) = words.peek() {
+        // These words end the options, and belong to the caller.
         if matches!(word, "pipe" | "action") {
             break;
         }
@@ -91,6 +94,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
             "dst_port" => words.once(&mut port, "a UDP port", value::number)?,
             "tos" => words.once(&mut tos, "a type of service", value::number)?,
             "ttl" => words.once(&mut ttl, "a hop limit", value::number)?,
+            // `csum` and `nocsum` set the same option, so either may occur once.
             "csum" | "nocsum" if checksum.is_none() => checksum = Some(word == "csum"),
             "nofrag" if !dont_fragment => dont_fragment = true,
             "csum" | "nocsum" | "nofrag" => return Err(words.wrong(Problem::Twice)),

@@ -114,6 +114,7 @@ fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
     words.take_if("dev");
     let device = port(words)?;
     let mut said = FunctionWords::default();
+    // Options of a virtual function are set through the uplink; on a function's own device only the MTU can be set.
     if device != Vport::Uplink {
         words.expect_word("mtu")?;
         said.mtu = Some(words.value("an MTU", value::number)?);
@@ -136,6 +137,7 @@ fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
             _ => return Err(words.wrong(Problem::Expected("mac, vlan, spoofchk, trust or max_tx_rate"))),
         }
     }
+    // A line without an option is incomplete.
     if said == FunctionWords::default() {
         words.expect("mac, vlan, spoofchk, trust or max_tx_rate")?;
     }
@@ -183,6 +185,7 @@ fn end(words: &mut Words<'_>) -> Result<(), ParseError> {
 
 /// Parses a unicast address.
 fn mac(word: &str) -> Option<Mac> {
+    // A function has one address, so a mask is refused.
     let ether = value::ether(word).filter(|ether| ether.mask() == Mac([0xff; 6]) && !word.contains('/'))?;
     Some(ether.address()).filter(|mac| !mac.is_multicast())
 }

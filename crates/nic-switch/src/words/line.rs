@@ -72,6 +72,7 @@ pub(super) struct Words<'a> {
 
 impl<'a> Words<'a> {
     pub(super) fn new(file: &'a str, line: usize, text: &'a str) -> Words<'a> {
+        // Columns stay correct, because a comment only ends the line.
         let text = text.split('#').next().unwrap_or("");
         let mut words = Vec::new();
         let mut column = 1;

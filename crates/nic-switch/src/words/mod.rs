@@ -117,6 +117,7 @@ mod tests {
     #[test]
     fn errors_point_at_the_word() {
         let begin = "tc filter add dev p0 ingress protocol ip prio 1 flower";
+        // Columns count characters from 1 and point at the wrong word, or behind the line for a missing one.
         let cases = [
             (
                 "tc filter add dev eth1 ingress".to_owned(),
@@ -167,6 +168,7 @@ mod tests {
     #[test]
     fn rules_that_cannot_be_are_refused() {
         let vxlan = "tunnel_key set src_ip 10.0.0.1 dst_ip 10.0.0.2";
+        // Device, protocol, match and action of a rule, with the expected violation.
         let cases = [
             ("p0", "ip", "src_port 5", "drop", RuleError::NoPorts),
             ("p0", "ip", "ip_proto tcp src_port 5-5", "drop", RuleError::Range),

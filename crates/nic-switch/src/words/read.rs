@@ -111,6 +111,7 @@ fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, Parse
     const PORTS: &str = "a port, or FIRST-LAST";
     const CLASS: &str = "a type of service, with /MASK perhaps";
     let mut matching = Match { protocol, ..Match::default() };
+    // Flags share one word for two fields, so they are distributed after the loop.
     let (vlan, tunnel) = (&mut matching.vlan, &mut matching.tunnel);
     let (mut flags, mut tunnel_flags) = (None, None);
     while let Some(word) = words.take().filter(|word| *word != "action") {
@@ -138,6 +139,7 @@ fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, Parse
             "enc_flags" => {
                 words.once(&mut tunnel_flags, "tuncsum, notuncsum, tunoam or notunoam, with / between", of_tunnel)?
             }
+            // `skip_sw` asks for hardware only, which is always true here. `skip_hw` must be refused.
             "skip_sw" => {}
             "skip_hw" => return Err(words.wrong(Problem::SoftwareOnly)),
             word if word.starts_with("ct_") => return Err(words.wrong(Problem::ConnectionState)),

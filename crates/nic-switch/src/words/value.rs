@@ -39,6 +39,7 @@ pub(super) fn ether(word: &str) -> Option<EtherMatch> {
     let Some((address, mask)) = word.split_once('/') else { return word.parse().ok().map(EtherMatch::exactly) };
     let mask = match number::<u32>(mask) {
         Some(bits) if bits <= 48 => {
+            // An Ethernet address is the lower six bytes of the number.
             let ones = (u64::MAX << (48 - bits)).to_be_bytes();
             Mac([ones[2], ones[3], ones[4], ones[5], ones[6], ones[7]])
         }
@@ -93,6 +94,7 @@ pub(super) fn ether_type_name(value: u16) -> String {
 
 /// Returns the name where tc accepts it. The ICMP of the other IP version must be a number.
 pub(super) fn ip_protocol_name(value: u8, network: Option<u16>) -> String {
+    // tc refuses the name of the other version's ICMP.
     let is_taken = match value {
         ICMP => network == Some(IPV4),
         ICMPV6 => network == Some(IPV6),

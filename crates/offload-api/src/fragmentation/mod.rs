@@ -191,6 +191,7 @@ impl Cut {
     fn header(&self, whole: &[u8], network: usize, at: usize, bytes: usize, more: bool) -> Header {
         let mut header = Header::from_slice(whole);
         let place = (self.before + at) as u16;
+        // The last part of a cut fragment is not the last part of the packet.
         let more = more || self.more_behind;
         match self.version {
             Version::Four => {
@@ -202,6 +203,7 @@ impl Cut {
                 fill_ipv4_header(ip);
             }
             Version::Six => {
+                // The fragment header follows the last repeated header, and names the header behind it.
                 header[network + self.named_at] = FRAGMENT;
                 header.extend_from_slice(&[self.protocol, 0]);
                 header.extend_from_slice(&(place | u16::from(more)).to_be_bytes());
@@ -222,6 +224,7 @@ struct Rest {
 impl Rest {
     /// Takes all of `packet` from offset `at` of its header on.
     fn of(packet: &TxPacket, at: usize) -> Rest {
+        // The transport header is payload of the first fragment.
         let header = Bytes::copy_from_slice(&packet.header[at..]);
         Rest { pieces: core::iter::once(header).chain(packet.fragments.iter().cloned()).collect() }
     }
@@ -229,6 +232,7 @@ impl Rest {
     fn take(&mut self, mut bytes: usize) -> SmallVec<[Bytes; 4]> {
         let mut taken = SmallVec::new();
         while bytes > 0 && !self.pieces.is_empty() {
+            // Pieces are shared slices, so no payload is copied.
             let first = &mut self.pieces[0];
             let part = first.split_to(bytes.min(first.len()));
             if first.is_empty() {

@@ -80,6 +80,7 @@ proptest! {
         six: bool, extended: bool, bytes in 2000usize..20_000, mtu in 100u16..2000, seed: u64, again: bool,
     ) {
         let extension: &[u8] = if six && extended { &[17, 0, 1, 4, 0, 0, 0, 0] } else { &[] };
+        // The extension header lies behind the fragment header, in the fragmentable part.
         let protocol = if extension.is_empty() { IpProtocol::Udp } else { IpProtocol::Ipv6Opts };
         let whole = packet(six, protocol, extension, &data(seed, bytes));
         let fixed = if six { 40 } else { 20 } + extension.len();
@@ -89,6 +90,7 @@ proptest! {
         let mut reassembler = Reassembler::new(Limits::of(Version::Four));
         let mut order = shuffled(seed, fragments.len());
         if again {
+            // One fragment is not repeated, so that the packet completes only once.
             order.extend(order.clone().into_iter().take(fragments.len() - 1));
             order.sort_by_key(|index| (index * 7) % 5);
         }
@@ -107,6 +109,7 @@ proptest! {
         let mut whole = whole;
         if !six {
             let mut header = Ipv4Packet::new_unchecked(&mut whole[LINK.len()..]);
+            // The reassembled packet has the identification of its fragments.
             header.set_ident(seed as u16);
             header.fill_checksum();
         }
@@ -126,6 +129,7 @@ proptest! {
             let start = usize::from(place) * 8;
             let mut frame = if six {
                 let start = (place * 8) | u16::from(more);
+                // `which` selects one of four identifications, so that packets mix.
                 let extension = [17, 0, (start >> 8) as u8, start as u8, 0, 0, 0, which];
                 packet(true, IpProtocol::Ipv6Frag, &extension, &content[usize::from(place) * 8..][..bytes])
             } else {
@@ -138,6 +142,7 @@ proptest! {
             if let Taken::Whole(whole) = reassembler.insert(at(number as u64), &frame, LINK.len()) {
                 let headers = IpHeaders::parse(&whole[LINK.len()..]).unwrap();
                 let body = &whole[LINK.len() + headers.upper..];
+                // Every fragment has the content's own bytes at its offset, so a correct packet is a prefix.
                 prop_assert!(headers.fragment.is_none() && content.starts_with(body));
             }
             while reassembler.expire(at(number as u64)).is_some() {}
@@ -186,6 +191,7 @@ fn the_same_place_with_other_bytes_or_another_end_is_an_overlap() {
         let mut other = fragments[1].clone();
         *other.last_mut().unwrap() ^= 1;
         let mut shorter = fragments[1].clone();
+        // The cleared flag makes the fragment the last one, which moves the end of the packet.
         let flags = LINK.len() + if six { 43 } else { 6 };
         shorter[flags] &= if six { 0xfe } else { 0xdf }; // the last one, it says
         for contested in [other, shorter] {
@@ -207,6 +213,7 @@ fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
     assert_eq!(reassembler.expire(at(64)), None);
     let first = Some(Bytes::from(fragments[0].clone()));
     assert_eq!(reassembler.expire(at(65)), Some(Expired { first, among: 0 }));
+    // Without the first fragment there is no packet to report about.
     assert_eq!(reassembler.insert(at(70), &fragments[2], LINK.len()), Taken::Kept);
     assert_eq!(reassembler.expire(at(130)), Some(Expired { first: None, among: 0 }));
 }
@@ -216,6 +223,7 @@ fn space_is_made_by_what_would_be_given_up_first() {
     let limits = Limits { packets: 2, ..Limits::of(Version::Four) };
     let mut reassembler = Reassembler::new(limits);
     let whole = packet(false, IpProtocol::Udp, &[], &data(1, 3000));
+    // Three packets compete for two places, and the oldest must go.
     let packets: Vec<_> = (0..3).map(|identification| cut(&whole, 20, 1500, identification)).collect();
     for (second, fragments) in packets.iter().enumerate() {
         assert_eq!(reassembler.insert(at(second as u64), &fragments[0], LINK.len()), Taken::Kept);
@@ -230,6 +238,7 @@ fn a_mark_of_congestion_on_one_is_one_on_the_whole() {
     for six in [false, true] {
         let (mut fragments, _) = overlapping(six);
         let version = if six { Version::Six } else { Version::Four };
+        // RFC 3168 5.3: one congestion mark marks the whole packet.
         for (fragment, ecn) in fragments.iter_mut().zip([1, 2, CONGESTION].into_iter().cycle()) {
             version.set_ecn(&mut fragment[LINK.len()..], ecn);
         }
@@ -244,6 +253,7 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
     for (six, marked) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
         let (mut fragments, _) = overlapping(six);
         let version = if six { Version::Six } else { Version::Four };
+        // RFC 3168 5.3: a mark cannot be combined with a fragment that is not ECN-capable.
         version.set_ecn(&mut fragments[marked][LINK.len()..], CONGESTION);
         let mut reassembler = Reassembler::new(Limits::of(Version::Four));
         let refused = Taken::Refused(Refusal::Marks);
@@ -264,6 +274,7 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
 fn what_no_packet_can_have_is_refused() {
     let mut reassembler = Reassembler::new(Limits::of(Version::Six));
     let mut refused = |next: u8, place: u16, data: &[u8]| {
+        // The pointer of the ICMP message names the wrong field.
         let header = [next, 0, (place >> 8) as u8, place as u8, 0, 0, 0, 1];
         let frame = packet(true, IpProtocol::Ipv6Frag, &header, data);
         match reassembler.insert(at(0), &frame, LINK.len()) {
@@ -300,6 +311,7 @@ fn what_may_not_be_cut_is_not() {
     let mut four = packet(false, IpProtocol::Udp, &[], &[0; 100]);
     assert_eq!(try_cut(&four, 60, plain), Ok(3));
     assert_eq!(try_cut(&four, 27, plain), Err(NotFragmentable::Path(27)));
+    // An offload applies to a whole packet, so the device could not do it on a fragment.
     let offloaded = TxAsk { checksum: true, ..plain };
     assert_eq!(try_cut(&four, 60, offloaded), Err(NotFragmentable::Offload));
     four[LINK.len() + 6] = 0x40;
@@ -307,6 +319,7 @@ fn what_may_not_be_cut_is_not() {
     let six = packet(true, IpProtocol::Ipv6Frag, &[17, 0, 0, 1, 0, 0, 0, 5], &[0; 80]);
     assert_eq!(try_cut(&six, 80, plain), Err(NotFragmentable::Forbidden));
     let mut long = packet(false, IpProtocol::Udp, &[], &[]);
+    // The fragments' offsets would exceed the length field.
     long.resize(long.len() + 65_530, 0);
     assert_eq!(try_cut(&long, 1500, plain), Err(NotFragmentable::TooLong));
 }

@@ -72,6 +72,7 @@ impl From<EspAsk> for PacketAsk {
     fn from(ask: EspAsk) -> PacketAsk {
         match ask {
             EspAsk::Finish { sa, at, number, next_header } => {
+                // Layout of `args`: the flag, the offset of the ESP header in 16 bits, the next header in 8 bits.
                 let args = FINISH | u64::from(at) << 8 | u64::from(next_header);
                 PacketAsk { context: sa, number, args }
             }
@@ -206,6 +207,7 @@ impl DeviceSaEvent {
 
     /// Decodes an engine's event; `None` if the code is unknown.
     pub const fn of_context_event(ContextEvent { context, code, value }: ContextEvent) -> Option<DeviceSaEvent> {
+        // The value is a limit only for the first two codes.
         let limit = match value {
             0 => Limit::Bytes,
             1 => Limit::Packets,

@@ -23,6 +23,7 @@ pub struct Prefix {
 impl Prefix {
     /// Makes the prefix of the first `bits` bits of `address`; `None` if the address has fewer bits.
     pub fn new(address: IpAddr, bits: u8) -> Option<Prefix> {
+        // The bits behind the prefix are cleared, so that equal prefixes compare equal.
         let longest = if address.is_ipv4() { 32 } else { 128 };
         (bits <= longest).then(|| Prefix { address: masked(address, bits), bits })
     }
@@ -53,6 +54,7 @@ impl Prefix {
 pub fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
+            // A prefix of length 0 shifts by the whole width, which `checked_shl` refuses.
             let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
             IpAddr::V4((address.to_bits() & mask).into())
         }
@@ -128,6 +130,7 @@ impl Selector {
     /// Tests whether the selector matches `packet`. A selector with ports does not match a packet without ports, such
     /// as a fragment.
     pub fn matches(&self, packet: &Packet) -> bool {
+        // A packet without ports matches only a selector without ports.
         let ports = |wanted: Option<u16>, seen: Option<u16>| wanted.is_none() || wanted == seen;
         self.source.is_none_or(|prefix| prefix.contains(packet.source))
             && self.destination.is_none_or(|prefix| prefix.contains(packet.destination))

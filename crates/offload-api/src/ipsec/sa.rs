@@ -86,6 +86,7 @@ impl EspKey {
         if material.len() != suite.key_len() + 4 {
             return None;
         }
+        // IKE delivers key and salt as one block (RFC 4106 8.1).
         let (key_bytes, salt_bytes) = material.split_at(suite.key_len());
         let (mut key, mut salt) = ([0; 32], [0; 4]);
         key[..key_bytes.len()].copy_from_slice(key_bytes);

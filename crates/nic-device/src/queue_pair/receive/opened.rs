@@ -71,6 +71,7 @@ impl QueuePair {
             Found::Opener(handle) => handle,
             Found::Unknown => return Arrived::Unopened(PacketMark::None),
             Found::Fragment { engine } => {
+                // The fragment may be of any context, so no opened packet may wait behind it.
                 self.close_opened();
                 return Arrived::Unopened(PacketMark::Fragment { engine });
             }
@@ -92,6 +93,7 @@ impl QueuePair {
                 (frame, inner, mark, (checksums, transport.filter(|_| new)))
             }
             Some(Opened::Another { inner, mark, vouched }) => {
+                // The engine vouches for the checksums if the packet's authentication covers them.
                 let looked = match vouched {
                     true => (Checksums::Good, Headers::parse(&inner).transport()),
                     false => self.look_at(&inner, &Headers::parse(&inner)),

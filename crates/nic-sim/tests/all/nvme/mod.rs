@@ -321,6 +321,7 @@ fn a_context_goes_though_nothing_else_happens() {
         }
         core::mem::take(&mut events)
     };
+    // The creation is finished first, so that every later wakeup is due to the removal.
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     while device.poll_frame(Instant::ZERO).is_some() {}
@@ -330,6 +331,7 @@ fn a_context_goes_though_nothing_else_happens() {
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
     driver.flush(Instant::ZERO);
     driver.nvme().unwrap().remove(handle);
+    // Packet, completion, removal and its answer each may need a round.
     for _ in 0..4 {
         device.process(Instant::ZERO);
         while device.poll_frame(Instant::ZERO).is_some() {}
@@ -369,6 +371,7 @@ impl Records {
         let (mut content, mut data, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
         for (command, length) in lengths.iter().enumerate() {
             pdus.push(content.len());
+            // C2HData with a digest, as in the specification's figure: common header, command, offset, length.
             content.extend([7, 0b10, 24, 24]);
             content.extend((28 + *length as u32).to_le_bytes());
             content.extend((command as u16).to_le_bytes());
@@ -384,12 +387,14 @@ impl Records {
         let explicit = if version == TlsVersion::Tls12 && suite != TlsSuite::ChaCha20Poly1305 { 8 } else { 0 };
         let inner = if version == TlsVersion::Tls13 { &[23][..] } else { &[] };
         let (mut done, mut cuts) = (0, cuts.iter().cycle());
+        // Records end at any byte, also inside PDU headers.
         while done < content.len() {
             let from = start + queued.len() as u32;
             let part = &content[done..content.len().min(done + cuts.next().unwrap())];
             let after = (explicit + part.len() + inner.len() + 16) as u16;
             queued.extend([23, 3, 3, (after >> 8) as u8, after as u8]);
             queued.extend(vec![units.len() as u8; explicit]);
+            // Only content is searched later: framing of records has no position in the PDU stream.
             places.extend(queued.len()..queued.len() + part.len());
             queued.extend(part);
             queued.extend(inner);
@@ -492,6 +497,7 @@ fn take(
     run(device);
     let packet = driver.receive(Instant::ZERO).unwrap();
     let length = frame.data.len() - HEADERS;
+    // Undecrypted payload is unknown to the NVMe/TCP engine, so nothing is placed.
     if packet.meta.tls() != TlsVerdict::Decrypted {
         assert!(packet.placed.is_empty() && packet.meta.nvme() == NvmeVerdict::NotChecked);
         assert_eq!(packet.frame[HEADERS..], frame.data[HEADERS..], "as it was on the wire");
@@ -508,6 +514,7 @@ fn take(
         bytes += piece.len();
     }
     let good = packet.meta.nvme() == NvmeVerdict::Good;
+    // A packet with the end of a wrong digest must not be reported as verified.
     if let Some((start, data)) = spoilt.and_then(|spoilt| records.data.get(spoilt)).filter(|_| good) {
         let end = records.places[start + data + 3];
         assert!(!(at..at + length).contains(&end), "a wrong digest");
@@ -557,6 +564,7 @@ proptest! {
         for (number, frame) in records.frames(cipher, mss).into_iter().enumerate() {
             let at = number * mss;
             let mut arrivals = vec![(at, frame.clone())];
+            // Lost, late, duplicated, and delivered after a late one.
             match fates[number % fates.len()] {
                 0 => {
                     gaps = true;
@@ -572,9 +580,11 @@ proptest! {
             }
             for (at, frame) in arrivals {
                 placed += take(&mut device, &mut driver, &records, spoilt, &frame, at).0;
+                // Software answers at once, as a protocol does.
                 answer(&mut device, &mut driver, &records, (tls, nvme));
             }
         }
+        // Without gaps every data byte is placed.
         if !gaps {
             prop_assert_eq!(placed, lengths.iter().sum::<usize>());
             prop_assert_eq!(device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_drop, 0);
@@ -629,6 +639,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     const PARTS: [(u32, usize); 4] = [(0, 1504), (1504, 1008), (2512, 2688), (5200, 800)];
     let plain: Vec<u8> = (0..6000).map(|at| (at * 31) as u8).collect();
     let mut data = plain.clone();
+    // The volume's first block has number 3 in this test.
     volume.iter().for_each(|volume| volume.encrypt(3, 0, &mut data).unwrap());
     let (mut content, mut starts) = (Vec::new(), Vec::new());
     for (offset, length) in PARTS {
@@ -638,6 +649,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
         content.extend(offset.to_le_bytes());
         content.extend((length as u32).to_le_bytes());
         content.extend([0; 4]);
+        // The data of a PDU are placed at their offset, wherever the PDU lies in the stream.
         starts.push(content.len());
         content.extend(&data[offset as usize..][..length]);
     }
@@ -654,6 +666,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     // Two buffers, of 2,512 and 3,488 bytes.
     let piece = |offset, bytes| Piece::new(offset, BytesMut::zeroed(bytes), Arc::new(Nowhere));
     let buffers = vec![piece(0, 2512), piece(2512, 3488)];
+    // Without a volume the same data are placed unencrypted, with the same positions.
     match &volume {
         None => contexts.place(context, 0, buffers),
         Some(_) => {
@@ -669,6 +682,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     let told: Vec<_> = packet.placed.iter().map(|(at, piece)| (*at, piece.offset() as u32, piece.len())).collect();
     let expected: Vec<_> = starts.iter().zip(PARTS).map(|(at, (offset, length))| (*at, offset, length)).collect();
     assert_eq!(told, expected);
+    // Each piece is decrypted completely, although segments cut its blocks.
     for (_, piece) in &mut packet.placed {
         let (start, end) = (piece.offset(), piece.offset() + piece.len() as u64);
         assert_eq!(piece.opened(), if volume.is_some() { start..end } else { 0..0 });
@@ -723,6 +737,7 @@ fn stages_go_with_their_buffer() {
         let key = tenant.import(contexts, 1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let context = receiver.nvme().unwrap().add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
         settle(&mut receiver);
+        // Commands for another engine occupy the ring without side effects.
         let engine = receiver.contexts().unwrap().engine("quic").unwrap().number;
         let fill = |receiver: &mut Driver| {
             let change = offload_api::quic::QuicPort { port: 9, cid_bytes: None };
@@ -731,6 +746,7 @@ fn stages_go_with_their_buffer() {
         let mut pieces = 1;
         match before {
             Before::Room(room) => {
+                // The ring is filled up to the given number of free places.
                 let places = (0..).take_while(|_| fill(&mut receiver)).count();
                 settle(&mut receiver);
                 (room..places).for_each(|_| assert!(fill(&mut receiver)));
@@ -742,12 +758,14 @@ fn stages_go_with_their_buffer() {
             (0..pieces as u64).map(|at| Piece::new(512 * at, BytesMut::zeroed(512), Arc::new(Nowhere))).collect()
         };
         let stages = NvmeTcpStages { command: 0, unit: 3, stages: vec![StageSpec::new(XTS_STAGE, key)] };
+        // If the ring lacks room, the driver returns the buffer at once.
         receiver.nvme().unwrap().place_through(context, stages, buffer(pieces));
         settle(&mut receiver);
         if let Before::Released = before {
             receiver.nvme().unwrap().release(context, 0);
             settle(&mut receiver);
         }
+        // The second command has the same identifier and no stages.
         receiver.nvme().unwrap().place(context, 0, buffer(1));
         settle(&mut receiver);
         let data: Vec<u8> = (0..512).map(|at| (at * 31) as u8).collect();

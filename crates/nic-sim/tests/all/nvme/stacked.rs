@@ -139,6 +139,7 @@ impl Queue {
             prefix.extend(vec![number as u8; explicit]);
             let record_start = at;
             let len = prefix.len() as u32 + u32::from(after) - explicit as u32;
+            // A chunk is the unit of tagging: all of its bytes have the same record and PDU.
             let mut push = |data: Vec<u8>, pdu: Option<UnitTag>, content_at: usize| {
                 let record = UnitTag { number, at: (at - record_start) as u32, len, touched_from: 0 };
                 let data = Bytes::from(data);
@@ -146,6 +147,7 @@ impl Queue {
                 at = chunk.end();
                 chunks.push(chunk);
             };
+            // Framing of records belongs to no PDU.
             push(prefix, None, done);
             while done < end {
                 let pdu = pdus.partition_point(|(start, ..)| *start <= done) - 1;
@@ -159,6 +161,7 @@ impl Queue {
             push([inner, &[0; 16]].concat(), None, done);
         }
         let mut queue = Queue { start, chunks, wire: Vec::new(), content, handles };
+        // The expected bytes come from a NIC that sees the finished content, without the digest engine.
         queue.wire = queue.sealed((version, suite));
         queue
     }
@@ -396,6 +399,7 @@ proptest! {
         cached in 1usize..5,
         events in events(),
     ) {
+        // The minimum bounds the number of records.
         let least = lengths.iter().sum::<usize>() * 16 / 400;
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
         let (mut device, mut driver) = pair(config(next_record, cached));
@@ -411,11 +415,13 @@ proptest! {
             (&mut device, &mut driver),
             |device, driver, at, bytes| send(device, driver, &mut queue.borrow_mut(), at, bytes),
             |device, driver, number, reached| {
+                // The new context has no stages and no key yet.
                 if let Some(nvme) = queue.borrow_mut().come_back(driver, cipher, number, reached) {
                     keyed.import(device, driver, nvme);
                 }
             },
         );
+        // Every packet either left correctly or was prevented before the device.
         let counters = device.counters();
         prop_assert_eq!(counters.tx_drop_out_of_sync + counters.tx_drop_no_key + counters.tx_stale_parameters, 0);
     }

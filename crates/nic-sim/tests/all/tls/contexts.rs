@@ -36,6 +36,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
             engines: TlsEngineConfig { contexts: 1, context_pool, ..TlsEngineConfig::default() }.into(),
             ..NicConfig::default()
         }));
+        // The slot is reused five times, with or without the pool.
         for generation in 0..5 {
             let handle = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
             assert_eq!(handle, Handle { index: 0, generation });
@@ -54,6 +55,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
         let counted = driver.context_counters(engines::TLS);
         let made = if context_pool == 1 { (1, 0) } else { (5, 5) };
         assert_eq!((counted.pool_alloc, counted.pool_free), made);
+        // The counters of contexts are the same in both cases.
         assert_eq!((counted.transmit.created, counted.transmit.removed), (5, 5));
         // The pool's contexts can be used for receiving too, and a reset empties the pool.
         let flow = sender().reversed();
@@ -70,6 +72,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
         assert_eq!(driver.context_counters(engines::TLS).pool_alloc, alloc + 1);
         (device.dma().control, device.dma().completions)
     });
+    // The pool more than halves the bytes of commands.
     assert!(control[1].0 * 2 < control[0].0 && control[1].1 < control[0].1, "{control:?}");
 }
 

@@ -77,13 +77,16 @@ impl Stream {
         for (number, length) in (first_number..).zip(lengths) {
             let unit_start = start + wire.len() as u32;
             let is_12 = version == TlsVersion::Tls12;
+            // The nonce is built here from the RFCs, independently of the code under test.
             let mut nonce = IV;
             nonce.iter_mut().skip(4).zip(number.to_be_bytes()).for_each(|(byte, part)| *byte ^= part);
             let explicit = if is_12 && suite != TlsSuite::ChaCha20Poly1305 { nonce[4..].to_vec() } else { Vec::new() };
             let after = length + explicit.len() + 16;
             let header = [23, 3, 3, (after >> 8) as u8, after as u8];
             let mut body: Vec<u8> = b"MARKER".iter().copied().cycle().take(*length).collect();
+            // The queued form has plaintext and an empty tag.
             queued.extend_from_slice(&[&header[..], &explicit, &body, &[0; 16]].concat());
+            // TLS 1.2 authenticates number, type, version and content length; TLS 1.3 authenticates the header.
             let long = [&number.to_be_bytes()[..], &header[..3], &(*length as u16).to_be_bytes()].concat();
             let aad = if is_12 { &long[..] } else { &header };
             let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
@@ -287,6 +290,7 @@ proptest! {
         let mut run = |device: &mut Device, now: &mut Instant, until: Option<Instant>| loop {
             device.process(*now);
             while let Some(frame) = device.poll_frame(*now) {
+                // The last byte of the destination port identifies the flow.
                 let number = usize::from(frame.data[37] - 5000u16.to_be_bytes()[1]);
                 left[number].push((seq_of(&frame), frame.data.slice(HEADERS..)));
             }
@@ -299,6 +303,7 @@ proptest! {
             let stream = &streams[number];
             let at = at.index(stream.wire.len());
             let bytes = bytes.min(stream.wire.len() - at);
+            // A transport waits for room; the device needs time to pass, because paced packets wait.
             while driver.room(&flows[number]).min(driver.room_paced(&flows[number])) == 0 {
                 let until = now + core::time::Duration::from_micros(100);
                 run(&mut device, &mut now, Some(until));
@@ -313,6 +318,7 @@ proptest! {
             let until = now + core::time::Duration::from_nanos(after);
             run(&mut device, &mut now, Some(until));
         }
+        // The removal waits for the packets in the shaper.
         contexts.into_iter().for_each(|context| driver.tls().unwrap().remove(context));
         run(&mut device, &mut now, None);
         let mut events: Vec<DeviceEvent> = std::iter::from_fn(|| driver.poll_event()).collect();
@@ -320,6 +326,7 @@ proptest! {
         events.extend(std::iter::from_fn(|| driver.poll_event()));
         prop_assert_eq!(events.iter().filter(|event| matches!(event, DeviceEvent::Removed { .. })).count(), 2);
         prop_assert!(driver.arm(Waker::noop()), "every descriptor was completed");
+        // Frames of a flow must follow the order in which its packets were posted.
         for ((stream, posted), left) in streams.iter().zip(posted).zip(left) {
             let mut left = left.into_iter();
             for (at, bytes) in posted {
@@ -348,6 +355,7 @@ proptest! {
         let stream = Stream::sealed_with(cipher, Seq(start), 3, &lengths);
         let mut frames = segments(&stream, mss);
         let in_order = moves.is_empty();
+        // Moving a frame causes a gap and a late arrival.
         for (from, to) in moves {
             let frame = frames.remove(from.index(frames.len()));
             let to = to.index(frames.len() + 1);
@@ -374,6 +382,7 @@ proptest! {
             prop_assert_eq!(packet.frame.len(), frame.len());
             let at = seq_of(&frame).distance_from(stream.start) as usize;
             let payload = &packet.frame[HEADERS..];
+            // A damaged checksum hides everything else; otherwise the verdict must match the bytes.
             match packet.meta.checksums {
                 Checksums::Bad => {
                     prop_assert!(corrupt.is_some());
@@ -400,6 +409,7 @@ proptest! {
         fits in 1usize..4,
         turns in prop::collection::vec((any::<prop::sample::Index>(), 1usize..3000), 1..80),
     ) {
+        // The cache holds fewer contexts than there are flows.
         let config = fast(NicConfig { context_cache_bytes: fits * 208, ..NicConfig::default() });
         let (mut sends, mut sender_driver) = nic(config.clone());
         let (mut receives, mut receiver_driver) = nic(config);
@@ -412,6 +422,7 @@ proptest! {
             receiver_driver.tls().unwrap().add(&flow.reversed(), Direction::Receive, stream.start, 9, &key).unwrap();
             streams.push((stream, flow, context, 0));
         }
+        // The receive contexts are ready after this.
         frames(&mut receives);
         for (turn, bytes) in turns {
             let flow_number = turn.index(streams.len());
@@ -423,6 +434,7 @@ proptest! {
             let packet = TxPacket { header: headers(*flow, stream.start + *at as u32).into(), ..stream.packet(*at, bytes, 700, *context) };
             prop_assert_eq!(sender_driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
             sender_driver.flush(Instant::ZERO);
+            // Each frame is delivered at once, so both NICs evict between packets.
             for frame in frames(&mut sends) {
                 let payload = &frame.data[HEADERS..];
                 prop_assert_eq!(payload, &stream.wire[*at..*at + payload.len()]);
@@ -437,6 +449,7 @@ proptest! {
         let counted = receives.counters();
         prop_assert_eq!(receives.contexts(), streams.len());
         prop_assert_eq!(counted.ctx_evicted > 0, streams.len() > fits);
+        // Every eviction and every fetch moves one image of 208 bytes.
         prop_assert_eq!(receives.dma().context, 208 * (counted.ctx_evicted + counted.ctx_fetched));
     }
 

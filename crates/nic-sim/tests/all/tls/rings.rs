@@ -39,6 +39,7 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     }
     let woken = std::sync::Arc::new(Woken::default());
     let stream = Stream::new(Seq(0), 0, &[16_000]);
+    // One packet fills the ring.
     let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 1, ..NicConfig::default() }));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     frames(&mut device);
@@ -47,6 +48,7 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     assert!(driver.room(&sender()) > 0);
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 8000, 1448, context), &stream), Sent::Posted);
     driver.flush(Instant::ZERO);
+    // A result of 0 requests a wakeup.
     assert_eq!(driver.room(&sender()), 0);
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 0);
     assert!(!frames(&mut device).is_empty());

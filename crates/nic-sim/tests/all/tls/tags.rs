@@ -14,6 +14,7 @@ fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: b
     }
     let other = Stream::sealed_with(cipher, Seq(0), 7, &[LENGTH]);
     let (mut device, mut driver) = nic(fast(NicConfig { context_cache_bytes: 208, ..NicConfig::default() }));
+    // The second flow's context evicts the first one from a cache of one.
     for (stream, port) in [(&stream, 5000), (&other, 5001)].into_iter().take(1 + usize::from(evicted)) {
         driver
             .tls()
@@ -28,6 +29,7 @@ fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: b
         driver.receive(Instant::ZERO).unwrap().meta.tls()
     };
     let [first, second] = &segments_cut_at(&stream, flow(5000), &[tag + split])[..] else { panic!("one cut") };
+    // The first packet ends inside the tag, and all its record bytes are decrypted.
     assert_eq!(deliver(first), TlsVerdict::Decrypted, "the first part cannot be judged yet");
     if evicted {
         assert_eq!(deliver(&segments_cut_at(&other, flow(5001), &[])[0]), TlsVerdict::Decrypted);
