@@ -70,7 +70,7 @@ impl Device {
     /// device.receive_frame(Instant::ZERO, Frame::new(vec![0; 60].into()));
     /// let mut set = CounterSet::default();
     /// device.count(&mut set);
-    /// assert_eq!(set.value("rx_drop_address"), 1, "it was for another NIC");
+    /// assert_eq!(set.value("rx_drop_address"), 1, "the frame was for another NIC");
     /// ```
     pub fn count(&self, set: &mut CounterSet) {
         self.function.count(set);

@@ -1,4 +1,4 @@
-//! Counters of the device without its engines. Names are those of the mlx5 driver and Linux where they exist.
+//! Counters of the device without its engines. Names follow the mlx5 driver and Linux where possible.
 
 offload_base::counters! {
     /// Counters of the device.
@@ -40,11 +40,11 @@ offload_base::counters! {
         pub rx_lro_packets: "rx_lro_packets",
         /// Bytes of joined packets, with headers counted once.
         pub rx_lro_bytes: "rx_lro_bytes",
-        /// Frames dropped because they were for another address.
+        /// Frames dropped because of another destination address.
         pub rx_drop_address: "rx_drop_address",
         /// Frames dropped for lack of receive buffers, or because the host had too many packets pending.
         pub rx_out_of_buffer: "rx_out_of_buffer",
-        /// Frames dropped because they were longer than a receive buffer.
+        /// Frames dropped because of a length above a receive buffer's.
         pub rx_oversize_pkts_phy: "rx_oversize_pkts_phy",
         /// Frames with correct checksums.
         pub rx_csum_unnecessary: "rx_csum_unnecessary",

@@ -51,7 +51,7 @@ pub use offload_wire::{self as wire, frame};
 /// ```
 pub type NicConfig = nic_rings::NicConfig<EngineConfigs>;
 
-/// Counters. Names are those of the mlx5 driver and Linux where they exist.
+/// Counters. Names follow the mlx5 driver and Linux where possible.
 pub mod stats {
     pub use nic_device::stats::DeviceCounters;
     pub use nic_driver::stats::DriverCounters;

@@ -168,7 +168,7 @@ impl ContextStore {
     }
 
     /// Calls `work` on the engine of a stream context, with `keys` lent to its stages meanwhile. Returns the result,
-    /// and the key that a stage refused because it was not the expected one.
+    /// and the key that a stage refused because of another key than expected.
     pub(crate) fn with_stream<R>(
         &mut self,
         handle: Handle,

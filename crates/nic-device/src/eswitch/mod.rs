@@ -150,7 +150,7 @@ impl SwitchedDevice {
     ///
     /// let (mut device, _host, _eswitch) = switched_nic(NicConfig::default(), SwitchConfig::default());
     /// device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), Machine);
-    /// assert!(device.function(Vport::Virtual(0)).is_none(), "it has no queues here");
+    /// assert!(device.function(Vport::Virtual(0)).is_none(), "the function has no queues here");
     /// ```
     ///
     /// # Panics

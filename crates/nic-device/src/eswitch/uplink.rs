@@ -31,7 +31,7 @@ offload_base::counters! {
         pub tx_packets: "tx_packets_phy",
         /// Bytes of frames to the wire.
         pub tx_bytes: "tx_bytes_phy",
-        /// Frames dropped because they exceed the uplink's MTU.
+        /// Frames dropped because of a length above the uplink's MTU.
         pub oversize: "rx_oversize_uplink",
         /// Packets that an SA opened for the switch.
         pub opened: "eswitch_ipsec_rx_pkts",

@@ -172,7 +172,7 @@ impl Unit {
 ///
 /// let (mut device, mut queues) = lookaside(LookasideConfig::default(), |engines| engines.add_job(Unmask, 10));
 /// let queue = &mut queues[0];
-/// let engine = queue.contexts().engine("unmask").expect("it is there").number;
+/// let engine = queue.contexts().engine("unmask").expect("the engine exists").number;
 /// let new = NewContext { engine, direction: Direction::Transmit, flow: None, keys: vec![], spec: Box::new(0x20u8) };
 /// let session = queue.contexts().create(new).map_err(|(refused, _)| refused)?;
 /// let mut now = Instant::ZERO;

@@ -3,7 +3,7 @@
 //! Segments are joined if they follow each other without a gap and differ only in sequence number, length, IPv4
 //! identification and checksum. A different ECN mark, timestamp, acknowledgment, window, option or hop limit keeps
 //! segments apart, as in Linux's GRO. A segment that is shorter than the first, or has PSH or FIN, is the last.
-//! Datagrams of one sender and one size are joined in order if the NIC is configured for it. The caller checks that the
+//! Datagrams of one sender and one size are joined in order if the NIC's configuration says so. The caller checks that the
 //! device's verdicts on the segments are equal.
 //!
 //! Packets that an engine opened are compared without their outer headers. If these are still in the frame (ESP in

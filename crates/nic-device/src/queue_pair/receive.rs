@@ -135,7 +135,7 @@ impl QueuePair {
         let due = now + self.config.delays.dma + self.config.delays.engine;
         let (mark, may_join) = match arrived {
             Arrived::AsItWas => (PacketMark::None, true),
-            // A packet of an engine's kind is not joined: as part of a joined packet it could not be opened later.
+            // A packet of an engine's kind is not joined, because a joined packet could not be opened later.
             Arrived::Unopened(mark) => (mark, false),
             Arrived::Opened(opened) => return self.take_opened(data, opened, due),
             Arrived::Dropped => return self.note_received(data),
@@ -242,7 +242,7 @@ impl QueuePair {
             && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, transport)
     }
 
-    /// Appends the next segment to its session, or makes it a packet of its own if its verdicts differ. Segments of
+    /// Appends the next segment to its session, or begins another packet if the verdicts differ. Segments of
     /// several records may be joined if one context decrypted all of them or none, because the stream itself marks
     /// record boundaries.
     fn join(&mut self, place: usize, data: &[u8], transport: &Transport, due: Instant) {

@@ -3,7 +3,7 @@
 //!
 //! Segments are made one at a time, as the port has room. The payload is copied or encrypted from the fragments
 //! directly into the frame. The fragments determine the payload length; the length in the packet's IP header is
-//! ignored, because it cannot express more than 64 KiB.
+//! ignored, because that field cannot express more than 64 KiB.
 
 use bytes::BytesMut;
 use offload_api::TxPacket;

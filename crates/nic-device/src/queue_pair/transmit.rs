@@ -59,7 +59,7 @@ enum Activity {
     Sending,
 }
 
-/// A packet that is being sent, with its descriptor. Boxed, because it is too large to move for each segment.
+/// A packet that is being sent, with its descriptor. Boxed, because a move per segment would be expensive.
 #[derive(Debug)]
 struct Job {
     slot: u32,
@@ -117,7 +117,7 @@ fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, plac
     Some(expected)
 }
 
-/// Converts `bytes` at `places` to their form on the wire and appends them to `destination`. `scratch` holds
+/// Converts `bytes` at `places` to their wire form and appends the result to `destination`. `scratch` holds
 /// intermediate results. `ahead` are the bytes behind them in the stream of the highest context, for a DUMP that
 /// replays its output to a context below.
 fn work(
@@ -267,7 +267,7 @@ impl QueuePair {
         earliest(from_ring, self.transmit.shaper.next_due()).map(|at| at.max(self.transmit.port_free_at))
     }
 
-    /// Reports completed descriptors, and wakes the driver if it waits.
+    /// Reports completed descriptors and wakes a waiting driver.
     pub(super) fn show_sent(&mut self, now: Instant) {
         if self.transmit.done.is_empty() {
             return;
@@ -430,7 +430,7 @@ impl QueuePair {
         }
         let mut ahead = [const { Bytes::new() }; LAYERS];
         if !self.transmit.ahead.is_empty() {
-            // The bytes apply to this packet only, even if it is given up.
+            // The bytes apply to this packet only, and not to the next one if this is given up.
             ahead = ask.streams.map(|ask| self.transmit.ahead.remove(&ask?.context)).map(Option::unwrap_or_default);
         }
         // Checked before the first segment, so that no part of the packet leaves if a context is out of sync.
@@ -520,10 +520,10 @@ impl QueuePair {
         });
         let mut frame = match made {
             Ok(frame) => frame,
-            // Part of the segment may be plaintext, so it must not leave.
+            // A segment that may be partly plaintext must not leave.
             Err(why) => return (None, self.give_up(slot, why)),
         };
-        // Wrapping comes last, because it covers the segment's headers and encrypted payload.
+        // Wrapping comes last, because the outer packet covers headers and encrypted payload.
         if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();
             self.contexts.note_work(frame.len());

@@ -1,4 +1,4 @@
-//! Counters of the ESP engine. Names are those of the mlx5 driver and Linux where they exist.
+//! Counters of the ESP engine. Names follow the mlx5 driver and Linux where possible.
 
 offload_base::counters! {
     /// Counters of the ESP engine.

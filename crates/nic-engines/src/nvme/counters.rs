@@ -1,4 +1,4 @@
-//! Counters of the NVMe/TCP engine. Names are those of the mlx5 driver and Linux where they exist.
+//! Counters of the NVMe/TCP engine. Names follow the mlx5 driver and Linux where possible.
 
 use nic_engine::ContextCounters;
 

@@ -1,4 +1,4 @@
-//! Counters of the TLS engine. Names are those of the mlx5 driver and Linux where they exist.
+//! Counters of the TLS engine. Names follow the mlx5 driver and Linux where possible.
 
 use nic_engine::ContextCounters;
 

@@ -50,7 +50,7 @@ impl OpenedPacket {
         self.inner.as_ref().map_or(&self.frame, |(inner, _)| inner)
     }
 
-    /// Takes the frame out if the engine removed all outer parts. Returns it with the context.
+    /// Takes the frame and its context out if the engine removed all outer parts.
     pub(crate) fn take_whole(&mut self) -> Option<(Bytes, Handle)> {
         let context = opener_of(&self.meta).filter(|_| self.inner.is_none())?;
         Some((core::mem::take(&mut self.frame).freeze(), context))
