@@ -128,14 +128,14 @@ mod tests {
     fn keys_of_engines_are_their_own_and_go_with_their_context() {
         let mut steering = Steering::default();
         let address = |text: &str| text.parse().unwrap();
-        let key = KeyBytes::of_addresses(0x1001, address("10.0.0.1"), address("10.0.0.2"));
+        let key = KeyBytes::from_addresses(0x1001, address("10.0.0.1"), address("10.0.0.2"));
         steering.insert(Key::Engine(1, key), BELOW);
         assert_eq!(steering.opener(1, key), Some(BELOW));
         assert_eq!(steering.opener(2, key), None);
         for other in [
-            KeyBytes::of_addresses(0x1002, address("10.0.0.1"), address("10.0.0.2")),
-            KeyBytes::of_addresses(0x1001, address("10.0.0.2"), address("10.0.0.1")),
-            KeyBytes::of_addresses(0x1001, address("::ffff:10.0.0.1"), address("::ffff:10.0.0.2")),
+            KeyBytes::from_addresses(0x1002, address("10.0.0.1"), address("10.0.0.2")),
+            KeyBytes::from_addresses(0x1001, address("10.0.0.2"), address("10.0.0.1")),
+            KeyBytes::from_addresses(0x1001, address("::ffff:10.0.0.1"), address("::ffff:10.0.0.2")),
         ] {
             assert_eq!(steering.opener(1, other), None, "{other:?}");
         }

@@ -5,7 +5,7 @@
 use crate::Driver;
 use crate::contexts::Shadow;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry};
-use offload_api::{ContextNews, DeviceEvent, Direction, Handle, Refused, ResyncMode};
+use offload_api::{ContextNews, DeviceEvent, Direction, Handle, ContextRefusal, ResyncMode};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::{HashSet, VecDeque};
@@ -165,7 +165,7 @@ impl Driver {
     }
 
     /// Gives the device a command. If its context has gone meanwhile, it says nothing to the device.
-    fn give(&mut self, command: Waiting) -> Result<(), Refused> {
+    fn give(&mut self, command: Waiting) -> Result<(), ContextRefusal> {
         match command {
             Waiting::Query(handle) if self.contexts.live(handle).is_some() => {
                 self.command(ControlCommand::Query { handle })?;
@@ -185,7 +185,7 @@ impl Driver {
     }
 
     /// Has the device destroy a context that nothing needs, or keep its place for another flow.
-    fn give_up(&mut self, handle: Handle) -> Result<(), Refused> {
+    fn give_up(&mut self, handle: Handle) -> Result<(), ContextRefusal> {
         // The device may have refused it meanwhile.
         let Some(shadow) = self.contexts.shadow(handle) else { return Ok(()) };
         let transmits = shadow.direction == Direction::Transmit;
@@ -214,23 +214,23 @@ impl Driver {
     }
 
     /// Stages a command, if its completion will have room.
-    pub(super) fn command(&mut self, command: ControlCommand) -> Result<(), Refused> {
+    pub(super) fn command(&mut self, command: ControlCommand) -> Result<(), ContextRefusal> {
         if !self.has_room_for_control() {
-            return Err(Refused::Busy);
+            return Err(ContextRefusal::Busy);
         }
         self.stage_command(command, true)
     }
 
     /// Stages a command that needs no completion. It gets one if it takes the last place: a task that waits for a place
     /// would not hear of it otherwise. (Where there is no room for a completion, one is to come.)
-    pub(super) fn command_unreported(&mut self, command: ControlCommand) -> Result<(), Refused> {
+    pub(super) fn command_unreported(&mut self, command: ControlCommand) -> Result<(), ContextRefusal> {
         let report = self.rings.control.room() == 1 && self.has_room_for_control();
         self.stage_command(command, report)
     }
 
-    fn stage_command(&mut self, command: ControlCommand, report: bool) -> Result<(), Refused> {
+    fn stage_command(&mut self, command: ControlCommand, report: bool) -> Result<(), ContextRefusal> {
         let entry = ControlEntry { epoch: self.epoch, report, command };
-        self.rings.control.stage(entry).map_err(|_| Refused::Busy)?;
+        self.rings.control.stage(entry).map_err(|_| ContextRefusal::Busy)?;
         self.control.under_way += usize::from(report);
         Ok(())
     }

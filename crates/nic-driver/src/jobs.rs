@@ -11,7 +11,7 @@ use core::task::Waker;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{
-    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Piece, Refused,
+    ContextNews, Contexts, CompletedJob, EngineInfo, Handle, Job, JobQueue, JobStatus, NewContext, JobOutcome, Piece, ContextRefusal,
     Slots, Spec,
 };
 use offload_base::Instant;
@@ -44,7 +44,7 @@ pub struct JobDriver {
     jobs_under_way: usize,
     commands_under_way: usize,
     /// Jobs that ended without the device.
-    ended: VecDeque<Done>,
+    ended: VecDeque<CompletedJob>,
     news: VecDeque<ContextNews>,
     /// Sessions given up, of which the device is to be told when there is room.
     leaving: VecDeque<Handle>,
@@ -96,11 +96,11 @@ impl JobDriver {
     }
 
     /// Why no command can be given now; `None`: there is room for one.
-    fn refuses(&self) -> Option<Refused> {
+    fn refuses(&self) -> Option<ContextRefusal> {
         if self.is_gone() {
-            return Some(Refused::Resetting);
+            return Some(ContextRefusal::Resetting);
         }
-        (self.room() == 0).then_some(Refused::Busy)
+        (self.room() == 0).then_some(ContextRefusal::Busy)
     }
 
     /// Gives a command, at once: others wait for its effect. There is room.
@@ -169,7 +169,7 @@ impl JobDriver {
     }
 
     /// The next job that the device has ended, or that it never took and never will.
-    fn next_of_device(&mut self) -> Option<Done> {
+    fn next_of_device(&mut self) -> Option<CompletedJob> {
         loop {
             // Asked first: what it pushed before it was gone, or reset, is found after that.
             let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
@@ -214,11 +214,11 @@ impl JobQueue for JobDriver {
         }
         self.jobs_under_way += 1;
         if self.is_gone() {
-            self.ended.push_back(job.done(Outcome::failed(JobStatus::Gone)));
+            self.ended.push_back(job.done(JobOutcome::failed(JobStatus::Gone)));
             return Ok(());
         }
         if self.session(job.session).is_none_or(|session| session.leaving) {
-            self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
+            self.ended.push_back(job.done(JobOutcome::failed(JobStatus::NoSession)));
             return Ok(());
         }
         let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Job(JobSlot::new(job)) };
@@ -233,7 +233,7 @@ impl JobQueue for JobDriver {
         self.ring();
     }
 
-    fn complete(&mut self, _: Instant) -> Option<Done> {
+    fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
         let done = self.ended.pop_front().or_else(|| self.next_of_device())?;
         self.jobs_under_way -= 1;
         if !self.leaving.is_empty() {
@@ -261,18 +261,18 @@ impl Contexts for JobDriver {
         self.engines.iter().find(|engine| engine.name == name).cloned()
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
         if let Some(refused) = self.refuses() {
             return Err((refused, spec));
         }
-        let Some(slots) = self.sessions.get_mut(usize::from(engine)) else { return Err((Refused::Unsupported, spec)) };
-        let Ok(handle) = slots.insert(Session { leaving: false }) else { return Err((Refused::NoSpace, spec)) };
+        let Some(slots) = self.sessions.get_mut(usize::from(engine)) else { return Err((ContextRefusal::Unsupported, spec)) };
+        let Ok(handle) = slots.insert(Session { leaving: false }) else { return Err((ContextRefusal::NoSpace, spec)) };
         self.give(ControlCommand::Create { handle, flow, direction, keys, spec });
         Ok(handle)
     }
 
-    fn command(&mut self, handle: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, handle: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         if self.session(handle).is_none() {
             return Ok(());
         }
@@ -283,9 +283,9 @@ impl Contexts for JobDriver {
         Ok(())
     }
 
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         if usize::from(engine) >= self.engines.len() {
-            return Err((Refused::Unsupported, change));
+            return Err((ContextRefusal::Unsupported, change));
         }
         if let Some(refused) = self.refuses() {
             return Err((refused, change));

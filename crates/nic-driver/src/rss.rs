@@ -5,7 +5,7 @@ use nic_rings::config::NicConfig;
 use nic_rings::packet::ControlCommand;
 use nic_rings::rss::{Toeplitz, first_queue};
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{FlowKey, Refused, RssDevice};
+use offload_api::{FlowKey, ContextRefusal, RssDevice};
 
 /// Which of the NIC's queues this is, and which flows' packets come to it.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ impl RssDevice for Driver {
         self.rss.queues
     }
 
-    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
+    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), ContextRefusal> {
         if table.iter().any(|queue| *queue >= self.rss.queues) {
-            return Err(Refused::Unsupported);
+            return Err(ContextRefusal::Unsupported);
         }
         self.command(ControlCommand::SetIndirection { table: Box::new(*table) })?;
         self.ring_doorbell();

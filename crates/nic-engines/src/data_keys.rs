@@ -9,7 +9,7 @@
 
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, Lent, NoCounters};
-use offload_api::{Direction, Job, JobStatus, Outcome};
+use offload_api::{Direction, Job, JobOutcome, JobStatus};
 use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
 use offload_transforms::{Secret, Tweak};
 use resumable_aead::{DataUnits, Volume, XtsKey};
@@ -148,10 +148,10 @@ impl Engine for DataKeys {
 }
 
 impl JobEngine for DataKeys {
-    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job) -> JobOutcome {
         match context.state.key.session() {
             Ok(session) => perform(session, job),
-            Err(_) => Outcome::failed(JobStatus::NoSession),
+            Err(_) => JobOutcome::failed(JobStatus::NoSession),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, EngineDescription, ImageReader, ImageWriter, JobEngine, NoCounters};
-use offload_api::{Capabilities, Direction, Job, Outcome};
+use offload_api::{Capabilities, Direction, Job, JobOutcome};
 use offload_jobs::{TransformCapabilities, perform};
 use offload_transforms::{Session, Transform};
 
@@ -68,7 +68,7 @@ impl Engine for Transforms {
 }
 
 impl JobEngine for Transforms {
-    fn run(&mut self, context: Context<'_, Transforms>, job: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, Transforms>, job: &mut Job) -> JobOutcome {
         perform(context.held, job)
     }
 }

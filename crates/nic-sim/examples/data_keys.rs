@@ -17,7 +17,7 @@
 
 use bytes::{Bytes, BytesMut};
 use nic_sim::lookaside;
-use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
+use nic_sim::lookaside::{Lookaside, LookasideConfig, LookasideUnit};
 use nic_sim::{Delays, JobDriver};
 use offload_api::{Handle, Job, JobQueue, JobStatus};
 use offload_base::Instant;
@@ -39,8 +39,12 @@ fn main() {
 /// Opens `keys` keys and encrypts blocks with `in_use` of them in turn: one warm-up, then `rounds` rounds.
 fn measure(keys: usize, in_use: usize, blocks: usize, rounds: usize) {
     let before = resident();
-    let config =
-        LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
+    let config = LookasideConfig {
+        units: vec![LookasideUnit::NO_TIME],
+        delays: Delays::NONE,
+        depth: 64,
+        ..LookasideConfig::default()
+    };
     let (mut device, mut queues) = lookaside(config, |_| ());
     let queue = &mut queues[0];
     let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![9; 32]) };

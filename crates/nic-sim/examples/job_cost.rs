@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_sim::Delays;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use offload_api::{Job, JobQueue};
 use offload_base::Instant;
 use offload_jobs::Opens;
@@ -25,8 +25,12 @@ fn main() {
 
 /// Returns the minimum of several rounds, because other load on the machine only adds time.
 fn cost(burst: usize, size: usize) -> f64 {
-    let config =
-        LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
+    let config = LookasideConfig {
+        units: vec![LookasideUnit::NO_TIME],
+        delays: Delays::NONE,
+        depth: 64,
+        ..LookasideConfig::default()
+    };
     let (mut device, mut queues) = lookaside(config, |_| ());
     let queue = &mut queues[0];
     let copy = queue.open(Transform::Copy).map_err(|(refused, _)| refused).expect("there is room");

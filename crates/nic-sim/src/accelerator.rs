@@ -35,7 +35,7 @@ use offload_api::Handle;
 /// };
 /// assert_eq!((done.outcome.status, done.target.len()), (JobStatus::Done, 4096));
 /// assert_eq!((device.dma().job_source, device.dma().job_target), (4096, 4096));
-/// # Ok::<(), offload_api::Refused>(())
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 ///
 /// # Panics

@@ -15,12 +15,12 @@ use nic_switch::SwitchConfig;
 /// ```
 /// use nic_sim::wire::Port;
 /// use nic_sim::{NicConfig, nic};
-/// use offload_api::{NetDevice, NoRecords, Sent, TxPacket};
+/// use offload_api::{NetDevice, NoRecords, TransmitResult, TxPacket};
 /// use offload_base::Instant;
 ///
 /// let (mut device, mut driver) = nic(NicConfig { delays: nic_sim::Delays::NONE, ..NicConfig::default() });
 /// let packet = TxPacket { header: [0xff; 60].into_iter().collect(), ..TxPacket::default() };
-/// assert_eq!(driver.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
+/// assert_eq!(driver.transmit(Instant::ZERO, packet, &NoRecords), TransmitResult::Posted);
 /// device.process(Instant::ZERO);
 /// assert!(device.poll_frame(Instant::ZERO).is_none(), "the doorbell has not rung");
 /// driver.flush(Instant::ZERO);

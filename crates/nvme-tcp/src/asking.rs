@@ -1,10 +1,10 @@
 //! Asking a device for a context of one stream, in one direction: when, and what came of it, counted.
 //!
 //! Invariant: a device that refused for good, or that is not there, is not asked any more; one that refused for the time
-//! being is, as [`AskAgain`] tells.
+//! being is, as [`ContextBackoff`] tells.
 
 use crate::lock;
-use offload_api::{AskAgain, FlowKey, Handle, NvmeTcpContexts, Refused, SegmentStream};
+use offload_api::{ContextBackoff, FlowKey, Handle, NvmeTcpContexts, ContextRefusal, SegmentStream};
 use std::sync::{Arc, Mutex};
 
 offload_base::counters! {
@@ -39,14 +39,14 @@ pub(crate) type SharedCounters = Arc<Mutex<OffloadCounters>>;
 /// One stream's wish for one context.
 #[derive(Debug, Default)]
 pub(crate) struct Asking {
-    again: AskAgain,
+    again: ContextBackoff,
     counters: SharedCounters,
 }
 
 impl Asking {
     /// Nothing is wanted yet.
     pub(crate) fn new(counters: &SharedCounters) -> Asking {
-        Asking { again: AskAgain::default(), counters: counters.clone() }
+        Asking { again: ContextBackoff::default(), counters: counters.clone() }
     }
 
     /// A context is wanted, and the device is to be asked as soon as may be: nobody did yet, or it was reset.
@@ -90,11 +90,11 @@ impl Asking {
     pub(crate) fn ask(
         &mut self,
         stream: &mut dyn SegmentStream,
-        add: impl Fn(&FlowKey, &mut NvmeTcpContexts<'_>) -> Result<Handle, Refused>,
+        add: impl Fn(&FlowKey, &mut NvmeTcpContexts<'_>) -> Result<Handle, ContextRefusal>,
     ) -> Option<Handle> {
-        let mut answer = Err(Refused::Unsupported);
+        let mut answer = Err(ContextRefusal::Unsupported);
         stream.control(&mut |flow, contexts| {
-            if let Some(mut contexts) = NvmeTcpContexts::of(contexts) {
+            if let Some(mut contexts) = NvmeTcpContexts::from_contexts(contexts) {
                 answer = add(&flow, &mut contexts);
             }
         });
@@ -103,10 +103,10 @@ impl Asking {
 
     /// There is no device to ask.
     pub(crate) fn note_no_device(&mut self) {
-        self.settle(Err(Refused::Unsupported));
+        self.settle(Err(ContextRefusal::Unsupported));
     }
 
-    fn settle(&mut self, answer: Result<Handle, Refused>) -> Option<Handle> {
+    fn settle(&mut self, answer: Result<Handle, ContextRefusal>) -> Option<Handle> {
         let again = self.again.was_refused();
         let mut counters = lock(&self.counters);
         counters.offload_retried += u64::from(again);

@@ -10,19 +10,19 @@
 //! Invariant: after `n` units of waiting for space, a flow asks at most once in `n` units, up to
 //! [`UNITS_BETWEEN_ASKS`]. Refusals for short-lived reasons are retried with each unit.
 
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 
 /// The backoff state of one flow for one context.
 ///
 /// ```
-/// use offload_api::{AskAgain, Refused};
+/// use offload_api::{ContextBackoff, ContextRefusal};
 ///
-/// let mut again = AskAgain::default();
+/// let mut again = ContextBackoff::default();
 /// assert!(!again.is_due(), "no context is wanted");
 /// again.begin();
 /// assert!(again.is_due());
-/// again.note_refused(Refused::NoSpace);
-/// again.note_refused(Refused::NoSpace);
+/// again.note_refused(ContextRefusal::NoSpace);
+/// again.note_refused(ContextRefusal::NoSpace);
 /// assert!(again.waits() && !again.is_due());
 /// again.note_unit();
 /// again.note_unit();
@@ -30,7 +30,7 @@ use crate::refused::Refused;
 /// assert!(again.end(), "the device has accepted after a refusal");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AskAgain {
+pub struct ContextBackoff {
     waits: bool,
     refused: bool,
     /// Units left before the next request.
@@ -41,17 +41,17 @@ pub struct AskAgain {
     after_loss: u8,
 }
 
-impl AskAgain {
+impl ContextBackoff {
     /// Starts waiting for a context. The next unit asks the device, regardless of earlier refusals.
     pub fn begin(&mut self) {
-        *self = AskAgain { waits: true, refused: self.refused, ..AskAgain::default() };
+        *self = ContextBackoff { waits: true, refused: self.refused, ..ContextBackoff::default() };
     }
 
     /// Records a refusal for the time being.
-    pub fn note_refused(&mut self, reason: Refused) {
+    pub fn note_refused(&mut self, reason: ContextRefusal) {
         (self.waits, self.refused) = (true, true);
         (self.pass, self.next) = match reason {
-            Refused::NoSpace => {
+            ContextRefusal::NoSpace => {
                 // The first refusal waits for one unit, and each further one doubles the wait.
                 let pass = self.next.max(1);
                 (pass, (2 * pass).min(UNITS_BETWEEN_ASKS))
@@ -64,9 +64,9 @@ impl AskAgain {
     /// Records that the device accepted the context and later removed it on its own.
     ///
     /// ```
-    /// use offload_api::AskAgain;
+    /// use offload_api::ContextBackoff;
     ///
-    /// let mut again = AskAgain::default();
+    /// let mut again = ContextBackoff::default();
     /// again.begin();
     /// again.end();
     /// again.note_lost();
@@ -79,7 +79,7 @@ impl AskAgain {
         // Losses have their own interval: a device may accept a context again and again and lose it each time.
         let pass = self.after_loss.max(1);
         let next = (2 * pass).min(UNITS_BETWEEN_ASKS);
-        *self = AskAgain { waits: true, refused: true, pass, next, after_loss: next };
+        *self = ContextBackoff { waits: true, refused: true, pass, next, after_loss: next };
     }
 
     /// Makes the flow ask with the next unit, because an answer is wanted now.
@@ -95,7 +95,7 @@ impl AskAgain {
     /// Ends the waiting: the device has the context, or will never have it. Returns whether the device refused before.
     pub fn end(&mut self) -> bool {
         // The interval after losses survives, because the context may be lost again.
-        let ended = AskAgain { after_loss: self.after_loss, ..AskAgain::default() };
+        let ended = ContextBackoff { after_loss: self.after_loss, ..ContextBackoff::default() };
         core::mem::replace(self, ended).refused
     }
 
@@ -128,8 +128,8 @@ mod tests {
     use super::*;
 
     /// Returns the units with which a flow asks if every request is refused for the same `reason`.
-    fn asks(reason: Refused, units: u32) -> Vec<u32> {
-        let mut again = AskAgain::default();
+    fn asks(reason: ContextRefusal, units: u32) -> Vec<u32> {
+        let mut again = ContextBackoff::default();
         again.note_refused(reason);
         let mut asked = Vec::new();
         for unit in 1..=units {
@@ -144,14 +144,14 @@ mod tests {
 
     #[test]
     fn the_longer_there_is_no_space_the_less_is_asked() {
-        assert_eq!(asks(Refused::NoSpace, 130), [1, 3, 7, 15, 31, 63, 95, 127]);
-        assert_eq!(asks(Refused::Busy, 4), [1, 2, 3, 4]);
-        assert_eq!(asks(Refused::Resetting, 4), [1, 2, 3, 4]);
+        assert_eq!(asks(ContextRefusal::NoSpace, 130), [1, 3, 7, 15, 31, 63, 95, 127]);
+        assert_eq!(asks(ContextRefusal::Busy, 4), [1, 2, 3, 4]);
+        assert_eq!(asks(ContextRefusal::Resetting, 4), [1, 2, 3, 4]);
     }
 
     #[test]
     fn the_more_is_lost_the_less_is_asked() {
-        let mut again = AskAgain::default();
+        let mut again = ContextBackoff::default();
         again.begin();
         let mut passed = Vec::new();
         for _ in 0..7 {
@@ -174,12 +174,12 @@ mod tests {
 
     #[test]
     fn a_new_beginning_asks_at_once_and_remembers_the_refusal() {
-        let mut again = AskAgain::default();
-        (0..9).for_each(|_| again.note_refused(Refused::NoSpace));
+        let mut again = ContextBackoff::default();
+        (0..9).for_each(|_| again.note_refused(ContextRefusal::NoSpace));
         assert!(!again.is_due());
         again.begin();
         assert!(again.is_due() && again.was_refused());
         assert!(again.end());
-        assert_eq!(again, AskAgain::default());
+        assert_eq!(again, ContextBackoff::default());
     }
 }

@@ -8,7 +8,7 @@
 use crate::direction::Direction;
 use crate::key::Key;
 use crate::mark::ContextEvent;
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::rx::Piece;
 use crate::unit::Handle;
 use core::any::Any;
@@ -215,7 +215,7 @@ pub enum ContextNews {
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
-/// use offload_api::{Direction, EngineInfo, NetDevice, NewContext, Refused, engines};
+/// use offload_api::{Direction, EngineInfo, NetDevice, NewContext, ContextRefusal, engines};
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());
 /// let contexts = driver.contexts().unwrap();
@@ -227,8 +227,8 @@ pub enum ContextNews {
 ///     keys: Vec::new(),
 ///     spec: Box::new("a spec of another engine"),
 /// };
-/// let (refused, spec): (Refused, _) = contexts.create(new).unwrap_err();
-/// assert_eq!(refused, Refused::Unsupported);
+/// let (refused, spec): (ContextRefusal, _) = contexts.create(new).unwrap_err();
+/// assert_eq!(refused, ContextRefusal::Unsupported);
 /// assert!(spec.is::<&str>());
 /// let unknown: Option<EngineInfo> = contexts.engine("an engine that no NIC has");
 /// assert!(unknown.is_none());
@@ -242,31 +242,31 @@ pub trait Contexts {
     /// # Errors
     /// If the device has no space or no such engine, if the engine has its own interface, or if another engine owns a
     /// key. The flow then stays in software. The spec is returned.
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)>;
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)>;
 
     /// Adds `key` to a receive context (`to_it`) or removes the key. An added key may belong to another context of the
     /// same engine, and moves. A stale handle has no effect.
     ///
     /// # Errors
     /// If there is no space now, or another engine owns the key.
-    fn steer(&mut self, _context: Handle, _key: Key, _to_it: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
+    fn steer(&mut self, _context: Handle, _key: Key, _to_it: bool) -> Result<(), ContextRefusal> {
+        Err(ContextRefusal::Unsupported)
     }
 
     /// Sends an engine-specific command to a context. A stale handle has no effect.
     ///
     /// # Errors
     /// If there is no space now. The command is returned.
-    fn command(&mut self, _context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, command))
+    fn command(&mut self, _context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
+        Err((ContextRefusal::Unsupported, command))
     }
 
     /// Changes engine state that belongs to no context.
     ///
     /// # Errors
     /// If there is no space now, or no such engine. The change is returned.
-    fn change(&mut self, _engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, change))
+    fn change(&mut self, _engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
+        Err((ContextRefusal::Unsupported, change))
     }
 
     /// Gives a receive context a command's buffer, pieces in order. Call this before the peer may send the data. Data

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 /// ```
 /// use offload_api::EcnCodepoint;
 ///
-/// assert_eq!(EcnCodepoint::of_bits(0b11), EcnCodepoint::CongestionExperienced);
+/// assert_eq!(EcnCodepoint::from_bits(0b11), EcnCodepoint::CongestionExperienced);
 /// assert_eq!(EcnCodepoint::Capable0.bits(), 0b10);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum EcnCodepoint {
 
 impl EcnCodepoint {
     /// Decodes the two lowest bits of `bits`.
-    pub const fn of_bits(bits: u8) -> EcnCodepoint {
+    pub const fn from_bits(bits: u8) -> EcnCodepoint {
         match bits & 0b11 {
             0b00 => EcnCodepoint::NotCapable,
             0b01 => EcnCodepoint::Capable1,

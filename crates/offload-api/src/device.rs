@@ -5,7 +5,7 @@ use crate::ipsec::IpsecDevice;
 use crate::rss::RssDevice;
 use crate::rx::RxPacket;
 use crate::source::RecordSource;
-use crate::tx::{Sent, TxPacket};
+use crate::tx::{TransmitResult, TxPacket};
 use crate::unit::Handle;
 use core::any::Any;
 use core::task::Waker;
@@ -135,7 +135,7 @@ pub trait NetDevice: Send {
 
     /// Sends a packet; `source` gives access to the packet's stream. The call cannot fail for lack of space if
     /// [`room`](Self::room) was checked first.
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent;
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult;
 
     /// Rings the doorbell for all packets since the last call.
     fn flush(&mut self, now: Instant);

@@ -1,7 +1,7 @@
 //! Jobs for an accelerator: work from memory to memory, without a wire.
 //!
 //! ```text
-//!  program -- submit(Job) --> queue of limited depth --> engines, several behind one queue --> complete() -> Done
+//!  program -- submit(Job) --> queue of limited depth --> engines, several behind one queue --> complete() -> CompletedJob
 //!                 '---------------- source and target pass by ownership, there and back ----------'
 //! ```
 //!
@@ -88,21 +88,21 @@ impl Job {
     }
 
     /// Completes the job with `outcome`.
-    pub fn done(self, outcome: Outcome) -> Done {
+    pub fn done(self, outcome: JobOutcome) -> CompletedJob {
         let Job { session, user, source, target, .. } = self;
-        Done { session, user, outcome, source, target }
+        CompletedJob { session, user, outcome, source, target }
     }
 }
 
 /// A completed job.
 #[derive(Debug)]
-pub struct Done {
+pub struct CompletedJob {
     /// The session.
     pub session: Handle,
     /// The submitter's number.
     pub user: u64,
     /// Result of the job.
-    pub outcome: Outcome,
+    pub outcome: JobOutcome,
     /// The source.
     pub source: SmallVec<[Bytes; 2]>,
     /// The target, with the result appended if the status is [`JobStatus::Done`]; otherwise unchanged.
@@ -112,12 +112,12 @@ pub struct Done {
 /// The result of a job.
 ///
 /// ```
-/// use offload_api::{JobStatus, Outcome};
+/// use offload_api::{JobStatus, JobOutcome};
 ///
-/// assert_eq!(Outcome::failed(JobStatus::Reset).produced, 0);
+/// assert_eq!(JobOutcome::failed(JobStatus::Reset).produced, 0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct JobOutcome {
     /// Success, or the reason of the failure.
     pub status: JobStatus,
     /// Bytes of the source that were used.
@@ -128,10 +128,10 @@ pub struct Outcome {
     pub checksums: Option<(u32, u32)>,
 }
 
-impl Outcome {
+impl JobOutcome {
     /// Makes the outcome of a failed job.
-    pub const fn failed(status: JobStatus) -> Outcome {
-        Outcome { status, consumed: 0, produced: 0, checksums: None }
+    pub const fn failed(status: JobStatus) -> JobOutcome {
+        JobOutcome { status, consumed: 0, produced: 0, checksums: None }
     }
 }
 
@@ -222,11 +222,11 @@ impl fmt::Display for Integrity {
 /// `offload-jobs` has queues that work on the CPU, and an example; `nic-sim` has a device behind such a queue.
 ///
 /// ```
-/// use offload_api::{Done, Job, JobQueue};
+/// use offload_api::{CompletedJob, Job, JobQueue};
 /// use offload_base::Instant;
 ///
 /// /// Submits what there is room for, and takes what has ended.
-/// fn turn(queue: &mut dyn JobQueue, now: Instant, waiting: &mut Vec<Job>) -> Vec<Done> {
+/// fn turn(queue: &mut dyn JobQueue, now: Instant, waiting: &mut Vec<Job>) -> Vec<CompletedJob> {
 ///     while queue.room() > 0 && let Some(job) = waiting.pop() {
 ///         queue.submit(now, job).expect("there is room");
 ///     }
@@ -253,7 +253,7 @@ pub trait JobQueue: Send {
     fn flush(&mut self, now: Instant);
 
     /// Returns the next completed job, in any order.
-    fn complete(&mut self, now: Instant) -> Option<Done>;
+    fn complete(&mut self, now: Instant) -> Option<CompletedJob>;
 
     /// Wakes `waker` at the next completion, at the next event of a session, or when the device is gone. Returns false
     /// if [`complete`](Self::complete) or [`poll_news`](Contexts::poll_news) has a result now.

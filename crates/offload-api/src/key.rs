@@ -12,7 +12,7 @@ use offload_formats::FlowKey;
 ///
 /// let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap());
 /// let of_tls = Key::Flow(flow, Layer::FIRST);
-/// let of_esp = Key::Engine(engines::ESP, KeyBytes::of_addresses(0x1001, [10, 0, 0, 2].into(), [10, 0, 0, 1].into()));
+/// let of_esp = Key::Engine(engines::ESP, KeyBytes::from_addresses(0x1001, [10, 0, 0, 2].into(), [10, 0, 0, 1].into()));
 /// assert_ne!(of_tls, of_esp);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,8 +28,8 @@ pub enum Key {
 /// ```
 /// use offload_api::KeyBytes;
 ///
-/// let key = KeyBytes::of_addresses(0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-/// assert_eq!(key, KeyBytes::of(&[&[0, 0, 0x10, 0x01], &[10, 0, 0, 1], &[10, 0, 0, 2]]));
+/// let key = KeyBytes::from_addresses(0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+/// assert_eq!(key, KeyBytes::from_parts(&[&[0, 0, 0x10, 0x01], &[10, 0, 0, 1], &[10, 0, 0, 2]]));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyBytes {
@@ -55,7 +55,7 @@ impl KeyBytes {
     ///
     /// # Panics
     /// If `parts` are longer than [`MAX`](Self::MAX) together.
-    pub fn of(parts: &[&[u8]]) -> KeyBytes {
+    pub fn from_parts(parts: &[&[u8]]) -> KeyBytes {
         let mut key = KeyBytes { len: 0, bytes: [0; KeyBytes::MAX] };
         for part in parts {
             let at = usize::from(key.len);
@@ -66,19 +66,19 @@ impl KeyBytes {
     }
 
     /// Makes a key of a number, such as a security parameters index, and two addresses.
-    pub fn of_addresses(number: u32, source: IpAddr, destination: IpAddr) -> KeyBytes {
+    pub fn from_addresses(number: u32, source: IpAddr, destination: IpAddr) -> KeyBytes {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 // Two IPv4 addresses keep their short form: the IPv6 form would triple the bytes to hash for the common
                 // case.
-                KeyBytes::of(&[&number.to_be_bytes(), &source.octets(), &destination.octets()])
+                KeyBytes::from_parts(&[&number.to_be_bytes(), &source.octets(), &destination.octets()])
             }
             (source, destination) => {
                 let octets = |address| match address {
                     IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
                     IpAddr::V6(address) => address.octets(),
                 };
-                KeyBytes::of(&[&number.to_be_bytes(), &octets(source), &octets(destination)])
+                KeyBytes::from_parts(&[&number.to_be_bytes(), &octets(source), &octets(destination)])
             }
         }
     }

@@ -69,7 +69,7 @@ pub mod tx;
 mod typed;
 pub mod unit;
 
-pub use again::AskAgain;
+pub use again::ContextBackoff;
 pub use contexts::{
     Capabilities, CommandRing, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec, StageSpec,
 };
@@ -80,9 +80,9 @@ pub use direction::Direction;
 pub use event_log::EventLog;
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Lifetime, Limit, Limits,
-    OffloadKind, Policy, Prefix, Protection, SaParams, SaRefused, Selector, Template, UdpEncapsulation,
+    OffloadKind, Policy, Prefix, Protection, SaParams, SaRefusal, Selector, Template, UdpEncapsulation,
 };
-pub use job::{Done, Integrity, Job, JobQueue, JobStatus, Outcome, Way};
+pub use job::{CompletedJob, Integrity, Job, JobOutcome, JobQueue, JobStatus, Way};
 pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
 pub use nvme::{
@@ -92,13 +92,13 @@ pub use nvme::{
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use quic::{QuicAsk, QuicCipher, QuicContext, QuicContexts, QuicHeaderKey, QuicKey, QuicVerdict};
 pub use record::{RecordFormat, TlsSuite, TlsVersion};
-pub use refused::Refused;
+pub use refused::ContextRefusal;
 pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use slots::Slots;
-pub use socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
+pub use socket::{DatagramSocket, SendLimits, SendRefusal, SocketEvent};
 pub use source::{Lookup, NoRecords, QueuedBytes, RecordSource, SealError, Sealer};
-pub use stream::{NextPiece, SegmentStream, SendTurn, SentBytes};
+pub use stream::{NextPiece, SegmentStream, SendProgress, SentBytes};
 pub use tls::{TlsCapabilities, TlsContext, TlsContexts, TlsKey};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use tokio_datagrams::TokioDatagrams;
@@ -106,7 +106,7 @@ pub use tokio_datagrams::TokioDatagrams;
 pub use tokio_segments::{ByteStream, TokioSegments};
 #[cfg(feature = "tokio")]
 pub use tokio_timers::TokioTimers;
-pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
+pub use tx::{DropReason, Header, PacketAsk, StreamAsk, TransmitResult, TxAsk, TxPacket};
 pub use typed::TypedContexts;
 pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitTag, engines};
 

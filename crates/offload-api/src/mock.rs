@@ -8,16 +8,16 @@
 use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
 use crate::direction::Direction;
-use crate::ipsec::{DeviceSaEvent, IpsecDevice, Lifetime, SaParams, SaRefused, Selector};
+use crate::ipsec::{DeviceSaEvent, IpsecDevice, Lifetime, SaParams, SaRefusal, Selector};
 use crate::key::{Key, KeyBytes};
 use crate::nvme::NvmeTcpContexts;
 use crate::record::{TlsSuite, TlsVersion};
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::rss::{INDIRECTION_ENTRIES, RssDevice};
 use crate::rx::{Piece, RxPacket};
 use crate::source::{NoRecords, RecordSource};
 use crate::tls::{TlsCapabilities, TlsContexts};
-use crate::tx::{Sent, TxPacket};
+use crate::tx::{TransmitResult, TxPacket};
 use crate::unit::{Handle, Layer, engines};
 use core::any::Any;
 use core::net::SocketAddr;
@@ -191,7 +191,7 @@ fn drive_engine(contexts: &mut dyn Contexts, name: &str, direction: Direction, f
     };
     let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(()) };
     let Ok(context) = contexts.create(new) else { return };
-    let _done = contexts.steer(context, Key::Engine(engine, KeyBytes::of(&[&[1]])), true);
+    let _done = contexts.steer(context, Key::Engine(engine, KeyBytes::from_parts(&[&[1]])), true);
     let _done = contexts.command(context, Box::new(()));
     let _done = contexts.change(engine, Box::new(()));
     contexts.place(context, 7, Vec::new(), None);
@@ -227,7 +227,7 @@ impl NetDevice for MockDevice {
         self.inner().room
     }
 
-    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> TransmitResult {
         self.note(|| format!("transmit({} bytes)", packet.header.len() + packet.payload_len()));
         let mut inner = self.inner();
         assert!(
@@ -235,7 +235,7 @@ impl NetDevice for MockDevice {
             "too long to be cut"
         );
         inner.sent.push(packet);
-        Sent::Posted
+        TransmitResult::Posted
     }
 
     fn flush(&mut self, _: Instant) {
@@ -308,7 +308,7 @@ impl Contexts for MockDevice {
         Some(EngineInfo { counts_units: true, capabilities, ..EngineInfo::new(number, name, Handle::PLACES) })
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let NewContext { engine, direction, flow, keys, .. } = &new;
         self.note(|| format!("create({engine}, {direction:?}, {flow:?}, {keys:?})"));
         let mut inner = self.inner();
@@ -321,17 +321,17 @@ impl Contexts for MockDevice {
         Ok(handle)
     }
 
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
         self.note(|| format!("steer({context:?}, {key:?}, {to_it})"));
         Ok(())
     }
 
-    fn command(&mut self, context: Handle, _: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, context: Handle, _: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.note(|| format!("command({context:?})"));
         Ok(())
     }
 
-    fn change(&mut self, engine: u8, _: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, _: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.note(|| format!("change({engine})"));
         Ok(())
     }
@@ -359,16 +359,16 @@ impl Contexts for MockDevice {
 }
 
 impl IpsecDevice for MockDevice {
-    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused> {
+    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefusal> {
         self.note(|| format!("add_sa({:#x})", sa.spi));
-        Err(SaRefused::NoDevice)
+        Err(SaRefusal::NoDevice)
     }
 
     fn update_sa(&mut self, sa: Handle, _: Lifetime) {
         self.note(|| format!("update_sa({sa:?})"));
     }
 
-    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused> {
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefusal> {
         self.note(|| format!("advance_sa({sa:?}, {last})"));
         Ok(())
     }
@@ -377,7 +377,7 @@ impl IpsecDevice for MockDevice {
         self.note(|| format!("remove_sa({sa:?})"));
     }
 
-    fn set_policy(&mut self, _: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused> {
+    fn set_policy(&mut self, _: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefusal> {
         self.note(|| format!("set_policy({rank}, {sa:?})"));
         Ok(())
     }
@@ -403,7 +403,7 @@ impl RssDevice for MockDevice {
         1
     }
 
-    fn set_indirection(&mut self, _: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
+    fn set_indirection(&mut self, _: &[u16; INDIRECTION_ENTRIES]) -> Result<(), ContextRefusal> {
         self.note(|| "set_indirection()".into());
         Ok(())
     }

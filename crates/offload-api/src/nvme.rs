@@ -6,7 +6,7 @@
 use crate::contexts::{Contexts, EngineInfo, NewContext, StageSpec};
 use crate::direction::Direction;
 use crate::key::Key;
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::rx::Piece;
 use crate::unit::{Handle, Layer};
 use core::fmt;
@@ -212,7 +212,7 @@ impl<'a> NvmeTcpContexts<'a> {
     pub const ENGINE: &'static str = "nvme-tcp";
 
     /// Wraps the contexts of a device, if the device has the engine.
-    pub fn of(contexts: &'a mut dyn Contexts) -> Option<NvmeTcpContexts<'a>> {
+    pub fn from_contexts(contexts: &'a mut dyn Contexts) -> Option<NvmeTcpContexts<'a>> {
         let engine = contexts.engine(Self::ENGINE)?;
         Some(NvmeTcpContexts { contexts, engine, layer: Layer::FIRST })
     }
@@ -236,7 +236,7 @@ impl<'a> NvmeTcpContexts<'a> {
     ///
     /// # Errors
     /// If the device refuses. The flow then stays in software.
-    pub fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
+    pub fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, ContextRefusal> {
         let keys = vec![Key::Flow(*flow, self.layer)];
         self.create(flow, Direction::Receive, keys, NvmeTcpContext::Receive { start, config: *config })
     }
@@ -248,7 +248,7 @@ impl<'a> NvmeTcpContexts<'a> {
     ///
     /// # Errors
     /// If the device refuses. Software then computes the digests.
-    pub fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
+    pub fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, ContextRefusal> {
         self.create(flow, Direction::Transmit, Vec::new(), NvmeTcpContext::Transmit)
     }
 
@@ -258,7 +258,7 @@ impl<'a> NvmeTcpContexts<'a> {
         direction: Direction,
         keys: Vec<Key>,
         spec: NvmeTcpContext,
-    ) -> Result<Handle, Refused> {
+    ) -> Result<Handle, ContextRefusal> {
         let engine = self.engine.number;
         let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(spec) };
         self.contexts.create(new).map_err(|(refused, _)| refused)

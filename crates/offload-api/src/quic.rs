@@ -10,7 +10,7 @@ use crate::contexts::{Contexts, NewContext};
 use crate::direction::Direction;
 use crate::key::{Key, KeyBytes};
 use crate::mark::{Marks, PacketMark};
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::tx::PacketAsk;
 use crate::unit::{Handle, engines};
 use core::fmt;
@@ -270,9 +270,9 @@ impl From<PacketAsk> for QuicAsk {
 ///
 /// let context = Handle { index: Handle::indices(engines::QUIC, 1).start, generation: 0 };
 /// let mut marks = Marks::default();
-/// assert_eq!(QuicVerdict::of(&marks), QuicVerdict::NotOpened);
+/// assert_eq!(QuicVerdict::from_marks(&marks), QuicVerdict::NotOpened);
 /// marks.set_packet(PacketMark::Opened { context, number: 9, packets: 2, code: 3 });
-/// assert_eq!(QuicVerdict::of(&marks), QuicVerdict::Opened { context, first: 9, packets: 2, generation: 3 });
+/// assert_eq!(QuicVerdict::from_marks(&marks), QuicVerdict::Opened { context, first: 9, packets: 2, generation: 3 });
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QuicVerdict {
@@ -299,7 +299,7 @@ pub enum QuicVerdict {
 
 impl QuicVerdict {
     /// Reads the QUIC engine's verdict from `marks`.
-    pub fn of(marks: &Marks) -> QuicVerdict {
+    pub fn from_marks(marks: &Marks) -> QuicVerdict {
         // Other engines open packets too, so the engine number must be checked.
         match marks.packet() {
             PacketMark::Opened { context, number: first, packets, code } if context.engine() == engines::QUIC => {
@@ -319,12 +319,12 @@ impl QuicVerdict {
 /// use offload_api::{NetDevice, QuicContexts};
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());
-/// let mut contexts = QuicContexts::of(driver.contexts().unwrap()).expect("every NIC has them");
+/// let mut contexts = QuicContexts::from_contexts(driver.contexts().unwrap()).expect("every NIC has them");
 /// contexts.listen(443, 8)?;
 /// let engines = QuicEngineConfig { contexts: 0 }.into();
 /// let (_device, mut without) = nic(NicConfig { engines, ..NicConfig::default() });
-/// assert!(QuicContexts::of(without.contexts().unwrap()).is_none());
-/// # Ok::<(), offload_api::Refused>(())
+/// assert!(QuicContexts::from_contexts(without.contexts().unwrap()).is_none());
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 pub struct QuicContexts<'a> {
     contexts: &'a mut dyn Contexts,
@@ -336,7 +336,7 @@ impl QuicContexts<'_> {
     pub const ENGINE: &'static str = "quic";
 
     /// Wraps the contexts of a device, if the device has the engine.
-    pub fn of(contexts: &mut dyn Contexts) -> Option<QuicContexts<'_>> {
+    pub fn from_contexts(contexts: &mut dyn Contexts) -> Option<QuicContexts<'_>> {
         let engine = contexts.engine(QuicContexts::ENGINE)?.number;
         Some(QuicContexts { contexts, engine })
     }
@@ -345,7 +345,7 @@ impl QuicContexts<'_> {
     ///
     /// # Errors
     /// If there is no space now.
-    pub fn listen(&mut self, port: u16, cid_bytes: u8) -> Result<(), Refused> {
+    pub fn listen(&mut self, port: u16, cid_bytes: u8) -> Result<(), ContextRefusal> {
         self.change(QuicPort { port, cid_bytes: Some(cid_bytes) })
     }
 
@@ -353,7 +353,7 @@ impl QuicContexts<'_> {
     ///
     /// # Errors
     /// If there is no space now.
-    pub fn silence(&mut self, port: u16) -> Result<(), Refused> {
+    pub fn silence(&mut self, port: u16) -> Result<(), ContextRefusal> {
         self.change(QuicPort { port, cid_bytes: None })
     }
 
@@ -362,7 +362,7 @@ impl QuicContexts<'_> {
     ///
     /// # Errors
     /// If the device has no space. The connection then stays in software.
-    pub fn create(&mut self, direction: Direction, context: QuicContext) -> Result<Handle, Refused> {
+    pub fn create(&mut self, direction: Direction, context: QuicContext) -> Result<Handle, ContextRefusal> {
         let spec = Box::new(context);
         let new = NewContext { engine: self.engine, direction, flow: None, keys: Vec::new(), spec };
         self.contexts.create(new).map_err(|(refused, _)| refused)
@@ -372,7 +372,7 @@ impl QuicContexts<'_> {
     ///
     /// # Errors
     /// If there is no space now.
-    pub fn set_key(&mut self, context: Handle, generation: u64, key: QuicKey) -> Result<(), Refused> {
+    pub fn set_key(&mut self, context: Handle, generation: u64, key: QuicKey) -> Result<(), ContextRefusal> {
         self.command(context, QuicCommand::SetKey { generation, key })
     }
 
@@ -387,7 +387,7 @@ impl QuicContexts<'_> {
         cid: &[u8],
         path: u32,
         largest: Option<u64>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ContextRefusal> {
         // The command goes first: a packet that finds the context must also find its path.
         let key = quic_key(port, cid);
         self.command(context, QuicCommand::Learn { key, path, largest })?;
@@ -398,7 +398,7 @@ impl QuicContexts<'_> {
     ///
     /// # Errors
     /// If there is no space now.
-    pub fn forget(&mut self, context: Handle, port: u16, cid: &[u8]) -> Result<(), Refused> {
+    pub fn forget(&mut self, context: Handle, port: u16, cid: &[u8]) -> Result<(), ContextRefusal> {
         // The steering key goes first, for the same reason as in `learn`, in reverse.
         let key = quic_key(port, cid);
         self.contexts.steer(context, Key::Engine(self.engine, key), false)?;
@@ -410,11 +410,11 @@ impl QuicContexts<'_> {
         self.contexts.remove(context);
     }
 
-    fn command(&mut self, context: Handle, command: QuicCommand) -> Result<(), Refused> {
+    fn command(&mut self, context: Handle, command: QuicCommand) -> Result<(), ContextRefusal> {
         self.contexts.command(context, Box::new(command)).map_err(|(refused, _)| refused)
     }
 
-    fn change(&mut self, change: QuicPort) -> Result<(), Refused> {
+    fn change(&mut self, change: QuicPort) -> Result<(), ContextRefusal> {
         self.contexts.change(self.engine, Box::new(change)).map_err(|(refused, _)| refused)
     }
 }
@@ -436,7 +436,7 @@ impl fmt::Debug for QuicContexts<'_> {
 /// # Panics
 /// If the connection ID is longer than 20 bytes, the maximum of RFC 9000 17.2.
 pub fn quic_key(port: u16, cid: &[u8]) -> KeyBytes {
-    KeyBytes::of(&[&port.to_be_bytes(), cid])
+    KeyBytes::from_parts(&[&port.to_be_bytes(), cid])
 }
 
 fn padded(cipher: QuicCipher, key: &[u8]) -> Option<[u8; 32]> {

@@ -3,7 +3,7 @@
 /// A refusal of a context or a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum ContextRefusal {
     /// The device does not support the version or suite.
     #[error("the device does not know this version or suite")]
     Unsupported,
@@ -22,18 +22,18 @@ pub enum Refused {
     Resetting,
 }
 
-impl Refused {
-    /// Tests whether the refusal is temporary, so that the device is [asked again](crate::AskAgain).
+impl ContextRefusal {
+    /// Tests whether the refusal is temporary, so that the device is [asked again](crate::ContextBackoff).
     ///
     /// ```
-    /// use offload_api::Refused;
+    /// use offload_api::ContextRefusal;
     ///
-    /// assert!(Refused::NoSpace.passes() && !Refused::Unsupported.passes());
+    /// assert!(ContextRefusal::NoSpace.passes() && !ContextRefusal::Unsupported.passes());
     /// ```
     pub fn passes(self) -> bool {
         match self {
-            Refused::NoSpace | Refused::Busy | Refused::Resetting => true,
-            Refused::Unsupported | Refused::Path => false,
+            ContextRefusal::NoSpace | ContextRefusal::Busy | ContextRefusal::Resetting => true,
+            ContextRefusal::Unsupported | ContextRefusal::Path => false,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! host. A hash of addresses and ports selects the queue through an indirection table. Flows with a context stay on the
 //! queue of the context.
 
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 
 /// The RSS interface of one queue.
 ///
@@ -31,8 +31,8 @@ pub trait RssDevice {
     /// to each other.
     ///
     /// # Errors
-    /// If the table names a queue that does not exist ([`Refused::Unsupported`]), or the control ring is full.
-    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused>;
+    /// If the table names a queue that does not exist ([`ContextRefusal::Unsupported`]), or the control ring is full.
+    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), ContextRefusal>;
 }
 
 /// Number of entries of an indirection table.

@@ -19,7 +19,7 @@ use std::io;
 /// **The device.** [`control`](Self::control) gives access to the contexts of the device. New contexts belong to the
 /// socket: their events arrive at [`poll_device_event`](Self::poll_device_event), datagrams may [ask](TxDatagram::ask)
 /// for their work, and dropping the socket removes them. Without a device, `control` returns false, every ask is
-/// refused ([`SendRefused::Ask`]), there are no events, and the `meta` of received datagrams is empty. A protocol then
+/// refused ([`SendRefusal::Ask`]), there are no events, and the `meta` of received datagrams is empty. A protocol then
 /// works on the CPU without further checks.
 ///
 /// **Plaintext never leaves.** If an ask cannot be met, the socket refuses the datagram at once where this is known;
@@ -31,7 +31,7 @@ use std::io;
 ///
 /// ```
 /// use bytes::Bytes;
-/// use offload_api::{DatagramSocket, PacketAsk, SendRefused, TxDatagram};
+/// use offload_api::{DatagramSocket, PacketAsk, SendRefusal, TxDatagram};
 /// use std::collections::VecDeque;
 /// use std::future::poll_fn;
 ///
@@ -41,12 +41,12 @@ use std::io;
 ///     plain: TxDatagram,
 ///     ask: PacketAsk,
 ///     seal: impl Fn(&TxDatagram) -> Bytes,
-/// ) -> Result<(), SendRefused> {
+/// ) -> Result<(), SendRefusal> {
 ///     let mut batch = VecDeque::from([TxDatagram { ask: Some(ask), ..plain }]);
 ///     while !batch.is_empty() {
 ///         match poll_fn(|cx| socket.poll_send(cx, &mut batch)).await {
 ///             Ok(_) => {}
-///             Err(SendRefused::Ask) => {
+///             Err(SendRefusal::Ask) => {
 ///                 let refused = &mut batch[0];
 ///                 refused.pieces = [seal(refused)].into_iter().collect();
 ///                 refused.ask = None;
@@ -64,7 +64,7 @@ pub trait DatagramSocket: Send + Unpin {
     /// # Errors
     /// If the first datagram is refused and this call sent nothing. The datagram stays first in `batch`.
     fn poll_send(&mut self, cx: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>)
-    -> Poll<Result<usize, SendRefused>>;
+    -> Poll<Result<usize, SendRefusal>>;
 
     /// Returns the current limits for datagrams to an address. They may change with the path.
     fn limits(&mut self, to: SocketAddr) -> SendLimits;
@@ -126,13 +126,13 @@ impl SendLimits {
 /// The reasons for which datagrams are not sent. The caller still owns the datagrams.
 ///
 /// ```
-/// use offload_api::SendRefused;
+/// use offload_api::SendRefusal;
 ///
-/// assert_eq!(std::io::Error::from(SendRefused::TooLong { most: 1472 }).kind(), std::io::ErrorKind::InvalidInput);
+/// assert_eq!(std::io::Error::from(SendRefusal::TooLong { most: 1472 }).kind(), std::io::ErrorKind::InvalidInput);
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SendRefused {
+pub enum SendRefusal {
     /// There is no route to the address.
     #[error("{to} cannot be reached from here")]
     Unreachable {
@@ -169,14 +169,14 @@ pub enum SendRefused {
     Io(#[from] io::Error),
 }
 
-impl From<SendRefused> for io::Error {
-    fn from(refused: SendRefused) -> io::Error {
+impl From<SendRefusal> for io::Error {
+    fn from(refused: SendRefusal) -> io::Error {
         let kind = match refused {
-            SendRefused::Io(error) => return error,
-            SendRefused::Unreachable { .. } => io::ErrorKind::HostUnreachable,
-            SendRefused::Source { .. } => io::ErrorKind::AddrNotAvailable,
-            SendRefused::Ask => io::ErrorKind::Unsupported,
-            SendRefused::TooLong { .. } | SendRefused::TooMany { .. } => io::ErrorKind::InvalidInput,
+            SendRefusal::Io(error) => return error,
+            SendRefusal::Unreachable { .. } => io::ErrorKind::HostUnreachable,
+            SendRefusal::Source { .. } => io::ErrorKind::AddrNotAvailable,
+            SendRefusal::Ask => io::ErrorKind::Unsupported,
+            SendRefusal::TooLong { .. } | SendRefusal::TooMany { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, refused)
     }

@@ -44,7 +44,7 @@ impl SentBytes {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use offload_api::{DeviceEvent, SegmentStream, SendTurn, TxTag};
+/// use offload_api::{DeviceEvent, SegmentStream, SendProgress, TxTag};
 /// use std::task::{Context, Poll, Waker};
 ///
 /// /// Sends a line, after whatever the device has to say.
@@ -57,8 +57,8 @@ impl SentBytes {
 ///     loop {
 ///         let mut line = Some((Bytes::from_static(b"hello\n"), TxTag::PLAIN));
 ///         match stream.poll_send(cx, listener, &mut |_| line.take()) {
-///             Poll::Ready(Ok(SendTurn::News(event))) => act_on(event),
-///             Poll::Ready(Ok(SendTurn::Queued(_))) => return Poll::Ready(Ok(())),
+///             Poll::Ready(Ok(SendProgress::News(event))) => act_on(event),
+///             Poll::Ready(Ok(SendProgress::Queued(_))) => return Poll::Ready(Ok(())),
 ///             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
 ///             Poll::Pending => return Poll::Pending,
 ///         }
@@ -66,7 +66,7 @@ impl SentBytes {
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendTurn {
+pub enum SendProgress {
     /// The device has an event that may change the data to send. Nothing was queued.
     News(DeviceEvent),
     /// All pieces are queued and leave now. Contains the sequence number of the first byte; `None` if there was no
@@ -140,7 +140,7 @@ pub trait SegmentStream: Send + Unpin {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>>;
+    ) -> Poll<io::Result<SendProgress>>;
 
     /// Sends queued bytes now, even if they do not fill a segment.
     fn flush(&mut self);
@@ -196,9 +196,9 @@ pub fn poll_send_in_steps<S: SegmentStream + ?Sized>(
     cx: &mut Context<'_>,
     listener: &Waker,
     pieces: &mut NextPiece<'_>,
-) -> Poll<io::Result<SendTurn>> {
+) -> Poll<io::Result<SendProgress>> {
     if let Poll::Ready(event) = stream.poll_device_event(&mut Context::from_waker(listener)) {
-        return Poll::Ready(Ok(SendTurn::News(event)));
+        return Poll::Ready(Ok(SendProgress::News(event)));
     }
     // A device event goes first, because it may change the data to send.
     ready!(stream.poll_room(cx))?;
@@ -208,7 +208,7 @@ pub fn poll_send_in_steps<S: SegmentStream + ?Sized>(
         first = first.or(Some(seq));
     }
     stream.flush();
-    Poll::Ready(Ok(SendTurn::Queued(first)))
+    Poll::Ready(Ok(SendProgress::Queued(first)))
 }
 
 /// Implements [`SegmentStream::send_pieces`] with one `send` per piece, for a transport without a lock.

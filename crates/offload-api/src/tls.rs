@@ -4,7 +4,7 @@ use crate::contexts::{Contexts, EngineInfo, NewContext, ResyncMode};
 use crate::direction::Direction;
 use crate::key::Key;
 use crate::record::{RecordFormat, TlsSuite, TlsVersion};
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::unit::{Handle, Layer};
 use core::fmt;
 use offload_base::Seq;
@@ -145,7 +145,7 @@ impl<'a> TlsContexts<'a> {
     pub const ENGINE: &'static str = "tls";
 
     /// Wraps the contexts of a device, if the device has the engine.
-    pub fn of(contexts: &'a mut dyn Contexts) -> Option<TlsContexts<'a>> {
+    pub fn from_contexts(contexts: &'a mut dyn Contexts) -> Option<TlsContexts<'a>> {
         let engine = contexts.engine(Self::ENGINE)?;
         Some(TlsContexts { contexts, engine })
     }
@@ -162,10 +162,10 @@ impl<'a> TlsContexts<'a> {
         start: Seq,
         number: u64,
         key: &TlsKey,
-    ) -> Result<Handle, Refused> {
+    ) -> Result<Handle, ContextRefusal> {
         // An unsupported suite is refused here, before a command occupies the ring.
         if !self.engine.capabilities.get::<TlsCapabilities>().is_some_and(|knows| knows.include(key)) {
-            return Err(Refused::Unsupported);
+            return Err(ContextRefusal::Unsupported);
         }
         // Transmit contexts need no steering key, because descriptors name the context.
         let keys = match direction {

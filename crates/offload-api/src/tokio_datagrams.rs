@@ -8,7 +8,7 @@
 use crate::contexts::Contexts;
 use crate::datagram::{Datagram, EcnCodepoint, TxDatagram};
 use crate::rx::RxMeta;
-use crate::socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
+use crate::socket::{DatagramSocket, SendLimits, SendRefusal, SocketEvent};
 use bytes::BytesMut;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU16;
@@ -156,18 +156,18 @@ impl TokioDatagrams {
     }
 
     /// Returns the reason why a datagram cannot be sent, as far as it is known without the kernel.
-    fn check(&self, datagram: &TxDatagram) -> Result<(), SendRefused> {
+    fn check(&self, datagram: &TxDatagram) -> Result<(), SendRefusal> {
         let TxDatagram { to, source, ask, .. } = *datagram;
         let SendLimits { bytes, segments, .. } = limits(to);
         if ask.is_some() {
-            return Err(SendRefused::Ask);
+            return Err(SendRefusal::Ask);
         }
         if let Some(source_address) = source.filter(|source| source.is_ipv4() != to.is_ipv4()) {
-            return Err(SendRefused::Source { source_address, to });
+            return Err(SendRefusal::Source { source_address, to });
         }
         match (datagram.count(), datagram.payload_len()) {
-            (1, all) if all > bytes => Err(SendRefused::TooLong { most: bytes }),
-            (count, all) if count > segments || all > bytes => Err(SendRefused::TooMany { segments, bytes }),
+            (1, all) if all > bytes => Err(SendRefusal::TooLong { most: bytes }),
+            (count, all) if count > segments || all > bytes => Err(SendRefusal::TooMany { segments, bytes }),
             _ => Ok(()),
         }
     }
@@ -178,7 +178,7 @@ impl DatagramSocket for TokioDatagrams {
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut VecDeque<TxDatagram>,
-    ) -> Poll<Result<usize, SendRefused>> {
+    ) -> Poll<Result<usize, SendRefusal>> {
         let before = batch.len();
         while let Some(first) = batch.front() {
             let TxDatagram { to, source, .. } = *first;
@@ -195,7 +195,7 @@ impl DatagramSocket for TokioDatagrams {
             match sent {
                 Ok(()) => {}
                 // The socket was not ready after all; the loop polls again and registers the waker.
-                Err(SendRefused::Io(error)) if passes(&error) => {}
+                Err(SendRefusal::Io(error)) if passes(&error) => {}
                 // Datagrams were sent before, so the next call reports the error.
                 Err(_) if batch.len() < before => break,
                 Err(refused) => return Poll::Ready(Err(refused)),
@@ -267,13 +267,13 @@ fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn refusal(error: io::Error, to: SocketAddr, source: Option<IpAddr>) -> SendRefused {
+fn refusal(error: io::Error, to: SocketAddr, source: Option<IpAddr>) -> SendRefusal {
     match (error.raw_os_error().map(Errno::from_raw), source) {
         // With an explicit source, these errors mean that the source is wrong.
         (Some(Errno::EINVAL | Errno::EADDRNOTAVAIL | Errno::ENETUNREACH), Some(source_address)) => {
-            SendRefused::Source { source_address, to }
+            SendRefusal::Source { source_address, to }
         }
-        (Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH), None) => SendRefused::Unreachable { to },
+        (Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH), None) => SendRefusal::Unreachable { to },
         _ => error.into(),
     }
 }
@@ -331,8 +331,8 @@ fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut)
     let (mut to, mut ecn, mut joined) = (local, EcnCodepoint::NotCapable, None);
     for message in received.cmsgs()? {
         match message {
-            ControlMessageOwned::Ipv4Tos(tos) => ecn = EcnCodepoint::of_bits(tos),
-            ControlMessageOwned::Ipv6TClass(class) => ecn = EcnCodepoint::of_bits(class as u8),
+            ControlMessageOwned::Ipv4Tos(tos) => ecn = EcnCodepoint::from_bits(tos),
+            ControlMessageOwned::Ipv6TClass(class) => ecn = EcnCodepoint::from_bits(class as u8),
             ControlMessageOwned::Ipv4PacketInfo(info) => {
                 to.set_ip(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes()).into());
             }
@@ -382,7 +382,7 @@ mod tests {
         TokioDatagrams::new(UdpSocket::bind(address).await.unwrap()).unwrap()
     }
 
-    async fn send(socket: &mut TokioDatagrams, datagram: TxDatagram) -> Result<usize, SendRefused> {
+    async fn send(socket: &mut TokioDatagrams, datagram: TxDatagram) -> Result<usize, SendRefusal> {
         let mut batch = VecDeque::from([datagram]);
         let sent = poll_fn(|cx| socket.poll_send(cx, &mut batch)).await;
         assert_eq!(batch.len(), usize::from(sent.is_err()), "a refused datagram stays in the batch");
@@ -462,28 +462,28 @@ mod tests {
         let to = socket.local_addr().unwrap();
         let plain = TxDatagram::new(to, Bytes::from(vec![0; 100]));
         let ask = Some(PacketAsk { context: Handle { index: 3, generation: 0 }, number: 0, args: 0 });
-        assert!(matches!(send(&mut socket, TxDatagram { ask, ..plain.clone() }).await, Err(SendRefused::Ask)));
+        assert!(matches!(send(&mut socket, TxDatagram { ask, ..plain.clone() }).await, Err(SendRefusal::Ask)));
         let source = Some(Ipv6Addr::LOCALHOST.into());
         assert!(matches!(
             send(&mut socket, TxDatagram { source, ..plain.clone() }).await,
-            Err(SendRefused::Source { .. })
+            Err(SendRefusal::Source { .. })
         ));
         let foreign = Some(Ipv4Addr::new(192, 0, 2, 1).into());
         assert!(matches!(
             send(&mut socket, TxDatagram { source: foreign, ..plain.clone() }).await,
-            Err(SendRefused::Source { .. })
+            Err(SendRefusal::Source { .. })
         ));
         let long = TxDatagram::new(to, Bytes::from(vec![0; LONGEST_OVER_FOUR + 1]));
-        assert!(matches!(send(&mut socket, long).await, Err(SendRefused::TooLong { most: LONGEST_OVER_FOUR })));
+        assert!(matches!(send(&mut socket, long).await, Err(SendRefusal::TooLong { most: LONGEST_OVER_FOUR })));
         let segment = NonZeroU16::new(1);
         assert!(matches!(
             send(&mut socket, TxDatagram { segment, ..plain.clone() }).await,
-            Err(SendRefused::TooMany { segments: SEGMENTS, .. })
+            Err(SendRefusal::TooMany { segments: SEGMENTS, .. })
         ));
         // Datagrams before a refused one are sent.
         let mut batch = VecDeque::from([plain.clone(), TxDatagram { ask, ..plain }]);
         assert_eq!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await.unwrap(), 1);
-        assert!(matches!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await, Err(SendRefused::Ask)));
+        assert!(matches!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await, Err(SendRefusal::Ask)));
         assert_eq!((batch.len(), receive(&mut socket, 1).await.len()), (1, 1));
     }
 

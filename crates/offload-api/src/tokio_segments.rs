@@ -7,7 +7,7 @@ use crate::contexts::Contexts;
 use crate::device::DeviceEvent;
 use crate::rx::{RxMeta, RxSegment};
 use crate::source::Sealer;
-use crate::stream::{self, NextPiece, SegmentStream, SendTurn, SentBytes};
+use crate::stream::{self, NextPiece, SegmentStream, SendProgress, SentBytes};
 use crate::unit::{Handle, Layer, TxTag};
 use bytes::{Buf, Bytes, BytesMut};
 use core::future::Future;
@@ -344,7 +344,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         stream::poll_send_in_steps(self, cx, listener, pieces)
     }
 

@@ -150,22 +150,22 @@ impl TxPacket {
 /// The result of [`NetDevice::transmit`](crate::NetDevice::transmit).
 ///
 /// ```
-/// use offload_api::{DropReason, Sent};
+/// use offload_api::{DropReason, TransmitResult};
 ///
 /// /// Whether a stack keeps the packet, to hand it over once more.
-/// fn again(sent: Sent) -> bool {
+/// fn again(sent: TransmitResult) -> bool {
 ///     match sent {
-///         Sent::Posted => false,
-///         Sent::NeedsSoftware(_unit) => true, // once the unit is sealed
-///         Sent::Dropped(reason) => reason == DropReason::RingFull,
+///         TransmitResult::Posted => false,
+///         TransmitResult::NeedsSoftware(_unit) => true, // once the unit is sealed
+///         TransmitResult::Dropped(reason) => reason == DropReason::RingFull,
 ///     }
 /// }
 ///
-/// assert!(again(Sent::Dropped(DropReason::RingFull)) && !again(Sent::Posted));
+/// assert!(again(TransmitResult::Dropped(DropReason::RingFull)) && !again(TransmitResult::Posted));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Sent {
+pub enum TransmitResult {
     /// The packet is on its ring; the doorbell rings at the next flush.
     Posted,
     /// The packet was not sent because the device cannot work on this unit. Seal the unit, then send again.

@@ -25,10 +25,10 @@ pub trait TypedContexts {
 
 impl<D: NetDevice + ?Sized> TypedContexts for D {
     fn tls(&mut self) -> Option<TlsContexts<'_>> {
-        TlsContexts::of(self.contexts()?)
+        TlsContexts::from_contexts(self.contexts()?)
     }
 
     fn nvme(&mut self) -> Option<NvmeTcpContexts<'_>> {
-        NvmeTcpContexts::of(self.contexts()?)
+        NvmeTcpContexts::from_contexts(self.contexts()?)
     }
 }

@@ -23,7 +23,7 @@ pub struct Handle {
 
 impl Handle {
     /// A handle of no device. Data queued with this handle are sealed in software: a driver answers
-    /// [`NeedsSoftware`](crate::Sent::NeedsSoftware), as for a removed context.
+    /// [`NeedsSoftware`](crate::TransmitResult::NeedsSoftware), as for a removed context.
     pub const NO_DEVICE: Handle = Handle { index: i32::MAX as u32, generation: u32::MAX };
 
     /// Maximum number of contexts of an engine.

@@ -4,7 +4,7 @@ use crate::perform;
 use crate::sessions::Sessions;
 use core::task::Waker;
 use core::time::Duration;
-use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome};
+use offload_api::{Contexts, CompletedJob, Job, JobQueue, JobStatus, JobOutcome};
 use offload_base::Instant;
 use std::collections::VecDeque;
 
@@ -48,7 +48,7 @@ pub struct CpuQueue {
     /// When each core is free.
     cores: Vec<Instant>,
     /// With when they end.
-    under_way: VecDeque<(Instant, Done)>,
+    under_way: VecDeque<(Instant, CompletedJob)>,
     host_time: Duration,
 }
 
@@ -84,7 +84,7 @@ impl JobQueue for CpuQueue {
             return Err(job);
         }
         let Some(session) = self.sessions.get(job.session) else {
-            self.under_way.push_front((now, job.done(Outcome::failed(JobStatus::NoSession))));
+            self.under_way.push_front((now, job.done(JobOutcome::failed(JobStatus::NoSession))));
             return Ok(());
         };
         let nanos = (job.read_len() as u128 * 1_000_000_000).div_ceil(u128::from(self.config.rate.max(1)));
@@ -101,7 +101,7 @@ impl JobQueue for CpuQueue {
 
     fn flush(&mut self, _: Instant) {}
 
-    fn complete(&mut self, now: Instant) -> Option<Done> {
+    fn complete(&mut self, now: Instant) -> Option<CompletedJob> {
         let first = (0..self.under_way.len()).min_by_key(|at| self.under_way[*at].0)?;
         if self.under_way[first].0 > now {
             return None;

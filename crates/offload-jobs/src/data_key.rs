@@ -11,7 +11,7 @@ use crate::perform::open;
 use aes_kw::cipher::KeyInit;
 use aes_kw::{KwpAes128, KwpAes256};
 use core::fmt;
-use offload_api::{Contexts, Handle, JobQueue, Refused, XtsStage};
+use offload_api::{Contexts, Handle, JobQueue, ContextRefusal, XtsStage};
 use offload_transforms::{Secret, Session, SpecError, Transform, Tweak};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -54,7 +54,7 @@ impl DataKeySpec {
     ///
     /// # Errors
     /// As [`Opens::open`](crate::Opens::open).
-    pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
+    pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (ContextRefusal, Option<DataKeySpec>)> {
         self.import(queue.contexts())
     }
 
@@ -62,7 +62,7 @@ impl DataKeySpec {
     ///
     /// # Errors
     /// As [`Opens::open`](crate::Opens::open).
-    pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
+    pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (ContextRefusal, Option<DataKeySpec>)> {
         open(contexts, DATA_KEYS, self)
     }
 }
@@ -164,7 +164,7 @@ pub enum ImportError {
     Spec(#[from] SpecError),
     /// The device did not take it.
     #[error("the device does not take the key: {0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] ContextRefusal),
 }
 
 impl WrappingKey {
@@ -172,8 +172,8 @@ impl WrappingKey {
     ///
     /// # Errors
     /// If the device has no keys, or no room for a command now.
-    pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), Refused> {
-        let engine = contexts.engine(DATA_KEYS).ok_or(Refused::Unsupported)?.number;
+    pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), ContextRefusal> {
+        let engine = contexts.engine(DATA_KEYS).ok_or(ContextRefusal::Unsupported)?.number;
         contexts.change(engine, Box::new(self.clone())).map_err(|(refused, _)| refused)
     }
 

@@ -7,7 +7,7 @@ use crate::perform;
 use crate::sessions::Sessions;
 use core::panic::AssertUnwindSafe;
 use core::task::Waker;
-use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome};
+use offload_api::{Contexts, CompletedJob, Job, JobQueue, JobStatus, JobOutcome};
 use offload_base::Instant;
 use offload_transforms::Session;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ use std::thread::{self, JoinHandle};
 /// queue.flush(Instant::ZERO);
 /// queue.wait();
 /// assert_eq!(queue.complete(Instant::ZERO).expect("it has ended").outcome.status, JobStatus::Done);
-/// # Ok::<(), offload_api::Refused>(())
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 #[derive(Debug)]
 pub struct PoolQueue {
@@ -54,7 +54,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<(Option<Arc<Session>>, Job)>,
-    ended: VecDeque<Done>,
+    ended: VecDeque<CompletedJob>,
     waker: Option<Waker>,
     stop: bool,
 }
@@ -124,7 +124,7 @@ impl JobQueue for PoolQueue {
         }
     }
 
-    fn complete(&mut self, _: Instant) -> Option<Done> {
+    fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
         let done = self.shared.state().ended.pop_front()?;
         self.under_way -= 1;
         Some(done)
@@ -162,13 +162,13 @@ fn work(shared: &Shared) {
         drop(state);
         let before = job.target.len();
         let outcome = match &session {
-            None => Ok(Outcome::failed(JobStatus::NoSession)),
+            None => Ok(JobOutcome::failed(JobStatus::NoSession)),
             // The target is cut back below, and a session is never changed.
             Some(session) => std::panic::catch_unwind(AssertUnwindSafe(|| perform(session, &mut job))),
         };
         let outcome = outcome.unwrap_or_else(|_| {
             job.target.truncate(before);
-            Outcome::failed(JobStatus::EngineLost)
+            JobOutcome::failed(JobStatus::EngineLost)
         });
         // A session that was given up meanwhile ends here, not with the queue locked.
         drop(session);

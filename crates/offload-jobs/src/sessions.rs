@@ -1,7 +1,7 @@
 //! Sessions on the CPU: the engine that a device would have, and its contexts.
 
 use crate::{TRANSFORM, TransformCapabilities};
-use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Piece, Refused, Slots, Spec};
+use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Piece, ContextRefusal, Slots, Spec};
 use offload_transforms::{Session, Transform};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ impl Contexts for Sessions {
     }
 
     /// A transform that no session can be made of is refused at once: the CPU has no ring on the way.
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let session = match new.spec.downcast_ref::<Transform>() {
             Some(transform) if new.engine == 0 => Session::new(transform),
-            _ => return Err((Refused::Unsupported, new.spec)),
+            _ => return Err((ContextRefusal::Unsupported, new.spec)),
         };
-        let Ok(session) = session else { return Err((Refused::Unsupported, new.spec)) };
-        let Ok(handle) = self.slots.insert(Arc::new(session)) else { return Err((Refused::NoSpace, new.spec)) };
+        let Ok(session) = session else { return Err((ContextRefusal::Unsupported, new.spec)) };
+        let Ok(handle) = self.slots.insert(Arc::new(session)) else { return Err((ContextRefusal::NoSpace, new.spec)) };
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }

@@ -8,7 +8,7 @@ use core::fmt;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
-use offload_api::{Done, Handle, Job, JobQueue, Refused};
+use offload_api::{CompletedJob, Handle, Job, JobQueue, ContextRefusal};
 use offload_base::{Alarm, Instant, Timers};
 use offload_transforms::Transform;
 use slab::Slab;
@@ -90,7 +90,7 @@ struct Client {
     sessions: Vec<Handle>,
     under_way: usize,
     /// By their serial numbers.
-    done: VecDeque<(u64, Done)>,
+    done: VecDeque<(u64, CompletedJob)>,
     waits_for_done: Option<Waker>,
 }
 
@@ -130,7 +130,7 @@ impl JobClient {
     ///
     /// # Errors
     /// As [`Opens::open`].
-    pub fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
+    pub fn open(&mut self, transform: Transform) -> Result<Handle, (ContextRefusal, Option<Transform>)> {
         let mut inner = self.shared.lock();
         let session = inner.queue.open(transform)?;
         inner.clients[self.id].sessions.push(session);
@@ -215,7 +215,7 @@ impl JobClient {
     }
 
     /// The client's next job that has ended; `None` if none is under way.
-    pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<Done>> {
+    pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<CompletedJob>> {
         self.poll_ended(cx, |done| done.pop_front())
     }
 
@@ -234,7 +234,7 @@ impl JobClient {
     /// Submits a job as soon as there is room, and waits until it has ended.
     ///
     /// If the future is dropped while the job is under way, the job comes back from [`poll_done`](Self::poll_done).
-    pub async fn run(&mut self, job: Job) -> Done {
+    pub async fn run(&mut self, job: Job) -> CompletedJob {
         let mut job = Some(job);
         let serial = poll_fn(|cx| {
             loop {
@@ -260,8 +260,8 @@ impl JobClient {
     fn poll_ended(
         &mut self,
         cx: &mut Context<'_>,
-        pick: impl FnOnce(&mut VecDeque<(u64, Done)>) -> Option<(u64, Done)>,
-    ) -> Poll<Option<Done>> {
+        pick: impl FnOnce(&mut VecDeque<(u64, CompletedJob)>) -> Option<(u64, CompletedJob)>,
+    ) -> Poll<Option<CompletedJob>> {
         let now = self.shared.timers.now();
         let mut inner = self.shared.lock();
         let wakers = inner.hand_out(now);
@@ -554,7 +554,7 @@ mod tests {
 
         fn flush(&mut self, _: Instant) {}
 
-        fn complete(&mut self, _: Instant) -> Option<Done> {
+        fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
             None
         }
 

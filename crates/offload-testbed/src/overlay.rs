@@ -17,7 +17,7 @@ use nic_sim::switch::{
     Change, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet, Vport,
 };
 use nic_sim::{NicConfig, SwitchConfig};
-use offload_api::{Direction, EspKey, EspSuite, Handle, OffloadKind, SaParams, SaRefused};
+use offload_api::{Direction, EspKey, EspSuite, Handle, OffloadKind, SaParams, SaRefusal};
 use offload_base::Seed;
 use offload_base::cost::Domain;
 use offload_esp::Outer;
@@ -82,7 +82,7 @@ pub struct Overlay {
 pub enum OverlayError {
     /// The device did not take an SA.
     #[error("the NIC takes no SA: {0}")]
-    Sa(#[from] SaRefused),
+    Sa(#[from] SaRefusal),
     /// The switch did not do what it was told.
     #[error("the switch refuses: {0:?}")]
     Switch(EswitchAnswer),
@@ -343,7 +343,7 @@ fn add_sa(bed: &mut Testbed, host: &BedHost, params: &SaParams) -> Result<Handle
     loop {
         let added = host.stack().with_device(|device| Some(device.ipsec()?.add_sa(params)));
         match added.ok_or(OverlayError::NotThere)? {
-            Err(SaRefused::Busy) => pause(bed),
+            Err(SaRefusal::Busy) => pause(bed),
             added => return Ok(added?),
         }
     }

@@ -14,7 +14,7 @@ use nic_engine::{ContextImage, Lent, Payload, Shown, StageKeys};
 use nic_rings::dma::DmaBytes;
 use offload_api::Key;
 use offload_api::Spec;
-use offload_api::{ContextEvent, Direction, FlowKey, Handle, Job, Outcome, Piece};
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Job, JobOutcome, Piece};
 use offload_base::Seq;
 use offload_formats::Headers;
 use smallvec::SmallVec;
@@ -283,7 +283,7 @@ impl ContextStore {
     }
 
     /// Runs a job on the engine of its session; `None` if the session does not exist.
-    pub(crate) fn run(&mut self, job: &mut Job, dma: &mut DmaBytes) -> Option<Outcome> {
+    pub(crate) fn run(&mut self, job: &mut Job, dma: &mut DmaBytes) -> Option<JobOutcome> {
         self.bring(job.session, dma)?;
         self.note_called(job.session.engine());
         match self.engines.get_mut(usize::from(job.session.engine()))? {

@@ -5,7 +5,7 @@
 //! driver == job ring ==> fetched --'           each runs any of the engines
 //! ```
 //!
-//! An engine ([`JobEngine`](nic_engine::JobEngine)) defines the work; a [`Unit`] is hardware that does it, with a
+//! An engine ([`JobEngine`](nic_engine::JobEngine)) defines the work; a [`LookasideUnit`] is hardware that does it, with a
 //! stated latency and rate. The device fetches a queue's entries some time after the doorbell. When a unit is free,
 //! queues take turns in proportion to their shares of bytes, so a flooded queue does not starve another. A started job
 //! completes after its time; jobs on different units may overtake each other.
@@ -41,9 +41,9 @@ pub use run::{Stop, run};
 ///
 /// ```
 /// use core::time::Duration;
-/// use nic_device::lookaside::{LookasideConfig, Unit};
+/// use nic_device::lookaside::{LookasideConfig, LookasideUnit};
 ///
-/// let unit = Unit { latency: Duration::from_micros(60), rate: Some(3_000_000_000) };
+/// let unit = LookasideUnit { latency: Duration::from_micros(60), rate: Some(3_000_000_000) };
 /// let config = LookasideConfig { units: vec![unit; 2], ..LookasideConfig::default() };
 /// assert_eq!(config.shares.len(), 1, "one queue");
 /// ```
@@ -54,7 +54,7 @@ pub struct LookasideConfig {
     /// Shares of the units' time, one per queue.
     pub shares: Vec<u32>,
     /// Hardware units.
-    pub units: Vec<Unit>,
+    pub units: Vec<LookasideUnit>,
     /// Memory on the device for session states, 208 bytes each; other states are in host memory.
     pub context_cache_bytes: usize,
     /// Supported transforms; real accelerators lack some AEADs.
@@ -70,7 +70,7 @@ impl Default for LookasideConfig {
         LookasideConfig {
             depth: 256,
             shares: vec![1],
-            units: vec![Unit::default()],
+            units: vec![LookasideUnit::default()],
             context_cache_bytes: 4 << 20,
             transforms: TransformCapabilities::ALL,
             delays: Delays::default(),
@@ -96,7 +96,7 @@ impl LookasideConfig {
 
 /// A hardware unit that does one job after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
+pub struct LookasideUnit {
     /// Time from the start to the end of a job, in addition to the time for its bytes.
     pub latency: Duration,
     /// Bytes of source and additional authenticated data per second; `None` for as fast as the machine is. The next job
@@ -106,15 +106,15 @@ pub struct Unit {
 
 /// The default is an assumption near a published figure: SERRANO's QAT (deliverable D3.1, figure 5) does 3,109 MB/s
 /// with 128 jobs in flight and 249 MB/s with one, which is 66 us for 16 KiB.
-impl Default for Unit {
-    fn default() -> Unit {
-        Unit { latency: Duration::from_micros(60), rate: Some(3_109_000_000) }
+impl Default for LookasideUnit {
+    fn default() -> LookasideUnit {
+        LookasideUnit { latency: Duration::from_micros(60), rate: Some(3_109_000_000) }
     }
 }
 
-impl Unit {
+impl LookasideUnit {
     /// A unit without modelled time, for real time.
-    pub const NO_TIME: Unit = Unit { latency: Duration::ZERO, rate: None };
+    pub const NO_TIME: LookasideUnit = LookasideUnit { latency: Duration::ZERO, rate: None };
 
     /// Returns the time for which `bytes` bytes occupy the unit.
     pub fn time_of(&self, bytes: usize) -> Duration {
@@ -135,7 +135,7 @@ impl Unit {
 /// use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 /// use nic_sim::lookaside::LookasideConfig;
 /// use nic_sim::lookaside;
-/// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext, Outcome};
+/// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext, JobOutcome};
 /// use offload_base::Instant;
 ///
 /// /// Takes a mask off.
@@ -163,10 +163,10 @@ impl Unit {
 /// }
 ///
 /// impl JobEngine for Unmask {
-///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job) -> Outcome {
+///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job) -> JobOutcome {
 ///         let plain: Vec<u8> = job.source.iter().flatten().map(|byte| byte ^ *context.state).collect();
 ///         job.target.extend_from_slice(&plain);
-///         Outcome { status: JobStatus::Done, consumed: plain.len(), produced: plain.len(), checksums: None }
+///         JobOutcome { status: JobStatus::Done, consumed: plain.len(), produced: plain.len(), checksums: None }
 ///     }
 /// }
 ///
@@ -187,14 +187,14 @@ impl Unit {
 /// };
 /// assert_eq!((done.outcome.status, &done.target[..]), (JobStatus::Done, &b"Header"[..]));
 /// assert_eq!(now.as_micros(), 61, "the unit's latency, a doorbell, DMA in both directions");
-/// # Ok::<(), offload_api::Refused>(())
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 #[derive(Debug)]
 pub struct Lookaside {
     sessions: Sessions,
     queues: Vec<Queue>,
     units: Vec<UnitState>,
-    /// Unit to try first.
+    /// Index of the unit to try first.
     next_unit: usize,
     /// Queue with the current turn.
     turn: usize,
@@ -212,7 +212,7 @@ struct Sessions {
 
 #[derive(Debug)]
 struct UnitState {
-    unit: Unit,
+    unit: LookasideUnit,
     /// Time at which the unit can start another job.
     free_at: Instant,
     lost: bool,

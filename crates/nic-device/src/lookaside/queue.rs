@@ -4,7 +4,7 @@
 //! completion ring. That ring always has room, because the driver bounds its submissions. Dropping the queue completes
 //! all jobs.
 
-use super::{Sessions, Unit};
+use super::{LookasideUnit, Sessions};
 use core::ops::Range;
 use core::task::Waker;
 use nic_engine::hosted::Subject;
@@ -12,7 +12,7 @@ use nic_rings::Delays;
 use nic_rings::dma::{self, DmaBytes};
 use nic_rings::job::{DeviceJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
-use offload_api::{Handle, Job, JobStatus, Outcome};
+use offload_api::{Handle, Job, JobOutcome, JobStatus};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use std::collections::VecDeque;
@@ -191,7 +191,13 @@ impl Queue {
     }
 
     /// Starts the next job on a unit and returns its bytes, counted as by [`next_job`](Self::next_job).
-    pub(super) fn start(&mut self, sessions: &mut Sessions, unit: usize, speed: Unit, now: Instant) -> Option<usize> {
+    pub(super) fn start(
+        &mut self,
+        sessions: &mut Sessions,
+        unit: usize,
+        speed: LookasideUnit,
+        now: Instant,
+    ) -> Option<usize> {
         let slot = self.pop_job()?;
         let bytes = slot.job.read_len();
         self.credit = self.credit.saturating_sub(bytes);
@@ -202,7 +208,7 @@ impl Queue {
         // Kept in `running` during the call, so that the job still completes if the engine panics.
         let (slot, _) = self.running.insert((slot, before));
         let outcome = sessions.store.run(&mut slot.job, &mut self.dma);
-        slot.outcome = outcome.unwrap_or_else(|| Outcome::failed(JobStatus::NoSession));
+        slot.outcome = outcome.unwrap_or_else(|| JobOutcome::failed(JobStatus::NoSession));
         if slot.outcome.status != JobStatus::Done {
             take_back(&mut slot.job, before);
         }
@@ -280,7 +286,7 @@ impl Queue {
 
     /// Ends a job without a unit.
     fn fail_at(&mut self, at: Instant, mut slot: Box<JobSlot>, status: JobStatus) {
-        slot.outcome = Outcome::failed(status);
+        slot.outcome = JobOutcome::failed(status);
         self.end_at(at, None, slot);
     }
 
@@ -346,7 +352,7 @@ impl Queue {
 
     /// Ends a job at once, because the device will do nothing more.
     fn give_back(&mut self, mut slot: Box<JobSlot>) {
-        slot.outcome = Outcome::failed(JobStatus::Gone);
+        slot.outcome = JobOutcome::failed(JobStatus::Gone);
         // There is room; if there were not, the driver could not be told.
         let _told = self.rings.completions.push(JobCompletion::Done(slot));
     }
@@ -380,7 +386,7 @@ impl UnderWay {
             let before = job.target.len().saturating_sub(outcome.produced);
             take_back(job, before);
         }
-        *outcome = Outcome::failed(status);
+        *outcome = JobOutcome::failed(status);
         (self.ends_at, self.unit) = (now, None);
     }
 }

@@ -6,12 +6,12 @@ use core::convert::Infallible;
 use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, job_rings};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
-use offload_api::{Direction, Handle, Job, JobStatus, Outcome};
+use offload_api::{Direction, Handle, Job, JobOutcome, JobStatus};
 use offload_transforms::Transform;
 
 /// Makes a device with two queues that takes no time, and the drivers' ends of their rings.
 fn two_queues() -> (Lookaside, [DriverJobRings; 2]) {
-    let (units, delays) = (vec![Unit::NO_TIME], Delays::NONE);
+    let (units, delays) = (vec![LookasideUnit::NO_TIME], Delays::NONE);
     let config = LookasideConfig { shares: vec![1, 1], units, delays, ..LookasideConfig::default() };
     let mut engines = Engines::none();
     engines.add_job(nic_engines::Transforms::with(config.transforms), 100);
@@ -94,9 +94,9 @@ impl Engine for Switchable {
 }
 
 impl JobEngine for Switchable {
-    fn run(&mut self, context: Context<'_, Switchable>, _: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, Switchable>, _: &mut Job) -> JobOutcome {
         let status = if *context.state { JobStatus::Done } else { JobStatus::Length };
-        Outcome { status, ..Outcome::failed(status) }
+        JobOutcome { status, ..JobOutcome::failed(status) }
     }
 }
 
@@ -104,7 +104,7 @@ impl JobEngine for Switchable {
 fn command_for_a_session_of_another_queue_is_ignored() {
     let config = LookasideConfig {
         shares: vec![1, 1],
-        units: vec![Unit::NO_TIME],
+        units: vec![LookasideUnit::NO_TIME],
         delays: Delays::NONE,
         ..LookasideConfig::default()
     };

@@ -31,7 +31,7 @@ use bytes::{Bytes, BytesMut};
 use nic_rings::packet::SendDescriptor;
 use nic_rings::{EngineDescription, NicConfig, TransmitResync};
 use offload_api::{
-    DropReason, Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, Sent, StreamAsk, TxPacket, TxTag, Unit,
+    DropReason, Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, TransmitResult, StreamAsk, TxPacket, TxTag, Unit,
 };
 use offload_base::Seq;
 
@@ -95,11 +95,11 @@ struct Beginning {
 
 impl Driver {
     /// Posts a packet on which contexts are to work, and for which there is room, with whatever they need before it.
-    pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         let asked = packet.ask.streams;
         let ahead = match self.ahead_of(&packet, source) {
             Ok(ahead) => ahead,
-            Err(unit) => return Sent::NeedsSoftware(unit),
+            Err(unit) => return TransmitResult::NeedsSoftware(unit),
         };
         let is_in_step = asked.iter().flatten().all(|ask| self.stands_at(ask.context) == Some(ask.offset));
         if !is_in_step && let Err(sent) = self.restore(&mut packet, source) {
@@ -119,7 +119,7 @@ impl Driver {
             self.post(SendDescriptor::Ahead { context, bytes });
         }
         self.post(SendDescriptor::Packet(packet));
-        Sent::Posted
+        TransmitResult::Posted
     }
 
     /// What follows a packet in a unit that it cuts, for the context that may need it.
@@ -164,7 +164,7 @@ impl Driver {
     ///
     /// # Errors
     /// What becomes of the packet otherwise; nothing was posted.
-    fn restore(&mut self, packet: &mut TxPacket, source: &dyn RecordSource) -> Result<(), Sent> {
+    fn restore(&mut self, packet: &mut TxPacket, source: &dyn RecordSource) -> Result<(), TransmitResult> {
         let mut steps = Layer::ALL.map(|_| Step::Ready);
         let mut brought = Vec::new();
         for layer in Layer::ALL {
@@ -205,7 +205,7 @@ impl Driver {
         brought: &[Part],
         below: &[Step],
         source: &dyn RecordSource,
-    ) -> Result<Step, Sent> {
+    ) -> Result<Step, TransmitResult> {
         let within = ask.map(|ask| Part { context: ask.context, offset: ask.offset, bytes: ask.bytes });
         let mut needed = self.first_touched(layer, brought, source)?;
         if needed.is_none() {
@@ -226,7 +226,7 @@ impl Driver {
                 Some(unit) => {
                     let context = brought.first().copied().or(within).map(|part| part.context);
                     context.into_iter().for_each(|context| self.counts.of(context).needs_software += 1);
-                    Err(Sent::NeedsSoftware(unit))
+                    Err(TransmitResult::NeedsSoftware(unit))
                 }
                 None => Ok(Step::Bypass),
             },
@@ -298,7 +298,7 @@ impl Driver {
     }
 
     /// The first unit of which an engine changes a byte among `parts`.
-    fn first_touched(&mut self, layer: Layer, parts: &[Part], source: &dyn RecordSource) -> Result<Option<Unit>, Sent> {
+    fn first_touched(&mut self, layer: Layer, parts: &[Part], source: &dyn RecordSource) -> Result<Option<Unit>, TransmitResult> {
         for part in parts {
             let end = part.end();
             let mut at = part.offset;
@@ -317,14 +317,14 @@ impl Driver {
     }
 
     /// The transport does not know the unit of a byte that a context is to work on.
-    fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> Sent {
+    fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> TransmitResult {
         let recovery = self.counts.of(context);
         match lookup {
             Lookup::Released => recovery.no_sync_data += 1,
             _ => recovery.no_unit += 1,
         }
         let is_known = self.contexts.sending(context).is_some();
-        Sent::Dropped(if is_known { DropReason::NoSyncData } else { DropReason::DeviceGone })
+        TransmitResult::Dropped(if is_known { DropReason::NoSyncData } else { DropReason::DeviceGone })
     }
 
     /// Posts what brings a context to a packet of `bytes` bytes.

@@ -83,7 +83,7 @@ impl Rig {
             fragments: [Bytes::from(vec![0; 1000])].into_iter().collect(),
             ask,
         };
-        assert_eq!(self.driver.transmit(Instant::ZERO, packet, source), Sent::Posted);
+        assert_eq!(self.driver.transmit(Instant::ZERO, packet, source), TransmitResult::Posted);
         self.driver.flush(Instant::ZERO);
         let entries = std::iter::from_fn(|| self.device.send.pop());
         entries
@@ -204,7 +204,7 @@ impl Rig {
         (rig, tls, above)
     }
 
-    fn send(&mut self, seq: u32, bytes: u32, contexts: [Option<Handle>; LAYERS], source: &dyn RecordSource) -> Sent {
+    fn send(&mut self, seq: u32, bytes: u32, contexts: [Option<Handle>; LAYERS], source: &dyn RecordSource) -> TransmitResult {
         let streams = contexts.map(|context| Some(StreamAsk::whole(context?, seq.into(), bytes)));
         let packet = TxPacket {
             header: [0xff; 54].into_iter().collect(),
@@ -222,9 +222,9 @@ fn what_two_contexts_need_at_most_finds_room() {
     for seq in 0..LONG {
         let (mut rig, tls, above) = Rig::tight();
         match rig.send(seq, 1, [Some(tls), Some(above)], &Crumbs(above)) {
-            Sent::Posted => {}
-            Sent::NeedsSoftware(unit) => assert_eq!(unit.layer, Layer::SECOND),
-            Sent::Dropped(reason) => panic!("{reason:?}"),
+            TransmitResult::Posted => {}
+            TransmitResult::NeedsSoftware(unit) => assert_eq!(unit.layer, Layer::SECOND),
+            TransmitResult::Dropped(reason) => panic!("{reason:?}"),
         }
         rig.driver.flush(Instant::ZERO);
         let entries: Vec<_> = std::iter::from_fn(|| rig.device.send.pop()).collect();
@@ -241,11 +241,11 @@ fn a_context_is_not_led_over_a_unit_that_software_sealed() {
     let (mut rig, tls, above) = Rig::tight();
     let contexts = [Some(tls), Some(above)];
     // Of the third unit, whose context is to stand behind the second.
-    let Sent::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else { panic!("the first is DUMPed") };
+    let TransmitResult::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else { panic!("the first is DUMPed") };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
     // The record's DUMPs have all three.
     let (mut rig, tls, above) = Rig::tight();
-    let Sent::NeedsSoftware(unit) = rig.send(25, 5, [Some(tls), Some(above)], &Gap(above)) else { panic!("the same") };
+    let TransmitResult::NeedsSoftware(unit) = rig.send(25, 5, [Some(tls), Some(above)], &Gap(above)) else { panic!("the same") };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
 }
 
@@ -264,12 +264,12 @@ fn recoveries_are_counted_by_engine() {
     }
     for lookup in [Lookup::Released, Lookup::Released, Lookup::BeforeStart] {
         for context in [tls, nvme] {
-            assert_eq!(rig.send(9, 5, [Some(context), None], &Lost(lookup)), Sent::Dropped(DropReason::NoSyncData));
+            assert_eq!(rig.send(9, 5, [Some(context), None], &Lost(lookup)), TransmitResult::Dropped(DropReason::NoSyncData));
         }
     }
     for context in [tls, nvme] {
         assert!(
-            matches!(rig.send(RECORD - 5, 5, [Some(context), None], &Torn), Sent::NeedsSoftware(_)),
+            matches!(rig.send(RECORD - 5, 5, [Some(context), None], &Torn), TransmitResult::NeedsSoftware(_)),
             "not all is there"
         );
     }
@@ -298,9 +298,9 @@ fn recoveries_are_counted_by_engine() {
 fn a_context_of_no_engine_is_gone() {
     let mut rig = Rig::new(TransmitResync::Dump);
     let none = Handle { index: Handle::indices(200, 1).start, generation: 0 };
-    assert!(matches!(rig.send(0, 5, [Some(none), None], &Records(0)), Sent::NeedsSoftware(_)));
+    assert!(matches!(rig.send(0, 5, [Some(none), None], &Records(0)), TransmitResult::NeedsSoftware(_)));
     let lost = rig.send(0, 5, [Some(none), None], &Lost(Lookup::Released));
-    assert_eq!(lost, Sent::Dropped(DropReason::DeviceGone));
+    assert_eq!(lost, TransmitResult::Dropped(DropReason::DeviceGone));
 }
 
 /// 3 for the context, 12 MTUs of the longest record, 15 pieces, the packet and what follows it.

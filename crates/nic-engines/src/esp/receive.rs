@@ -46,7 +46,7 @@ pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
         return Shown::Nothing;
     }
     if let Some(at) = EspAt::of(headers, frame) {
-        return Shown::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
+        return Shown::Key(KeyBytes::from_addresses(at.spi, at.ip.source, at.ip.destination), at);
     }
     let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
     match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
@@ -66,7 +66,7 @@ pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyByte
         _ => return None,
     };
     let spi = esp.first_chunk().copied().map(u32::from_be_bytes)?;
-    Some(KeyBytes::of_addresses(spi, headers.source(packet), headers.destination(packet)))
+    Some(KeyBytes::from_addresses(spi, headers.source(packet), headers.destination(packet)))
 }
 
 /// Processes a frame of an SA.

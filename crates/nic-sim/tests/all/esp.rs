@@ -6,7 +6,7 @@ use nic_sim::{Delays, Driver, EspEngineConfig, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
-    OffloadKind, SaParams, Selector, Sent, TxAsk, TxPacket, engines,
+    OffloadKind, SaParams, Selector, TransmitResult, TxAsk, TxPacket, engines,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -34,7 +34,7 @@ fn a_driver_refuses_what_its_device_cannot_protect() {
     assert!(driver.ipsec().is_none());
     for ask in [EspAsk::Protect { sa: SA }, FINISH] {
         let sent = driver.transmit(Instant::ZERO, packet(ask), &NoRecords);
-        assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
+        assert_eq!(sent, TransmitResult::Dropped(DropReason::Unsupported));
     }
     let mut counters = CounterSet::default();
     driver.count(&mut counters);
@@ -52,12 +52,18 @@ fn a_device_without_a_policy_for_it_drops_it() {
     };
     let ipsec = driver.ipsec().unwrap();
     let [meant, found] = [256, 257].map(|spi| ipsec.add_sa(&sa(spi)).unwrap());
-    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
+    assert_eq!(
+        driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords),
+        TransmitResult::Posted
+    );
     // The device's policies select another SA than the host intends.
     driver.ipsec().unwrap().set_policy(&Selector::ANY, 0, found).unwrap();
-    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
+    assert_eq!(
+        driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords),
+        TransmitResult::Posted
+    );
     let sent = driver.transmit(Instant::ZERO, packet(FINISH), &NoRecords);
-    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported), "the device does not know this SA");
+    assert_eq!(sent, TransmitResult::Dropped(DropReason::Unsupported), "the device does not know this SA");
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
@@ -81,10 +87,10 @@ fn a_name_from_before_a_reset_takes_no_sa_away() {
     assert_eq!(new.index, old.index, "its place");
     driver.ipsec().unwrap().remove_sa(old);
     let finish = EspAsk::Finish { sa: new, at: 34, number: 1, next_header: 6 };
-    assert_eq!(driver.transmit(Instant::ZERO, packet(finish), &NoRecords), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, packet(finish), &NoRecords), TransmitResult::Posted);
     driver.ipsec().unwrap().remove_sa(new);
     let sent = driver.transmit(Instant::ZERO, packet(finish), &NoRecords);
-    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
+    assert_eq!(sent, TransmitResult::Dropped(DropReason::Unsupported));
 }
 
 /// A waker with a flag.
@@ -151,7 +157,7 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
         // A full ring delays the removal until the device has made room.
         if full {
             let packet = || TxPacket { header: [0xff; 60].into_iter().collect(), ..TxPacket::default() };
-            while driver.transmit(Instant::ZERO, packet(), &NoRecords) == Sent::Posted {}
+            while driver.transmit(Instant::ZERO, packet(), &NoRecords) == TransmitResult::Posted {}
             driver.flush(Instant::ZERO);
         }
         driver.ipsec().unwrap().remove_sa(sa);

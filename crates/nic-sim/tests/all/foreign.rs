@@ -13,8 +13,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic_with, nic_with};
 use offload_api::rx::Checksums;
 use offload_api::{
-    ContextEvent, ContextNews, Direction, DropReason, EngineInfo, FlowKey, Handle, Key, KeyBytes, Layer, NetDevice,
-    NewContext, NoRecords, PacketAsk, PacketMark, Refused, Sent, TxAsk, TxPacket, Verdict, engines,
+    ContextEvent, ContextNews, ContextRefusal, Direction, DropReason, EngineInfo, FlowKey, Handle, Key, KeyBytes,
+    Layer, NetDevice, NewContext, NoRecords, PacketAsk, PacketMark, TransmitResult, TxAsk, TxPacket, Verdict, engines,
 };
 use offload_base::{Instant, Seq};
 
@@ -89,7 +89,7 @@ impl PacketEngine for Shim {
 
     fn look(&self, frame: &[u8], _: &Headers) -> Shown<()> {
         match frame.get(ADDRESSES..ADDRESSES + SHIM) {
-            Some([0x88, 0xb5, id @ .., _, _, _, _]) => Shown::Key(KeyBytes::of(&[id]), ()),
+            Some([0x88, 0xb5, id @ .., _, _, _, _]) => Shown::Key(KeyBytes::from_parts(&[id]), ()),
             _ => Shown::Nothing,
         }
     }
@@ -164,11 +164,11 @@ impl Nic {
         contexts.engine(Shim::NAME).unwrap()
     }
 
-    fn create(&mut self, direction: Direction, spec: ShimSpec) -> Result<Handle, Refused> {
+    fn create(&mut self, direction: Direction, spec: ShimSpec) -> Result<Handle, ContextRefusal> {
         let engine = self.engine().number;
         let keys = match direction {
             Direction::Transmit => Vec::new(),
-            Direction::Receive => vec![Key::Engine(engine, KeyBytes::of(&[&spec.id.to_be_bytes()]))],
+            Direction::Receive => vec![Key::Engine(engine, KeyBytes::from_parts(&[&spec.id.to_be_bytes()]))],
         };
         let new = NewContext { engine, direction, flow: None, keys, spec: Box::new(spec) };
         let made = self.driver.contexts().unwrap().create(new);
@@ -185,10 +185,10 @@ impl Nic {
     }
 
     /// Returns the frames of a packet that a context wraps.
-    fn send(&mut self, packet: &TxPacket, context: Handle) -> Result<Vec<Vec<u8>>, Sent> {
+    fn send(&mut self, packet: &TxPacket, context: Handle) -> Result<Vec<Vec<u8>>, TransmitResult> {
         let ask = TxAsk { packet: Some(PacketAsk { context, number: 0, args: 0 }), ..packet.ask };
         let sent = self.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet.clone() }, &NoRecords);
-        if sent != Sent::Posted {
+        if sent != TransmitResult::Posted {
             return Err(sent);
         }
         self.driver.flush(Instant::ZERO);
@@ -337,7 +337,7 @@ fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     });
     for (queue, mut driver) in drivers.into_iter().enumerate().skip(3) {
         let engine = driver.contexts().unwrap().engine(Shim::NAME).unwrap().number;
-        let keys = vec![Key::Engine(engine, KeyBytes::of(&[&SPEC.id.to_be_bytes()]))];
+        let keys = vec![Key::Engine(engine, KeyBytes::from_parts(&[&SPEC.id.to_be_bytes()]))];
         let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec: Box::new(SPEC) };
         driver.contexts().unwrap().create(new).unwrap();
         device.process(Instant::ZERO);
@@ -353,11 +353,11 @@ fn an_engine_has_no_keys_of_another() {
     let mut nic = Nic::new(4 << 20);
     let engine = nic.engine().number;
     for other in [engines::ESP, engine + 1] {
-        let keys = vec![Key::Engine(other, KeyBytes::of(&[&[1; 12]]))];
+        let keys = vec![Key::Engine(other, KeyBytes::from_parts(&[&[1; 12]]))];
         let spec = Box::new(SPEC);
         let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec };
         let Err((refused, spec)) = nic.driver.contexts().unwrap().create(new) else { panic!("engine {other}") };
-        assert!(refused == Refused::Unsupported && spec.is::<ShimSpec>(), "the spec is returned");
+        assert!(refused == ContextRefusal::Unsupported && spec.is::<ShimSpec>(), "the spec is returned");
     }
 }
 
@@ -396,10 +396,10 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
     assert_eq!(near.create(Direction::Transmit, ShimSpec { key: 0, ..SPEC }).map(|_| ()), Ok(()), "who knows");
     assert!(matches!(near.news()[..], [ContextNews::Removed(_)]), "the engine refused");
     let more: Vec<_> = (0..3).map(|_| near.create(Direction::Transmit, SPEC).unwrap()).collect();
-    assert_eq!(near.create(Direction::Transmit, SPEC), Err(Refused::NoSpace));
+    assert_eq!(near.create(Direction::Transmit, SPEC), Err(ContextRefusal::NoSpace));
     near.driver.contexts().unwrap().remove(more[0]);
     assert_eq!(near.news(), [ContextNews::Removed(more[0])]);
-    assert_eq!(near.send(&packet(1), more[0]), Err(Sent::Dropped(DropReason::Unsupported)));
+    assert_eq!(near.send(&packet(1), more[0]), Err(TransmitResult::Dropped(DropReason::Unsupported)));
     assert!(near.create(Direction::Transmit, SPEC).is_ok());
 
     near.device.reset(Instant::ZERO);
@@ -410,7 +410,7 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
     );
     assert_eq!(near.device.counters().tx_drop_unknown_context, 1);
     near.news();
-    assert_eq!(near.send(&packet(1), sender), Err(Sent::Dropped(DropReason::Unsupported)));
+    assert_eq!(near.send(&packet(1), sender), Err(TransmitResult::Dropped(DropReason::Unsupported)));
     assert_eq!(near.driver.counters().tx_drop_unsupported, 2, "once for each refusal");
 }
 
@@ -446,7 +446,7 @@ fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
     let mut near = Nic::new(4 << 20);
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let ask = TxAsk { packet: Some(PacketAsk { context: sender, number: 0, args: 0 }), ..packet(1).ask };
-    assert_eq!(near.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet(1) }, &NoRecords), Sent::Posted);
+    assert_eq!(near.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet(1) }, &NoRecords), TransmitResult::Posted);
     near.driver.contexts().unwrap().remove(sender);
     near.driver.flush(Instant::ZERO);
     near.device.process(Instant::ZERO);
@@ -520,7 +520,7 @@ fn an_engine_that_names_no_place_has_nobody_asked() {
     nic.device.process(Instant::ZERO);
     while nic.driver.poll_event().is_some() {}
     let mut frame = Nic::new(4 << 20);
-    assert_eq!(frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords), Sent::Posted);
+    assert_eq!(frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords), TransmitResult::Posted);
     frame.driver.flush(Instant::ZERO);
     frame.device.process(Instant::ZERO);
     let frame = frame.device.poll_frame(Instant::ZERO).unwrap().data.to_vec();

@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
-use offload_api::{DropReason, FlowKey, NetDevice, NoRecords, Sent, TxAsk, TxPacket};
+use offload_api::{DropReason, FlowKey, NetDevice, NoRecords, TransmitResult, TxAsk, TxPacket};
 use offload_base::{Instant, Seq};
 
 /// A sender of one flow that always has data.
@@ -45,7 +45,7 @@ impl Sender {
         };
         let mut left = room(driver);
         while left > 0 {
-            assert_eq!(driver.transmit(now, self.packet(), &NoRecords), Sent::Posted);
+            assert_eq!(driver.transmit(now, self.packet(), &NoRecords), TransmitResult::Posted);
             left = match self.rate {
                 Some(_) => driver.room_paced(&self.flow),
                 None => driver.room(&self.flow),
@@ -146,13 +146,13 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
     assert_eq!(driver.room_paced(&slow.flow), 0);
     assert!(driver.room_paced(&fast.flow) > 0 && driver.room(&fast.flow) > 0);
     for _ in 0..3 {
-        assert_eq!(driver.transmit(Instant::ZERO, fast.packet(), &NoRecords), Sent::Posted);
+        assert_eq!(driver.transmit(Instant::ZERO, fast.packet(), &NoRecords), TransmitResult::Posted);
     }
     // An unpaced packet of the slow flow stays behind the flow's paced packets.
     slow.rate = None;
     slow.segments = 1;
     let last = slow.next;
-    assert_eq!(driver.transmit(Instant::ZERO, slow.packet(), &NoRecords), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, slow.packet(), &NoRecords), TransmitResult::Posted);
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     let at_once: Vec<u8> =
@@ -220,7 +220,7 @@ fn a_nic_without_a_rate_limiter_says_so() {
     let mut sender = Sender::new(1, Some(1_000_000), 1);
     assert!(!driver.path(&sender.flow).pacing);
     let refused = driver.transmit(Instant::ZERO, sender.packet(), &NoRecords);
-    assert_eq!(refused, Sent::Dropped(DropReason::Unsupported));
+    assert_eq!(refused, TransmitResult::Dropped(DropReason::Unsupported));
 }
 
 /// Returns Ethernet, IPv4 and TCP headers; the device fills in lengths and checksums.

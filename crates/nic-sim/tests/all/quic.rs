@@ -8,7 +8,7 @@ use offload_api::quic::QuicContext;
 use offload_api::rx::Checksums;
 use offload_api::{
     ContextNews, Direction, DropReason, Handle, NetDevice, NoRecords, QuicAsk, QuicCipher, QuicContexts, QuicVerdict,
-    RxPacket, Sent, TxAsk, TxPacket,
+    RxPacket, TransmitResult, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_formats::Headers;
@@ -36,7 +36,7 @@ impl Nic {
 
     /// Calls `f` with the QUIC interface, and runs the device.
     fn quic<R>(&mut self, f: impl FnOnce(&mut QuicContexts<'_>) -> R) -> R {
-        let result = f(&mut QuicContexts::of(self.driver.contexts().unwrap()).unwrap());
+        let result = f(&mut QuicContexts::from_contexts(self.driver.contexts().unwrap()).unwrap());
         self.device.process(NOW);
         result
     }
@@ -46,13 +46,13 @@ impl Nic {
     }
 
     /// Returns the frames of a send.
-    fn send(&mut self, datagrams: &[Vec<u8>], six: bool, ask: QuicAsk) -> Result<Vec<Vec<u8>>, Sent> {
+    fn send(&mut self, datagrams: &[Vec<u8>], six: bool, ask: QuicAsk) -> Result<Vec<Vec<u8>>, TransmitResult> {
         let mss = (datagrams.len() > 1).then(|| datagrams[0].len() as u16);
         let fragments = datagrams.iter().map(|datagram| Bytes::from(datagram.clone())).collect();
         let ask = TxAsk { checksum: true, mss, packet: Some(ask.into()), ..TxAsk::default() };
         let header = header(six, 0, datagrams.iter().map(Vec::len).sum());
         let sent = self.driver.transmit(NOW, TxPacket { header: header.into(), fragments, ask }, &NoRecords);
-        if sent != Sent::Posted {
+        if sent != TransmitResult::Posted {
             return Err(sent);
         }
         self.driver.flush(NOW);
@@ -247,7 +247,7 @@ proptest! {
         for packet in received {
             let data = payload_of(&packet.frame);
             let each = packet.joined.map_or(data.len(), |bytes| bytes.get().into());
-            let verdict = QuicVerdict::of(&packet.meta.marks);
+            let verdict = QuicVerdict::from_marks(&packet.meta.marks);
             // A damaged packet is passed on unchanged, and is never joined.
             for (part, data) in data.chunks(each).enumerate() {
                 let (at, (sent, wire)) = seen.next().unwrap();
@@ -282,7 +282,7 @@ fn packets_are_joined_by_their_numbers() {
     });
     let frames: Vec<_> =
         [0, 1, 2, 4, 5, 3].map(|number| frame(false, 1, &keys.seal(&Packet::new(number, 1000)))).into();
-    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();
+    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::from_marks(&packet.meta.marks)).collect();
     let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
     assert_eq!(shown, [opened(0, 3), opened(4, 2), opened(3, 1)]);
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_rx_pkts, 6);
@@ -301,7 +301,7 @@ fn a_key_update_finds_the_next_key_in_place() {
     let generation_of = |nic: &mut Nic, number, generation| {
         let wire = keys.seal(&Packet { generation, ..Packet::new(number, 40) });
         let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
-        match QuicVerdict::of(&packet.meta.marks) {
+        match QuicVerdict::from_marks(&packet.meta.marks) {
             QuicVerdict::Opened { generation, .. } => Some(generation),
             verdict => {
                 assert_eq!(payload_of(&packet.frame), wire);
@@ -359,7 +359,7 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
                 })
                 .collect();
             for packet in nic.receive(&sent) {
-                match QuicVerdict::of(&packet.meta.marks) {
+                match QuicVerdict::from_marks(&packet.meta.marks) {
                     QuicVerdict::Opened { generation: by, .. } => assert_eq!(u64::from(by), generation),
                     _ => unopened += 1,
                 }
@@ -397,11 +397,11 @@ fn a_forged_packet_moves_no_window() {
         let mut forged = sealed(number);
         *forged.last_mut().unwrap() ^= 1;
         let packet = nic.receive(&[frame(false, 1, &forged)]).remove(0);
-        assert_eq!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Failed { context });
+        assert_eq!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Failed { context });
     }
     let packet = nic.receive(&[frame(false, 1, &sealed(11))]).remove(0);
     let opened = QuicVerdict::Opened { context, first: 11, packets: 1, generation: 0 };
-    assert_eq!(QuicVerdict::of(&packet.meta.marks), opened);
+    assert_eq!(QuicVerdict::from_marks(&packet.meta.marks), opened);
 }
 
 /// A packet that cannot be sealed as requested never leaves.
@@ -434,7 +434,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     is_dropped(&mut nic, plain.clone(), QuicAsk { cid_bytes: 21, ..ask });
     assert_eq!(
         nic.send(core::slice::from_ref(&plain), false, QuicAsk { context: receiver, ..ask }),
-        Err(Sent::Dropped(DropReason::Unsupported)),
+        Err(TransmitResult::Dropped(DropReason::Unsupported)),
         "it opens"
     );
     nic.device.reset(NOW);
@@ -447,7 +447,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     let told: Vec<_> = core::iter::from_fn(|| nic.driver.poll_event()).collect();
     // After the driver has learned of the reset, it refuses the ask itself.
     assert_eq!(told, [offload_api::DeviceEvent::Reset]);
-    assert_eq!(nic.send(&[plain], false, ask), Err(Sent::Dropped(DropReason::Unsupported)));
+    assert_eq!(nic.send(&[plain], false, ask), Err(TransmitResult::Dropped(DropReason::Unsupported)));
 }
 
 /// Packets of a connection go to the queue of its context, by any flow, while the context exists.
@@ -456,9 +456,9 @@ fn paths_of_a_connection_come_to_one_queue() {
     let keys = Keys::new(QuicCipher::Aes128Gcm);
     let (mut device, mut drivers) = multi_queue_nic(NicConfig { queues: 4, ..config() });
     for driver in &mut drivers {
-        QuicContexts::of(driver.contexts().unwrap()).unwrap().listen(PORT, 8).unwrap();
+        QuicContexts::from_contexts(driver.contexts().unwrap()).unwrap().listen(PORT, 8).unwrap();
     }
-    let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
+    let mut quic = QuicContexts::from_contexts(drivers[2].contexts().unwrap()).unwrap();
     let context = quic.create(Direction::Receive, keys.context(0)).unwrap();
     // Several connection IDs of one path, and a second path.
     for (cid, path) in [(1, 0), (2, 0), (3, 5)] {
@@ -477,7 +477,7 @@ fn paths_of_a_connection_come_to_one_queue() {
             device.process(NOW);
             for (queue, driver) in drivers.iter_mut().enumerate() {
                 while let Some(packet) = driver.receive(NOW) {
-                    let is_open = matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { .. });
+                    let is_open = matches!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Opened { .. });
                     opened.push((queue, is_open));
                 }
             }
@@ -495,14 +495,14 @@ fn paths_of_a_connection_come_to_one_queue() {
         4,
         "packets of other connections are spread by the hash"
     );
-    let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
+    let mut quic = QuicContexts::from_contexts(drivers[2].contexts().unwrap()).unwrap();
     // Only the forgotten connection ID is affected.
     quic.forget(context, PORT, &[2; 8]).unwrap();
     device.process(NOW);
     let spread = queues_of(&mut device, &mut drivers, 2, 0);
     assert!(spread.len() == 4 && spread.iter().all(|(_, is_open)| !is_open));
     assert_eq!(queues_of(&mut device, &mut drivers, 1, 0), [(2, true)], "the others stay");
-    QuicContexts::of(drivers[2].contexts().unwrap()).unwrap().remove(context);
+    QuicContexts::from_contexts(drivers[2].contexts().unwrap()).unwrap().remove(context);
     device.process(NOW);
     assert_eq!(queues_of(&mut device, &mut drivers, 1, 0).len(), 4);
 }
@@ -523,13 +523,13 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
         let checksum = if six { 14 + 40 + 6 } else { 14 + 20 + 6 };
         wrong[checksum] ^= 0x55;
         let packet = nic.receive(&[wrong]).remove(0);
-        assert_eq!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::NotOpened);
+        assert_eq!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::NotOpened);
         assert_ne!(packet.meta.checksums, Checksums::Good);
         assert_eq!(payload_of(&packet.frame), wire);
     }
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_rx_pkts, 0);
     let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
-    assert!(matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { first: 5, .. }));
+    assert!(matches!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Opened { first: 5, .. }));
 }
 
 /// A packet of one path waits to be joined. Later packets of another path must not overtake it, because the same
@@ -545,7 +545,7 @@ fn packets_of_a_context_keep_their_order_across_flows() {
     // A shorter datagram ends a run, which is passed on at once.
     let frames = [(2, 0, 1000), (1, 1, 1000), (1, 2, 500)];
     let frames = frames.map(|(from, number, len)| frame(false, from, &keys.seal(&Packet::new(number, len))));
-    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();
+    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::from_marks(&packet.meta.marks)).collect();
     let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
     assert_eq!(shown, [opened(0, 1), opened(1, 2)]);
 }

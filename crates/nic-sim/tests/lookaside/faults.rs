@@ -4,7 +4,7 @@ use crate::job;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use offload_api::{ContextNews, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_jobs::{CpuConfig, CpuQueue, Opens, PoolQueue, perform};
@@ -58,7 +58,7 @@ struct Submitted {
 }
 
 /// Checks a returned job: returned once, with its own buffers, and with the CPU's result unless a fault occurred.
-fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::Done) {
+fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::CompletedJob) {
     let job = &mut jobs[done.user as usize];
     assert!(!core::mem::replace(&mut job.back, true), "job {} ended twice", done.user);
     assert_eq!(done.source[0].as_ptr(), job.source.as_ptr(), "its own source");
@@ -84,7 +84,7 @@ proptest! {
 
     #[test]
     fn each_job_comes_back_once(steps in prop::collection::vec(step(), 0..150), cached in 0usize..4, dies in any::<bool>()) {
-        let units = vec![Unit { latency: Duration::from_micros(20), rate: Some(1_000_000_000) }; 2];
+        let units = vec![LookasideUnit { latency: Duration::from_micros(20), rate: Some(1_000_000_000) }; 2];
         let config = LookasideConfig { units, depth: 12, context_cache_bytes: 208 * cached, ..LookasideConfig::default() };
         let (mut device, mut queues) = lookaside(config, |_| ());
         let queue = &mut queues[0];

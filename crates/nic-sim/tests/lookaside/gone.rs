@@ -10,7 +10,7 @@ use core::time::Duration;
 use nic_sim::engine::{self, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_sim::lookaside::{Lookaside, LookasideConfig};
 use nic_sim::{JobDriver, lookaside};
-use offload_api::{ContextNews, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
+use offload_api::{ContextNews, Direction, Handle, Job, JobOutcome, JobQueue, JobStatus, NewContext};
 use offload_base::{Alarm, Clock, Instant, Timers};
 use offload_jobs::{JobClient, Opens, RunQueue, SharedQueue};
 use offload_transforms::{Aead, Secret, Transform};
@@ -210,8 +210,8 @@ impl Engine for Keyless {
 }
 
 impl JobEngine for Keyless {
-    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job) -> Outcome {
-        Outcome::failed(JobStatus::Own(1))
+    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job) -> JobOutcome {
+        JobOutcome::failed(JobStatus::Own(1))
     }
 }
 

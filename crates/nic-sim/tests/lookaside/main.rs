@@ -10,7 +10,7 @@ mod speed;
 
 use bytes::{Bytes, BytesMut};
 use nic_sim::lookaside::Lookaside;
-use offload_api::{Done, Handle, Job, JobQueue};
+use offload_api::{CompletedJob, Handle, Job, JobQueue};
 use offload_base::Instant;
 
 /// Makes a job with a target of more than twice the source's length.
@@ -20,7 +20,7 @@ fn job(session: Handle, user: u64, source: Bytes) -> Job {
 }
 
 /// Runs the device until nothing is due. Returns the completed jobs with their times.
-fn run(device: &mut Lookaside, queue: &mut impl JobQueue, now: &mut Instant) -> Vec<(Instant, Done)> {
+fn run(device: &mut Lookaside, queue: &mut impl JobQueue, now: &mut Instant) -> Vec<(Instant, CompletedJob)> {
     let mut ended = Vec::new();
     loop {
         device.process(*now);

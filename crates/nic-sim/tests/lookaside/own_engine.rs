@@ -6,7 +6,7 @@ use core::task::Waker;
 use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_sim::lookaside;
 use nic_sim::lookaside::{LookasideConfig, Stop};
-use offload_api::{Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
+use offload_api::{Direction, Handle, Job, JobOutcome, JobQueue, JobStatus, NewContext};
 use offload_base::Instant;
 
 /// An engine that adds up the bytes of all jobs of a session, and panics at a given sum.
@@ -42,12 +42,12 @@ impl Engine for Adder {
 }
 
 impl JobEngine for Adder {
-    fn run(&mut self, context: Context<'_, Adder>, job: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, Adder>, job: &mut Job) -> JobOutcome {
         *context.state += job.source.iter().flatten().map(|byte| u64::from(*byte)).sum::<u64>();
         job.target.extend_from_slice(&context.state.to_be_bytes());
         assert_ne!(*context.state, self.panics_at, "the sum at which it panics");
         let status = if context.state.is_multiple_of(2) { JobStatus::Done } else { JobStatus::Own(7) };
-        Outcome { status, consumed: job.source_len(), produced: 8, checksums: None }
+        JobOutcome { status, consumed: job.source_len(), produced: 8, checksums: None }
     }
 }
 

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
-use offload_api::{Done, JobStatus};
+use nic_sim::lookaside::{Lookaside, LookasideConfig, LookasideUnit};
+use offload_api::{CompletedJob, JobStatus};
 use offload_base::{Alarm, Clock, Instant, Timers};
 use offload_jobs::{JobClient, RunQueue, SharedQueue};
 use offload_transforms::Transform;
@@ -86,7 +86,8 @@ async fn work(mut client: JobClient, mut random: Random, seen: Arc<Mutex<Vec<Job
         }
         let Some(session) = session else { continue };
         let source = vec![number as u8; random.below(3000) as usize];
-        let Done { outcome, source: back, target, .. } = client.run(job(session, number, source.clone().into())).await;
+        let CompletedJob { outcome, source: back, target, .. } =
+            client.run(job(session, number, source.clone().into())).await;
         assert_eq!(back[0], source);
         assert_eq!(target[..], if outcome.status == JobStatus::Done { source } else { Vec::new() });
         seen.lock().unwrap().push(outcome.status);
@@ -97,7 +98,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 fn run_schedule(seed: u64) -> Vec<JobStatus> {
     let mut random = Random(seed);
-    let units = vec![Unit { latency: Duration::from_micros(random.below(30)), rate: Some(1_000_000_000) }; 2];
+    let units = vec![LookasideUnit { latency: Duration::from_micros(random.below(30)), rate: Some(1_000_000_000) }; 2];
     let config = LookasideConfig { units, depth: 1 + random.below(6) as usize, ..LookasideConfig::default() };
     let time = Time::default();
     let (device, mut queues) = lookaside(config, |_| ());

@@ -4,14 +4,14 @@ use crate::{job, run};
 use core::time::Duration;
 use nic_sim::Delays;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use offload_api::{JobQueue, JobStatus};
 use offload_base::Instant;
 use offload_jobs::{Opens, TransformCapabilities};
 use offload_transforms::{Aead, Secret, Transform};
 
 /// 16 KiB take 10 us at this rate.
-const UNIT: Unit = Unit { latency: Duration::from_micros(90), rate: Some(1_638_400_000) };
+const UNIT: LookasideUnit = LookasideUnit { latency: Duration::from_micros(90), rate: Some(1_638_400_000) };
 
 fn config() -> LookasideConfig {
     LookasideConfig { units: vec![UNIT], delays: Delays::NONE, ..LookasideConfig::default() }
@@ -60,7 +60,7 @@ fn full_rate_with_as_many_in_flight_as_rate_times_latency() {
 /// Jobs go to the units in turn, and overtake each other.
 #[test]
 fn units_take_turns_and_completions_come_in_any_order() {
-    let slow = Unit { latency: Duration::from_micros(500), ..UNIT };
+    let slow = LookasideUnit { latency: Duration::from_micros(500), ..UNIT };
     let (mut device, mut queues) = lookaside(LookasideConfig { units: vec![slow, UNIT], ..config() }, |_| ());
     let queue = &mut queues[0];
     let session = queue.open(Transform::Copy).unwrap();

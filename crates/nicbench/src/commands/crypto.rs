@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use clap::Parser;
 use core::time::Duration;
-use nic_sim::lookaside::Unit;
+use nic_sim::lookaside::LookasideUnit;
 use offload_bench::jobs::{BLOCK, JobWay, Jobs, JobsError, Kind, table, text};
 use offload_cli::options;
 use offload_cli::output::OutputOptions;
@@ -59,7 +59,7 @@ impl Scenario for CryptoOptions {
 
     fn run(&self) -> Result<Made, Failure> {
         let data = self.data()?;
-        let unit = Unit { latency: self.latency, rate: Some(self.unit_rate) };
+        let unit = LookasideUnit { latency: self.latency, rate: Some(self.unit_rate) };
         let (mut runs, mut fills) = (Vec::new(), String::new());
         for (kind, way, in_flight) in self.rows() {
             let units = vec![unit; self.units.into()];

@@ -15,7 +15,7 @@ use nvme_tcp::{
     Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
     Target, TargetConfig, Threads,
 };
-use offload_api::{Refused, SegmentStream};
+use offload_api::{ContextRefusal, SegmentStream};
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::counters::CounterSet;
@@ -239,7 +239,7 @@ fn volume(seed: Seed, host: &BedHost) -> Result<KeyedVolume, Box<dyn Error>> {
     };
     let (key, wrapping) = (drawn("volume", 64), WrappingKey { tenant: 1, key: drawn("wrapping key", 32) });
     let on_device = host.stack().with_device(|device| {
-        let device = device.contexts().ok_or(ImportError::Refused(Refused::Unsupported))?;
+        let device = device.contexts().ok_or(ImportError::Refused(ContextRefusal::Unsupported))?;
         wrapping.import(device, 1, &key, BLOCK, Tweak::Unit)
     })?;
     let volume = KeyedVolume::from(Volume::new(XtsKey::new(key.bytes())?, DataUnits::new(BLOCK as usize)?));

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 /// See [`fragment`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotFragmentable {
+pub enum FragmentationError {
     /// The headers are malformed.
     #[error(transparent)]
     Header(#[from] HeaderError),
@@ -56,14 +56,14 @@ pub enum NotFragmentable {
 /// };
 /// let fragments = fragment(packet, 0, 1500, 77)?;
 /// assert_eq!(fragments.iter().map(TxPacket::payload_len).collect::<Vec<_>>(), [1480, 1480, 40]);
-/// # Ok::<(), offload_api::fragmentation::NotFragmentable>(())
+/// # Ok::<(), offload_api::fragmentation::FragmentationError>(())
 /// ```
 pub fn fragment(
     packet: TxPacket,
     network: usize,
     mtu: u16,
     identification: u32,
-) -> Result<Vec<TxPacket>, NotFragmentable> {
+) -> Result<Vec<TxPacket>, FragmentationError> {
     cut(packet, network, mtu, identification, false)
 }
 
@@ -88,14 +88,14 @@ pub fn fragment(
 /// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "a router must not fragment it");
 /// let sizes = fragment_own(first.clone(), 0, 1400, 0)?.iter().map(TxPacket::payload_len).collect::<Vec<_>>();
 /// assert_eq!((sizes, last.payload_len()), (vec![1352, 96], 552));
-/// # Ok::<(), offload_api::fragmentation::NotFragmentable>(())
+/// # Ok::<(), offload_api::fragmentation::FragmentationError>(())
 /// ```
 pub fn fragment_own(
     packet: TxPacket,
     network: usize,
     mtu: u16,
     identification: u32,
-) -> Result<Vec<TxPacket>, NotFragmentable> {
+) -> Result<Vec<TxPacket>, FragmentationError> {
     cut(packet, network, mtu, identification, true)
 }
 
@@ -105,14 +105,14 @@ fn cut(
     mtu: u16,
     identification: u32,
     own: bool,
-) -> Result<Vec<TxPacket>, NotFragmentable> {
+) -> Result<Vec<TxPacket>, FragmentationError> {
     if !packet.ask.is_nothing() {
-        return Err(NotFragmentable::Offload);
+        return Err(FragmentationError::Offload);
     }
     let ip = packet.header.get(network..).unwrap_or_default();
     let headers = IpHeaders::walk(ip)?;
     if headers.version == Version::Six && headers.fragment.is_some() && !own {
-        return Err(NotFragmentable::Forbidden);
+        return Err(FragmentationError::Forbidden);
     }
     let cut = Cut::plan(&headers, ip, mtu, identification)?;
     // An IPv6 fragment keeps extension headers in front of the data, and the receiver counts them in the length of the
@@ -120,7 +120,7 @@ fn cut(
     let total = ip.len() - headers.upper + packet.payload_len();
     let in_front = cut.kept - if headers.version == Version::Six { Version::Six.header_bytes() } else { 0 };
     if in_front + total > usize::from(u16::MAX) {
-        return Err(NotFragmentable::TooLong);
+        return Err(FragmentationError::TooLong);
     }
     let mut rest = Rest::of(&packet, network + headers.upper);
     let mut made = Vec::with_capacity(total.div_ceil(cut.most).max(1));
@@ -154,7 +154,7 @@ struct Cut {
 }
 
 impl Cut {
-    fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, NotFragmentable> {
+    fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, FragmentationError> {
         let (kept, own) = match headers.version {
             Version::Four => (headers.upper, headers.upper),
             Version::Six => (headers.unfragmentable(), headers.unfragmentable() + FRAGMENT_HEADER_BYTES),
@@ -162,12 +162,12 @@ impl Cut {
         // Offsets of fragments count units of eight bytes.
         let most = usize::from(mtu).saturating_sub(own) / 8 * 8;
         if most == 0 {
-            return Err(NotFragmentable::Path(mtu));
+            return Err(FragmentationError::Path(mtu));
         }
         let (mut identification, mut before, mut more_behind) = (identification, 0, false);
         match headers.version {
-            Version::Four if headers.upper > Version::Four.header_bytes() => return Err(NotFragmentable::Options),
-            Version::Four if ip[6] & DONT_FRAGMENT != 0 => return Err(NotFragmentable::Forbidden),
+            Version::Four if headers.upper > Version::Four.header_bytes() => return Err(FragmentationError::Options),
+            Version::Four if ip[6] & DONT_FRAGMENT != 0 => return Err(FragmentationError::Forbidden),
             _ => {}
         }
         // A fragment that is cut further keeps its identification, so that the receiver puts all parts into one packet.

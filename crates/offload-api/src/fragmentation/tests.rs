@@ -310,18 +310,18 @@ fn what_may_not_be_cut_is_not() {
     let plain = TxAsk::default();
     let mut four = packet(false, IpProtocol::Udp, &[], &[0; 100]);
     assert_eq!(try_cut(&four, 60, plain), Ok(3));
-    assert_eq!(try_cut(&four, 27, plain), Err(NotFragmentable::Path(27)));
+    assert_eq!(try_cut(&four, 27, plain), Err(FragmentationError::Path(27)));
     // An offload applies to a whole packet, so the device could not do it on a fragment.
     let offloaded = TxAsk { checksum: true, ..plain };
-    assert_eq!(try_cut(&four, 60, offloaded), Err(NotFragmentable::Offload));
+    assert_eq!(try_cut(&four, 60, offloaded), Err(FragmentationError::Offload));
     four[LINK.len() + 6] = 0x40;
-    assert_eq!(try_cut(&four, 60, plain), Err(NotFragmentable::Forbidden));
+    assert_eq!(try_cut(&four, 60, plain), Err(FragmentationError::Forbidden));
     let six = packet(true, IpProtocol::Ipv6Frag, &[17, 0, 0, 1, 0, 0, 0, 5], &[0; 80]);
-    assert_eq!(try_cut(&six, 80, plain), Err(NotFragmentable::Forbidden));
+    assert_eq!(try_cut(&six, 80, plain), Err(FragmentationError::Forbidden));
     let mut long = packet(false, IpProtocol::Udp, &[], &[]);
     // The fragments' offsets would exceed the length field.
     long.resize(long.len() + 65_530, 0);
-    assert_eq!(try_cut(&long, 1500, plain), Err(NotFragmentable::TooLong));
+    assert_eq!(try_cut(&long, 1500, plain), Err(FragmentationError::TooLong));
 }
 
 #[test]

@@ -8,14 +8,14 @@ use crate::unit::{Handle, engines};
 /// The reasons for which a device refuses an SA or a policy.
 ///
 /// ```
-/// use offload_api::{EspSuite, SaRefused};
+/// use offload_api::{EspSuite, SaRefusal};
 ///
-/// let refused = SaRefused::Suite(EspSuite::ChaCha20Poly1305);
+/// let refused = SaRefusal::Suite(EspSuite::ChaCha20Poly1305);
 /// assert_eq!(refused.to_string(), "the device does not know the suite ChaCha20Poly1305");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SaRefused {
+pub enum SaRefusal {
     /// The device has no IPsec interface, or does not support this kind of offload.
     #[error("no device takes this kind of IPsec offload")]
     NoDevice,
@@ -193,7 +193,7 @@ impl DeviceSaEvent {
     ///
     /// let sa = Handle { index: 1 << 24, generation: 3 };
     /// let event = DeviceSaEvent::HardLimit(sa, Limit::Packets);
-    /// assert_eq!(event.to_context_event().and_then(DeviceSaEvent::of_context_event), Some(event));
+    /// assert_eq!(event.to_context_event().and_then(DeviceSaEvent::from_context_event), Some(event));
     /// ```
     pub const fn to_context_event(self) -> Option<ContextEvent> {
         Some(match self {
@@ -206,7 +206,7 @@ impl DeviceSaEvent {
     }
 
     /// Decodes an engine's event; `None` if the code is unknown.
-    pub const fn of_context_event(ContextEvent { context, code, value }: ContextEvent) -> Option<DeviceSaEvent> {
+    pub const fn from_context_event(ContextEvent { context, code, value }: ContextEvent) -> Option<DeviceSaEvent> {
         // The value is a limit only for the first two codes.
         let limit = match value {
             0 => Limit::Bytes,
@@ -286,7 +286,7 @@ pub enum PolicyChange {
 /// };
 /// let handle = ipsec.add_sa(&sa)?;
 /// ipsec.remove_sa(handle); // after everything that was posted before
-/// # Ok::<(), offload_api::SaRefused>(())
+/// # Ok::<(), offload_api::SaRefusal>(())
 /// ```
 pub trait IpsecDevice {
     /// Adds an SA. A transmitting SA may be used at once; a receiving SA works after [`Ready`](DeviceSaEvent::Ready).
@@ -295,7 +295,7 @@ pub trait IpsecDevice {
     ///
     /// # Errors
     /// If the device refuses.
-    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused>;
+    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefusal>;
 
     /// Replaces the lifetime of an SA, counted from now on.
     fn update_sa(&mut self, sa: Handle, lifetime: Lifetime);
@@ -305,7 +305,7 @@ pub trait IpsecDevice {
     ///
     /// # Errors
     /// If the device does not know the SA or is busy. The device may then use these numbers itself.
-    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused>;
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefusal>;
 
     /// Removes an SA after all work posted before.
     fn remove_sa(&mut self, sa: Handle);
@@ -315,7 +315,7 @@ pub trait IpsecDevice {
     ///
     /// # Errors
     /// If the device refuses.
-    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused>;
+    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefusal>;
 
     /// Removes a policy.
     fn remove_policy(&mut self, selector: &Selector, rank: u64);

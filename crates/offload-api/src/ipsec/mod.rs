@@ -9,7 +9,7 @@ mod device;
 mod policy;
 mod sa;
 
-pub use device::{DeviceSaEvent, EspAsk, EspVerdict, IpsecDevice, PolicyChange, SaCommand, SaRefused};
+pub use device::{DeviceSaEvent, EspAsk, EspVerdict, IpsecDevice, PolicyChange, SaCommand, SaRefusal};
 pub use policy::{Action, Packet, Policy, Prefix, Selector, Template, masked};
 pub use sa::{
     DontFragment, EspKey, EspMode, EspSuite, Lifetime, Limit, Limits, OffloadKind, Protection, SaParams,

@@ -12,8 +12,8 @@ use nic_sim::{Delays, Device, Driver, EngineConfigs, NicConfig, NvmeTcpEngineCon
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, NvmeTcpStages, Piece,
-    PieceHome, QueuedBytes, RecordSource, Sent, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket,
-    TxTag, TypedContexts, Unit, XTS_STAGE, engines,
+    PieceHome, QueuedBytes, RecordSource, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TransmitResult, TxAsk,
+    TxPacket, TxTag, TypedContexts, Unit, XTS_STAGE, engines,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -146,9 +146,9 @@ fn send(
         let packet = stream.packet(at, bytes, handle);
         let length = packet.payload_len();
         match driver.transmit(Instant::ZERO, packet, &*stream) {
-            Sent::Posted => break length,
-            Sent::NeedsSoftware(unit) => stream.seal(unit),
-            Sent::Dropped(reason) => panic!("{reason:?}"),
+            TransmitResult::Posted => break length,
+            TransmitResult::NeedsSoftware(unit) => stream.seal(unit),
+            TransmitResult::Dropped(reason) => panic!("{reason:?}"),
         }
     };
     leaves(device, driver, &stream.wire[at..at + length], at);
@@ -280,7 +280,7 @@ fn a_context_goes_after_its_last_packet() {
     });
     let handle = context(&mut driver);
     let stream = Stream::new(Seq(7), &[100]);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), TransmitResult::Posted);
     driver.nvme().unwrap().remove(handle);
     assert!(driver.nvme().unwrap().add_transmit(&flow()).is_err(), "there is room for one");
     driver.flush(Instant::ZERO);
@@ -328,7 +328,7 @@ fn a_context_goes_though_nothing_else_happens() {
     let ready = falls_asleep(&mut driver);
     assert_eq!(ready, [], "the context can be used at once");
     woken.0.store(false, Ordering::SeqCst);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), TransmitResult::Posted);
     driver.flush(Instant::ZERO);
     driver.nvme().unwrap().remove(handle);
     // Packet, completion, removal and its answer each may need a round.
@@ -421,7 +421,7 @@ impl Records {
                 fragments: [Bytes::copy_from_slice(bytes)].into_iter().collect(),
                 ask: TxAsk { seq, streams, checksum: true, mss: Some(mss as u16), ..TxAsk::default() },
             };
-            assert_eq!(driver.transmit(Instant::ZERO, packet, self), Sent::Posted);
+            assert_eq!(driver.transmit(Instant::ZERO, packet, self), TransmitResult::Posted);
             driver.flush(Instant::ZERO);
             device.process(Instant::ZERO);
             all.extend(std::iter::from_fn(|| device.poll_frame(Instant::ZERO)));
@@ -696,7 +696,7 @@ fn deliver(content: &[u8], far: &mut Device) {
     let ask = TxAsk { seq: Seq(7), checksum: true, mss: Some(1000), ..TxAsk::default() };
     let fragments = [Bytes::copy_from_slice(content)].into_iter().collect();
     let packet = TxPacket { header: headers(Seq(7)).into(), fragments, ask };
-    assert_eq!(sender.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
+    assert_eq!(sender.transmit(Instant::ZERO, packet, &NoRecords), TransmitResult::Posted);
     sender.flush(Instant::ZERO);
     near.process(Instant::ZERO);
     while let Some(frame) = near.poll_frame(Instant::ZERO) {

@@ -9,8 +9,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, EngineConfigs, NicConfig, TransmitResync};
 use offload_api::{
     DeviceEvent, Direction, Handle, Layer, Lookup, MarkedData, NetDevice, NvmeTcpStages, QueuedBytes, RecordSource,
-    Sent, StageSpec, StreamAsk, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag, XTS_STAGE,
-    engines,
+    StageSpec, StreamAsk, TlsSuite, TlsVersion, TransmitResult, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag,
+    XTS_STAGE, engines,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -184,7 +184,7 @@ impl Queue {
             let streams = [Some(StreamAsk::whole(tls, at as u64, data.len() as u32)), None];
             let ask = TxAsk { seq, streams, checksum: true, ..TxAsk::default() };
             let packet = TxPacket { header: headers(seq).into(), fragments: [data].into_iter().collect(), ask };
-            assert_eq!(driver.transmit(Instant::ZERO, packet, self), Sent::Posted);
+            assert_eq!(driver.transmit(Instant::ZERO, packet, self), TransmitResult::Posted);
             driver.flush(Instant::ZERO);
             device.process(Instant::ZERO);
             while let Some(frame) = device.poll_frame(Instant::ZERO) {
@@ -317,9 +317,9 @@ fn send(device: &mut Device, driver: &mut Driver, queue: &mut Queue, at: usize, 
         let packet = queue.packet(at, bytes);
         let length = packet.payload_len();
         match driver.transmit(Instant::ZERO, packet, &*queue) {
-            Sent::Posted => break length,
-            Sent::NeedsSoftware(unit) => queue.seal(unit),
-            Sent::Dropped(reason) => panic!("{reason:?}"),
+            TransmitResult::Posted => break length,
+            TransmitResult::NeedsSoftware(unit) => queue.seal(unit),
+            TransmitResult::Dropped(reason) => panic!("{reason:?}"),
         }
     };
     leaves(device, driver, &queue.wire[at..at + length], at);
@@ -456,7 +456,7 @@ fn miss(device: &mut Device, driver: &mut Driver, queue: &Queue, key: Handle, at
     driver.contexts().unwrap().remove(key);
     let packet = queue.packet(at, bytes);
     let length = packet.payload_len();
-    assert_eq!(driver.transmit(Instant::ZERO, packet, queue), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, packet, queue), TransmitResult::Posted);
     leaves(device, driver, &[], at);
     let told = std::iter::from_fn(|| driver.poll_event());
     let (mut missing, mut removed) = (0, 0);

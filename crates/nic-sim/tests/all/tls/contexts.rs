@@ -11,8 +11,11 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     };
     let (mut device, mut driver) = nic(fast(config));
     let first = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
-    assert_eq!(driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), Sent::Posted);
+    assert_eq!(
+        driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()),
+        Err(ContextRefusal::NoSpace)
+    );
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), TransmitResult::Posted);
     driver.tls().unwrap().remove(first);
     assert_eq!(driver.poll_event(), None, "a packet is still in the device");
     driver.flush(Instant::ZERO);
@@ -24,7 +27,7 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     let second = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     assert_eq!((second.index, second.generation), (first.index, first.generation + 1));
     let sent = driver.transmit(Instant::ZERO, stream.packet(0, 100, 1000, first), &stream);
-    assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old handle is stale");
+    assert_eq!(sent, TransmitResult::NeedsSoftware(stream.units[0]), "the old handle is stale");
 }
 
 /// The pool saves the device a creation and removal, and saves the driver the wait.
@@ -40,7 +43,10 @@ fn a_context_from_the_pool_needs_a_key_only() {
         for generation in 0..5 {
             let handle = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
             assert_eq!(handle, Handle { index: 0, generation });
-            assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, handle), &stream), Sent::Posted);
+            assert_eq!(
+                driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, handle), &stream),
+                TransmitResult::Posted
+            );
             driver.tls().unwrap().remove(handle);
             driver.flush(Instant::ZERO);
             let left: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
@@ -128,7 +134,10 @@ fn keys_are_never_printed() {
         frames(&mut device);
         while driver.poll_event().is_some() {}
         if direction == Direction::Transmit {
-            assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 900, 1000, handle), &stream), Sent::Posted);
+            assert_eq!(
+                driver.transmit(Instant::ZERO, stream.packet(0, 900, 1000, handle), &stream),
+                TransmitResult::Posted
+            );
             driver.flush(Instant::ZERO);
             assert_eq!(frames(&mut device).len(), 1);
         }

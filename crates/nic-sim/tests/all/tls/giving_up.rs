@@ -126,7 +126,7 @@ fn a_context_leaves_after_its_last_packet() {
         let context = host.add(0, Direction::Transmit);
         host.falls_asleep();
         let sent = host.driver.transmit(Instant::ZERO, stream.packet(0, 2000, 1000, context), &stream);
-        assert_eq!(sent, Sent::Posted);
+        assert_eq!(sent, TransmitResult::Posted);
         host.driver.flush(Instant::ZERO);
         host.driver.tls().unwrap().remove(context);
         assert_eq!(host.run(), 2);
@@ -145,10 +145,14 @@ fn a_context_that_leaves_is_named_by_no_packet() {
         host.driver.flush(Instant::ZERO);
         sent
     };
-    assert_eq!(send(&mut host, 0), Sent::Posted);
+    assert_eq!(send(&mut host, 0), TransmitResult::Posted);
     host.driver.tls().unwrap().remove(context);
     for at in [1000, 0] {
-        assert_eq!(send(&mut host, at), Sent::NeedsSoftware(stream.units[0]), "with and without the right position");
+        assert_eq!(
+            send(&mut host, at),
+            TransmitResult::NeedsSoftware(stream.units[0]),
+            "with and without the right position"
+        );
     }
     assert_eq!(host.run(), 1);
 }

@@ -15,8 +15,9 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{
-    DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Refused,
-    ResyncMode, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, engines,
+    ContextRefusal, DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes,
+    RecordSource, ResyncMode, StreamAsk, TlsKey, TlsSuite, TlsVersion, TransmitResult, TxAsk, TxPacket, TxTag,
+    TypedContexts, Unit, engines,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -190,7 +191,7 @@ fn segments_cut_at(stream: &Stream, flow: FlowKey, cuts: &[usize]) -> Vec<Frame>
             fragments: [wire.slice(at..end)].into_iter().collect(),
             ask: TxAsk { seq, checksum: true, mss: Some((end - at) as u16), ..TxAsk::default() },
         };
-        assert_eq!(driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+        assert_eq!(driver.transmit(Instant::ZERO, packet, stream), TransmitResult::Posted);
         driver.flush(Instant::ZERO);
         all.extend(frames(&mut device));
         at = end;
@@ -223,14 +224,14 @@ proptest! {
             prop_assert!(driver.room(&sender()) > 0);
             let mut packet = stream.packet(at, bytes, mss, context);
             let mut sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
-            if let Sent::NeedsSoftware(unit) = sent {
+            if let TransmitResult::NeedsSoftware(unit) = sent {
                 prop_assert!(next_record, "DUMPs can restore any position");
                 stream.seal(unit);
                 packet = stream.packet(at, bytes, mss, context);
                 sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
             }
             driver.flush(Instant::ZERO);
-            prop_assert_eq!(sent, Sent::Posted);
+            prop_assert_eq!(sent, TransmitResult::Posted);
             let bytes = packet.payload_len();
             if fate == 0 {
                 device.reset(Instant::ZERO);
@@ -252,12 +253,12 @@ proptest! {
                 if packet.ask.has_context() {
                     let unheard = driver.transmit(Instant::ZERO, packet.clone(), &stream);
                     driver.flush(Instant::ZERO);
-                    prop_assert!(unheard == Sent::Posted || next_record && unheard == Sent::NeedsSoftware(unit));
+                    prop_assert!(unheard == TransmitResult::Posted || next_record && unheard == TransmitResult::NeedsSoftware(unit));
                     prop_assert!(frames(&mut device).is_empty());
                 }
                 prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
                 let refused = driver.transmit(Instant::ZERO, packet.clone(), &stream);
-                let expected = if packet.ask.has_context() { Sent::NeedsSoftware(unit) } else { Sent::Posted };
+                let expected = if packet.ask.has_context() { TransmitResult::NeedsSoftware(unit) } else { TransmitResult::Posted };
                 prop_assert_eq!(refused, expected);
                 driver.flush(Instant::ZERO);
                 frames(&mut device);
@@ -312,7 +313,7 @@ proptest! {
             let mut packet = stream.packet(at, bytes, mss, contexts[number]);
             packet.header = headers(flows[number], stream.start + at as u32).into();
             packet.ask.rate = rate.and_then(core::num::NonZeroU64::new);
-            prop_assert_eq!(driver.transmit(now, packet, stream), Sent::Posted);
+            prop_assert_eq!(driver.transmit(now, packet, stream), TransmitResult::Posted);
             driver.flush(now);
             posted[number].push((at, bytes));
             let until = now + core::time::Duration::from_nanos(after);
@@ -432,7 +433,7 @@ proptest! {
                 continue;
             }
             let packet = TxPacket { header: headers(*flow, stream.start + *at as u32).into(), ..stream.packet(*at, bytes, 700, *context) };
-            prop_assert_eq!(sender_driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+            prop_assert_eq!(sender_driver.transmit(Instant::ZERO, packet, stream), TransmitResult::Posted);
             sender_driver.flush(Instant::ZERO);
             // Each frame is delivered at once, so both NICs evict between packets.
             for frame in frames(&mut sends) {

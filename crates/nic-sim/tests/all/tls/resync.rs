@@ -155,7 +155,10 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut send = |at: usize| {
         let before = (device.dma(), driver.context_counters(engines::TLS));
-        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(at, MSS, MSS as u16, context), &stream), Sent::Posted);
+        assert_eq!(
+            driver.transmit(Instant::ZERO, stream.packet(at, MSS, MSS as u16, context), &stream),
+            TransmitResult::Posted
+        );
         driver.flush(Instant::ZERO);
         let sent = frames(&mut device);
         assert_eq!(sent[0].data[HEADERS..], stream.wire[at..at + MSS]);
@@ -194,17 +197,25 @@ fn next_record_sync_reads_nothing_twice() {
         assert!(stream.wire[at..].starts_with(&left));
         (sent, by_device, left.len())
     };
-    assert_eq!(send(&stream, 0, 3000), (Sent::Posted, true, 3000), "a record of 2021 bytes and part of the next");
+    assert_eq!(
+        send(&stream, 0, 3000),
+        (TransmitResult::Posted, true, 3000),
+        "a record of 2021 bytes and part of the next"
+    );
     // The first record's middle again: software seals the whole record.
-    assert_eq!(send(&stream, 1000, 500), (Sent::NeedsSoftware(stream.units[0]), true, 0));
+    assert_eq!(send(&stream, 1000, 500), (TransmitResult::NeedsSoftware(stream.units[0]), true, 0));
     stream.seal(stream.units[0]);
-    assert_eq!(send(&stream, 1000, 500), (Sent::Posted, false, 500));
-    assert_eq!(send(&stream, 3000, 500), (Sent::Posted, true, 500), "the device kept its position");
+    assert_eq!(send(&stream, 1000, 500), (TransmitResult::Posted, false, 500));
+    assert_eq!(send(&stream, 3000, 500), (TransmitResult::Posted, true, 500), "the device kept its position");
     // The second record's start again. It is a record start, but before the context's position.
-    assert_eq!(send(&stream, 2021, 500), (Sent::NeedsSoftware(stream.units[1]), true, 0));
+    assert_eq!(send(&stream, 2021, 500), (TransmitResult::NeedsSoftware(stream.units[1]), true, 0));
     stream.seal(stream.units[1]);
-    assert_eq!(send(&stream, 2021, 2021), (Sent::Posted, false, 2021));
-    assert_eq!(send(&stream, 4042, 4042), (Sent::Posted, true, 4042), "the device resumes at the third record");
+    assert_eq!(send(&stream, 2021, 2021), (TransmitResult::Posted, false, 2021));
+    assert_eq!(
+        send(&stream, 4042, 4042),
+        (TransmitResult::Posted, true, 4042),
+        "the device resumes at the third record"
+    );
     let (counted, dma) = (driver.context_counters(engines::TLS), device.dma());
     assert_eq!((counted.ooo, counted.needs_software, counted.next_record), (2, 2, 1));
     assert_eq!((counted.dump_packets, dma.tx_resync), (0, 0));
@@ -232,7 +243,7 @@ fn what_cannot_be_encrypted_is_dropped_and_counted() {
     for (handle, reason) in [(context, DropReason::NoSyncData), (stranger, DropReason::DeviceGone)] {
         for lookup in [Lookup::Released, Lookup::BeforeStart] {
             let packet = stream.packet(500, 500, 1448, handle);
-            assert_eq!(driver.transmit(Instant::ZERO, packet, &Forgetful(lookup)), Sent::Dropped(reason));
+            assert_eq!(driver.transmit(Instant::ZERO, packet, &Forgetful(lookup)), TransmitResult::Dropped(reason));
         }
     }
     driver.flush(Instant::ZERO);

@@ -10,7 +10,10 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     let mut posted = 0;
     while driver.room(&sender()) > 0 {
         // Each packet starts in the middle of the record, so that each needs a resync.
-        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
+        assert_eq!(
+            driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream),
+            TransmitResult::Posted
+        );
         posted += 1;
     }
     assert_eq!(posted, 3, "16000 bytes each, DUMPs included");
@@ -46,7 +49,7 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     driver.poll_event();
     assert!(driver.arm(&woken.clone().into()), "no work: the service sleeps");
     assert!(driver.room(&sender()) > 0);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 8000, 1448, context), &stream), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 8000, 1448, context), &stream), TransmitResult::Posted);
     driver.flush(Instant::ZERO);
     // A result of 0 requests a wakeup.
     assert_eq!(driver.room(&sender()), 0);
@@ -58,7 +61,10 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
     // With enough room for all, sending wakes no task.
     assert!(driver.room(&sender()) > 0);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
+    assert_eq!(
+        driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream),
+        TransmitResult::Posted
+    );
     driver.flush(Instant::ZERO);
     assert!(driver.arm(&woken.clone().into()));
     assert!(!frames(&mut device).is_empty());
