@@ -12,7 +12,7 @@
 //! Invariant: the function sends one frame at a time, and queues take turns.
 
 use crate::queue_pair::transmit::line_time;
-use crate::queue_pair::{Arrived, QueuePair};
+use crate::queue_pair::{OpenResult, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
@@ -53,7 +53,7 @@ pub struct Function {
 
 /// A packet must not leave.
 #[derive(Debug)]
-pub(crate) struct Refused;
+pub(crate) struct ProtectionFailure;
 
 impl Function {
     /// Makes a function. For `nic-sim`, which makes the drivers as well.
@@ -158,11 +158,11 @@ impl Function {
     }
 
     /// Passes a received frame to the engine that opens it, if any. Returns the engine's queue with the result.
-    pub(crate) fn open(&mut self, frame: &[u8], headers: &Headers) -> (usize, Arrived) {
+    pub(crate) fn open(&mut self, frame: &[u8], headers: &Headers) -> (usize, OpenResult) {
         let queue = if self.pairs.len() == 1 { Some(0) } else { self.queue_that_opens(frame, headers) };
         match queue {
             Some(queue) => (queue, self.pairs[queue].open(frame, headers)),
-            None => (0, Arrived::AsItWas),
+            None => (0, OpenResult::AsItWas),
         }
     }
 
@@ -175,9 +175,9 @@ impl Function {
     }
 
     /// Receives a frame that no rule of a switch took, after the engines of a queue have processed it.
-    pub(crate) fn take_represented(&mut self, now: Instant, frame: &[u8], (queue, arrived): (usize, Arrived)) {
+    pub(crate) fn take_represented(&mut self, now: Instant, frame: &[u8], (queue, arrived): (usize, OpenResult)) {
         let headers = Headers::parse(frame);
-        let queue = if matches!(arrived, Arrived::AsItWas) { self.queue_for(frame, &headers) } else { queue };
+        let queue = if matches!(arrived, OpenResult::AsItWas) { self.queue_for(frame, &headers) } else { queue };
         self.pairs[queue].take_represented(now, frame, &headers, arrived);
     }
 
@@ -188,10 +188,10 @@ impl Function {
 
     /// Wraps a packet by the context `sa` of the first queue, or by the context that the policies of any queue require.
     /// Returns the packet to send; `Err` if the packet must not leave, which is counted.
-    pub(crate) fn wrap(&mut self, frame: Bytes, sa: Option<Handle>) -> Result<Bytes, Refused> {
+    pub(crate) fn wrap(&mut self, frame: Bytes, sa: Option<Handle>) -> Result<Bytes, ProtectionFailure> {
         // Handles are local to a queue; switch rules name contexts of the first one.
         if let Some(sa) = sa {
-            return self.pairs[0].wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused);
+            return self.pairs[0].wrap(sa, &frame).map(BytesMut::freeze).ok_or(ProtectionFailure);
         }
         if self.pairs.iter().all(QueuePair::is_empty) {
             return Ok(frame);
@@ -200,8 +200,8 @@ impl Function {
         for pair in &mut self.pairs {
             match pair.claims(&frame, &headers) {
                 Claim::Nobody => {}
-                Claim::Context(sa) => return pair.wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused),
-                Claim::Unclear => return Err(Refused),
+                Claim::Context(sa) => return pair.wrap(sa, &frame).map(BytesMut::freeze).ok_or(ProtectionFailure),
+                Claim::Unclear => return Err(ProtectionFailure),
             }
         }
         Ok(frame)

@@ -52,12 +52,12 @@ impl EngineConfigs {
     /// Builds the standard engines, in the order of [`engines`](offload_api::engines).
     pub fn engines(&self) -> Engines {
         let mut engines = Engines::none();
-        engines.add_stream(tls::Tls::new(&self.tls), self.tls.contexts);
-        engines.add_packet(esp::Esp::default(), self.esp.sas);
-        engines.add_stream(nvme::NvmeTcp::new(&self.nvme_tcp), self.nvme_tcp.contexts);
-        engines.add_packet(quic::Quic::default(), self.quic.contexts);
+        engines.add_stream(tls::TlsEngine::new(&self.tls), self.tls.contexts);
+        engines.add_packet(esp::EspEngine::default(), self.esp.sas);
+        engines.add_stream(nvme::NvmeTcpEngine::new(&self.nvme_tcp), self.nvme_tcp.contexts);
+        engines.add_packet(quic::QuicEngine::default(), self.quic.contexts);
         engines.add_job(DataKeys::default(), Handle::PLACES);
-        engines.add_stage::<xts::Xts>();
+        engines.add_stage::<xts::XtsEngine>();
         engines.add_stage::<protection::ProtectedBlocks>();
         engines
     }

@@ -10,21 +10,21 @@ use offload_api::{Direction, Handle, XTS_STAGE, XtsStage};
 
 /// A volume encrypted inline.
 #[derive(Debug)]
-pub(super) struct Xts {
+pub(super) struct XtsEngine {
     spec: XtsStage,
     key: KeyPlace,
 }
 
-impl NamedStage for Xts {
+impl NamedStage for XtsEngine {
     const NAME: &'static str = XTS_STAGE;
     type Spec = XtsStage;
 
-    fn new(spec: XtsStage) -> Option<Xts> {
-        Some(Xts { spec, key: KeyPlace::default() })
+    fn new(spec: XtsStage) -> Option<XtsEngine> {
+        Some(XtsEngine { spec, key: KeyPlace::default() })
     }
 }
 
-impl Stage for Xts {
+impl Stage for XtsEngine {
     fn key(&self) -> Option<Handle> {
         Some(self.spec.key)
     }
@@ -74,7 +74,7 @@ mod tests {
 
     fn stages(tenant: u32, volume: u64, keys: &mut StageKeys) -> Stages {
         let spec = StageSpec::new(XTS_STAGE, XtsStage { key: KEY, tenant, volume });
-        StageMakers::default().with::<Xts>().make(vec![spec]).unwrap().bound_to(keys)
+        StageMakers::default().with::<XtsEngine>().make(vec![spec]).unwrap().bound_to(keys)
     }
 
     fn lent(state: &mut <DataKeys as Engine>::State) -> Option<Lent> {
@@ -98,7 +98,7 @@ mod tests {
         assert!(pass(Direction::Receive, 496, &mut made[496..544]));
         assert_eq!(made[496..544], [5; 48]);
         assert!(!pass(Direction::Receive, 8, &mut made[8..24]));
-        assert!(StageMakers::default().with::<Xts>().make(vec![StageSpec::new(XTS_STAGE, ())]).is_none());
+        assert!(StageMakers::default().with::<XtsEngine>().make(vec![StageSpec::new(XTS_STAGE, ())]).is_none());
     }
 
     #[test]

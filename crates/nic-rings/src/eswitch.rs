@@ -8,16 +8,16 @@ use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
 use nic_switch::{
-    Change, ChangeError, FunctionConfig, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, Vport,
+    Change, ChangeError, FunctionConfig, SwitchMode, NextHop, TunnelProtection, Rule, RuleReport, Tunnel, TunnelDevice, Vport,
 };
 
 /// What the switch is told.
 ///
 /// ```
 /// use nic_rings::eswitch::EswitchCommand;
-/// use nic_switch::{Mode, Vport};
+/// use nic_switch::{SwitchMode, Vport};
 ///
-/// assert_ne!(EswitchCommand::Mode(Mode::Switchdev), EswitchCommand::Reset(Vport::Virtual(3)));
+/// assert_ne!(EswitchCommand::Mode(SwitchMode::Switchdev), EswitchCommand::Reset(Vport::Virtual(3)));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum EswitchCommand {
@@ -28,7 +28,7 @@ pub enum EswitchCommand {
     /// Resets a function: its contexts and what it was to send are gone.
     Reset(Vport),
     /// Sets who decides where frames go.
-    Mode(Mode),
+    Mode(SwitchMode),
     /// Changes rules, all or none.
     Change(Vec<Change>),
     /// Puts rules in place of all that there are.
@@ -40,7 +40,7 @@ pub enum EswitchCommand {
     /// Has rules leave a frame to their representor as often as this; `None`: never.
     Sampling(Option<Duration>),
     /// Says by which SAs of the first queue of the host's function a network of a tunnel is protected, or that it is not.
-    Protect(TunnelDevice, Option<u32>, Option<Protection>),
+    Protect(TunnelDevice, Option<u32>, Option<TunnelProtection>),
     /// Says whether packets of tunnels pass only under an SA, whatever networks are named.
     ProtectAll(bool),
     /// Says whether what no rule takes of the wire's frames goes to the uplink's representor on the rings, as that of other ports does. The

@@ -14,12 +14,12 @@
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use bytes::Bytes;
-use nic_switch::action::Checksums;
+use nic_switch::action::ChecksumSet;
 use nic_switch::matching::{FragmentMatch, TunnelMatch, VlanMatch};
-use nic_switch::overlay::{Outer, encapsulate};
+use nic_switch::overlay::{OuterHeaders, encapsulate};
 use nic_switch::{
-    Action, Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, Mode, NextHop, Ports, Rule,
-    Switch, SwitchConfig, Tunnel, TunnelDevice, TunnelKind, TunnelSet, VlanTag, Vport,
+    Action, Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, NextHop, Ports, Rule, Switch,
+    SwitchConfig, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelSet, VlanTag, Vport,
 };
 use offload_api::Prefix;
 use offload_base::{Instant, Rng, Seed};
@@ -75,7 +75,7 @@ fn switch() -> Switch {
         let config = FunctionConfig { spoof_check: false, ..FunctionConfig::new(Mac([2, 0, 0, 0, 9, number as u8])) };
         switch.set_function(Vport::Virtual(number), config);
     }
-    switch.set_mode(Mode::Switchdev);
+    switch.set_mode(SwitchMode::Switchdev);
     for device in [VXLAN, GRETAP] {
         let tunnel = Tunnel::new(device, vec![outer(Version::Four, 1), outer(Version::Six, 1)]);
         switch.add_tunnel(Tunnel { source_ports: (4789, 4789), ..tunnel });
@@ -263,8 +263,8 @@ fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
         });
     }
     actions.push(Action::Pedit(edits));
-    let checksums = Checksums { ipv4: version == Version::Four, tcp: protocol == Some(6), udp: protocol == Some(17) };
-    if checksums != Checksums::default() {
+    let checksums = ChecksumSet { ipv4: version == Version::Four, tcp: protocol == Some(6), udp: protocol == Some(17) };
+    if checksums != ChecksumSet::default() {
         actions.push(Action::Checksum(checksums));
     }
 }
@@ -288,7 +288,7 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let set = TunnelSet { source, destination, key, tos, checksum, ..set };
     let hop = NextHop { source: THERE, destination: HERE };
     let source_port = 5000 + rng.below(3) as u16;
-    let packet = Outer { kind: device.kind, set, hop, source_port, identification: rng.next_u32() as u16 };
+    let packet = OuterHeaders { kind: device.kind, set, hop, source_port, identification: rng.next_u32() as u16 };
     let is_tagged = matches!(u16::from_be_bytes([plain[12], plain[13]]), TAG | SERVICE_TAG);
     let classes = if mirrors || (device == GRETAP && is_tagged) { 1 } else { 4 };
     let mut bytes = encapsulate(&packet, &Frame::from(Bytes::from(plain))).bytes.to_vec();

@@ -40,7 +40,7 @@ pub enum Action {
     /// Overwrites header fields and updates the checksums over them.
     Pedit(Vec<Edit>),
     /// Recomputes checksums.
-    Checksum(Checksums),
+    Checksum(ChecksumSet),
     /// Drops frames above a rate.
     Police(Police),
 }
@@ -159,10 +159,10 @@ impl Edit {
 /// The checksums to recompute.
 ///
 /// ```
-/// assert!(!nic_switch::action::Checksums::default().tcp);
+/// assert!(!nic_switch::action::ChecksumSet::default().tcp);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Checksums {
+pub struct ChecksumSet {
     /// IPv4 header checksum.
     pub ipv4: bool,
     /// TCP checksum.

@@ -10,35 +10,35 @@ use offload_base::Instant;
 use std::collections::{HashMap, VecDeque};
 
 /// An address in a VLAN (0: no VLAN).
-pub(crate) type Station = (u16, Mac);
+pub(crate) type VlanAddress = (u16, Mac);
 
 #[derive(Debug)]
-pub(crate) struct Addresses {
+pub(crate) struct AddressTable {
     share: usize,
     aging: Duration,
-    learned: HashMap<Station, Learned>,
+    learned: HashMap<VlanAddress, LearnedPort>,
     /// Learned addresses by port, oldest first. May contain addresses that have moved to another port.
-    by_port: HashMap<Vport, VecDeque<(Station, u64)>>,
+    by_port: HashMap<Vport, VecDeque<(VlanAddress, u64)>>,
     count: HashMap<Vport, usize>,
     /// Number of the last learned entry, counted over all entries.
     number: u64,
 }
 
 #[derive(Debug)]
-struct Learned {
+struct LearnedPort {
     port: Vport,
     seen: Instant,
     number: u64,
 }
 
-impl Addresses {
-    pub(crate) fn new(share: usize, aging: Duration) -> Addresses {
+impl AddressTable {
+    pub(crate) fn new(share: usize, aging: Duration) -> AddressTable {
         let (learned, by_port, count) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Addresses { share, aging, learned, by_port, count, number: 0 }
+        AddressTable { share, aging, learned, by_port, count, number: 0 }
     }
 
     /// Records a frame from `station` at `port`.
-    pub(crate) fn learn(&mut self, now: Instant, port: Vport, station: Station) {
+    pub(crate) fn learn(&mut self, now: Instant, port: Vport, station: VlanAddress) {
         if let Some(learned) = self.learned.get_mut(&station) {
             learned.seen = now;
             if learned.port == port {
@@ -54,7 +54,7 @@ impl Addresses {
             self.forget_oldest(port);
         }
         self.number += 1;
-        self.learned.insert(station, Learned { port, seen: now, number: self.number });
+        self.learned.insert(station, LearnedPort { port, seen: now, number: self.number });
         *self.count.entry(port).or_default() += 1;
         let queue = self.by_port.entry(port).or_default();
         queue.push_back((station, self.number));
@@ -66,7 +66,7 @@ impl Addresses {
     }
 
     /// Returns the port of `station`, if it was seen within the aging time.
-    pub(crate) fn find(&self, now: Instant, station: &Station) -> Option<Vport> {
+    pub(crate) fn find(&self, now: Instant, station: &VlanAddress) -> Option<Vport> {
         self.learned.get(station).filter(|learned| now - learned.seen <= self.aging).map(|learned| learned.port)
     }
 
@@ -78,7 +78,7 @@ impl Addresses {
     }
 
     /// Removes an entry at any port.
-    pub(crate) fn forget(&mut self, station: &Station) {
+    pub(crate) fn forget(&mut self, station: &VlanAddress) {
         if let Some(learned) = self.learned.remove(station)
             && let Some(count) = self.count.get_mut(&learned.port)
         {
@@ -102,13 +102,13 @@ impl Addresses {
 mod tests {
     use super::*;
 
-    fn station(last: u8) -> Station {
+    fn station(last: u8) -> VlanAddress {
         (0, Mac([2, 0, 0, 0, 0, last]))
     }
 
     #[test]
     fn who_makes_addresses_up_pushes_out_its_own() {
-        let mut addresses = Addresses::new(3, Duration::from_secs(300));
+        let mut addresses = AddressTable::new(3, Duration::from_secs(300));
         let (mallory, alice) = (Vport::Virtual(0), Vport::Virtual(1));
         addresses.learn(Instant::ZERO, alice, station(200));
         (0..100).for_each(|last| addresses.learn(Instant::ZERO, mallory, station(last)));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn addresses_move_age_and_stay_within_their_share() {
-        let mut addresses = Addresses::new(2, Duration::from_secs(1));
+        let mut addresses = AddressTable::new(2, Duration::from_secs(1));
         let later = Instant::ZERO + Duration::from_secs(2);
         let ports = [Vport::Virtual(0), Vport::Virtual(1)];
         for round in 0..100 {

@@ -1,6 +1,6 @@
 //! Random rules and frames for tests. Each field has few values, so that rules overlap and match frames.
 
-use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{
     ARP, ClassMatch, EtherMatch, FragmentMatch, IPV4, IPV6, Mac, Match, Ports, SERVICE_VLAN, TunnelMatch, VLAN,
     VlanMatch,
@@ -177,7 +177,7 @@ fn action() -> impl Strategy<Value = Action> {
         Just(Action::VlanPop),
         tag().prop_map(Action::VlanModify),
         prop::collection::vec(edit(), 1..4).prop_map(Action::Pedit),
-        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(ipv4, tcp, udp)| Action::Checksum(Checksums {
+        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(ipv4, tcp, udp)| Action::Checksum(ChecksumSet {
             ipv4,
             tcp,
             udp

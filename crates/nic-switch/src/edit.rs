@@ -3,7 +3,7 @@
 //! Invariant: a correct checksum stays correct, and a wrong one stays wrong by the same difference (RFC 1624). A
 //! datagram without a checksum stays without.
 
-use crate::action::{Checksums, Edit, VlanTag};
+use crate::action::{ChecksumSet, Edit, VlanTag};
 use crate::key::is_first;
 use crate::matching::is_vlan;
 use bytes::BytesMut;
@@ -70,7 +70,7 @@ pub(crate) fn edit(frame: &mut [u8], headers: &Headers, edit: &Edit) {
 }
 
 /// Recomputes checksums from scratch, as the sender of the frame would.
-pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums) {
+pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &ChecksumSet) {
     let Some((version, network)) = headers.network() else { return };
     if checksums.ipv4 && version == Version::Four {
         checksum::fill_ipv4_header(&mut frame[network..]);
@@ -112,7 +112,7 @@ fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usiz
     match address {
         IpAddr::V4(address) => {
             let at = network + 12 + 4 * which;
-            change(frame, at..at + 4, &address.octets(), &[Some(Field::plain(network + 10)), upper]);
+            change(frame, at..at + 4, &address.octets(), &[Some(ChecksumField::plain(network + 10)), upper]);
         }
         IpAddr::V6(address) => {
             let at = network + 8 + 16 * which;
@@ -125,7 +125,7 @@ fn set_class(frame: &mut [u8], headers: &Headers, version: Version, class: u8) {
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
         // IPv6 has no header checksum, so its fields are written directly below.
-        Version::Four => change(frame, at + 1..at + 2, &[class], &[Some(Field::plain(at + 10))]),
+        Version::Four => change(frame, at + 1..at + 2, &[class], &[Some(ChecksumField::plain(at + 10))]),
         Version::Six => {
             frame[at] = frame[at] & 0xf0 | class >> 4;
             frame[at + 1] = frame[at + 1] & 0x0f | class << 4;
@@ -139,7 +139,7 @@ fn set_hops(frame: &mut [u8], headers: &Headers, version: Version, hops: impl Fn
         Version::Four => {
             // The IPv4 header checksum covers the time to live.
             let hops = hops(frame[at + 8]);
-            change(frame, at + 8..at + 9, &[hops], &[Some(Field::plain(at + 10))]);
+            change(frame, at + 8..at + 9, &[hops], &[Some(ChecksumField::plain(at + 10))]);
         }
         Version::Six => frame[at + 7] = hops(frame[at + 7]),
     }
@@ -153,24 +153,24 @@ fn has_upper_header(frame: &[u8], headers: &Headers) -> bool {
 
 /// A checksum field of the frame.
 #[derive(Clone, Copy)]
-struct Field {
+struct ChecksumField {
     at: usize,
     /// RFC 768: zero means no checksum, so a computed zero is sent as all ones.
     is_udp: bool,
 }
 
-impl Field {
-    fn plain(at: usize) -> Field {
-        Field { at, is_udp: false }
+impl ChecksumField {
+    fn plain(at: usize) -> ChecksumField {
+        ChecksumField { at, is_udp: false }
     }
 }
 
 /// Returns the checksum field of the IP payload, if its checksum covers the addresses.
-fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -> Option<Field> {
+fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -> Option<ChecksumField> {
     let field = match protocol {
-        TCP => Field::plain(upper + 16),
-        UDP => Field { at: upper + 6, is_udp: true },
-        ICMPV6 => Field::plain(upper + 2),
+        TCP => ChecksumField::plain(upper + 16),
+        UDP => ChecksumField { at: upper + 6, is_udp: true },
+        ICMPV6 => ChecksumField::plain(upper + 2),
         _ => return None,
     };
     let value = frame.get(field.at..field.at + 2).filter(|_| field.at + 2 <= headers.end())?;
@@ -178,7 +178,7 @@ fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -
 }
 
 /// Overwrites the bytes at `at` and updates the checksums `fields`. Headers start at even offsets.
-fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<Field>]) {
+fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<ChecksumField>]) {
     // Checksums add whole 16-bit words.
     let words = at.start & !1..(at.end + 1) & !1;
     let (mut before, mut after) = (Sum::default(), Sum::default());
@@ -279,7 +279,7 @@ mod tests {
         frame[40..42].fill(0);
         let headers = Headers::parse(&frame);
         edit(&mut frame, &headers, &Edit::Source([9, 9, 9, 9].into()));
-        compute(&mut frame, &headers, &Checksums { ipv4: true, tcp: true, udp: true });
+        compute(&mut frame, &headers, &ChecksumSet { ipv4: true, tcp: true, udp: true });
         assert_eq!(frame[40..42], [0, 0]);
         assert!(checksum::is_ipv4_header_right(&frame[14..]));
     }

@@ -13,7 +13,7 @@ use offload_formats::{Headers, Version};
 
 /// The tunnel through which a frame arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedTunnel {
     pub(crate) key: Option<u32>,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
@@ -31,32 +31,32 @@ pub(crate) struct Received {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TunnelState {
     /// Tunnel through which the frame arrived.
-    pub(crate) received: Option<Received>,
+    pub(crate) received: Option<ReceivedTunnel>,
     /// Tunnel through which the frame will leave.
     pub(crate) set: Option<TunnelSet>,
 }
 
 /// The fields of a frame or rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key([u8; BYTES]);
+pub(crate) struct MatchKey([u8; BYTES]);
 
 /// The significant bits of a key, and whether a rule has port ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Mask {
-    bits: Key,
+pub(crate) struct MatchMask {
+    bits: MatchKey,
     ranges: [bool; 2],
 }
 
 /// Port ranges of a rule: source, destination.
 pub(crate) type Ranges = [Option<(u16, u16)>; 2];
 
-impl Key {
+impl MatchKey {
     /// Extracts the key of a frame.
     ///
     /// # Panics
     /// If the frame is shorter than an Ethernet header.
-    pub(crate) fn of_frame(frame: &[u8], headers: &Headers, received: Option<&Received>) -> Key {
-        let mut key = Key([0; BYTES]);
+    pub(crate) fn from_frame(frame: &[u8], headers: &Headers, received: Option<&ReceivedTunnel>) -> MatchKey {
+        let mut key = MatchKey([0; BYTES]);
         key.set(DESTINATION_MAC, &frame[..6]);
         key.set(SOURCE_MAC, &frame[6..12]);
         key.set(PROTOCOL, &frame[12..14]);
@@ -97,8 +97,8 @@ impl Key {
     }
 
     /// Returns the key of a rule, with its mask and port ranges.
-    pub(crate) fn of_rule(matching: &Match) -> (Key, Mask, Ranges) {
-        let (mut key, mut mask) = (Key([0; BYTES]), Key([0; BYTES]));
+    pub(crate) fn from_rule(matching: &Match) -> (MatchKey, MatchMask, Ranges) {
+        let (mut key, mut mask) = (MatchKey([0; BYTES]), MatchKey([0; BYTES]));
         let mut field = |at: Range<usize>, value: &[u8], bits: &[u8]| {
             key.set(at.clone(), value);
             mask.set(at, bits);
@@ -180,11 +180,11 @@ impl Key {
                 mask.set_address(at, ones(&prefix));
             }
         }
-        (key, Mask { bits: mask, ranges: ranges.map(|range| range.is_some()) }, ranges)
+        (key, MatchMask { bits: mask, ranges: ranges.map(|range| range.is_some()) }, ranges)
     }
 
     /// Returns the key with all bits outside of `mask` cleared.
-    pub(crate) fn masked(&self, mask: &Mask) -> Key {
+    pub(crate) fn masked(&self, mask: &MatchMask) -> MatchKey {
         let mut key = *self;
         key.0.iter_mut().zip(mask.bits.0).for_each(|(byte, bits)| *byte &= bits);
         key
@@ -299,7 +299,7 @@ mod tests {
     fn the_ether_type_behind_a_tag_is_what_follows_it() {
         let with = |tags: usize| {
             let frame = [&[2; 12][..], &[0x81, 0, 0x60, 7].repeat(tags), &[8, 0, 0x45], &[0; 40]].concat();
-            let key = Key::of_frame(&frame, &Headers::parse(&frame), None);
+            let key = MatchKey::from_frame(&frame, &Headers::parse(&frame), None);
             (key.word(PROTOCOL.start), key.word(TAG.start), key.word(NETWORK.start), behind_tags(&frame))
         };
         let tag = 0x8100;
@@ -314,7 +314,7 @@ mod tests {
         let mut frame = vec![2; 12];
         frame.extend(IPV4.to_be_bytes());
         frame.extend([0x45, 0, 0, 28, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 8, 0, 0]);
-        let key = |frame: &[u8]| Key::of_frame(frame, &Headers::parse(frame), None);
+        let key = |frame: &[u8]| MatchKey::from_frame(frame, &Headers::parse(frame), None);
         let first = key(&frame);
         assert_eq!((first.0[FLAGS], first.word(PORTS.start)), (FRAGMENT | FIRST, 0));
         frame[21] = 1;

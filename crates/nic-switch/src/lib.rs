@@ -31,18 +31,18 @@ mod table;
 mod too_big;
 pub mod words;
 
-pub use action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+pub use action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
 pub use frame::Frame;
 pub use function::FunctionConfig;
 pub use matching::{EtherMatch, Mac, Match, Ports};
-pub use neighbours::Neighbours;
+pub use neighbours::NeighbourMessage;
 pub use overlay::NextHop;
 pub use port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
-pub use protection::Protection;
+pub use protection::TunnelProtection;
 pub use rule::{Change, Rule, RuleError, Selection};
-pub use switch::{Mode, RuleReport, Switch, SwitchConfig, SwitchCounters, Tunnel};
+pub use switch::{RuleReport, Switch, SwitchConfig, SwitchCounters, SwitchMode, Tunnel};
 pub use table::{ChangeError, RuleCounters};
-pub use words::{FunctionChange, FunctionFile, FunctionWords, ParseError, Problem, RuleFile};
+pub use words::{FunctionChange, FunctionFile, FunctionOptions, ParseError, ParseProblem, RuleFile};
 
 /// Compiles and runs the README's example.
 #[cfg(doctest)]

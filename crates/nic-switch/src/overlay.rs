@@ -6,7 +6,7 @@
 use crate::action::TunnelSet;
 use crate::edit;
 use crate::frame::Frame;
-use crate::key::{Received, behind_tags, class_of, is_first};
+use crate::key::{ReceivedTunnel, behind_tags, class_of, is_first};
 use crate::matching::{IPV4, IPV6, Mac};
 use crate::port::TunnelKind;
 use bytes::{Bytes, BytesMut};
@@ -36,7 +36,7 @@ pub struct NextHop {
 ///
 /// See [`encapsulate`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outer {
+pub struct OuterHeaders {
     /// Kind of the tunnel.
     pub kind: TunnelKind,
     /// IP addresses, key and options.
@@ -56,11 +56,11 @@ pub struct Outer {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nic_switch::overlay::{Outer, cut, encapsulate};
+/// use nic_switch::overlay::{OuterHeaders, cut, encapsulate};
 /// use nic_switch::{Frame, Mac, NextHop, TunnelKind, TunnelSet};
 ///
 /// let set = TunnelSet::new("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-/// let outer = Outer {
+/// let outer = OuterHeaders {
 ///     kind: TunnelKind::Vxlan,
 ///     set: TunnelSet { key: Some(77), ..set },
 ///     hop: NextHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) },
@@ -71,8 +71,8 @@ pub struct Outer {
 /// assert_eq!(wrapped.bytes.len(), 14 + 20 + 8 + 8 + 60);
 /// assert_eq!(wrapped.bytes[50..], [7; 60]);
 /// ```
-pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
-    let Outer { kind, set, hop, source_port, identification } = outer;
+pub fn encapsulate(outer: &OuterHeaders, inner: &Frame) -> Frame {
+    let OuterHeaders { kind, set, hop, source_port, identification } = outer;
     let version = Version::of(&set.destination);
     let tunnel_bytes = tunnel_bytes(*kind, set);
     let upper = ETHERNET_BYTES + version.header_bytes();
@@ -128,7 +128,7 @@ pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
 
 /// The result of looking for a tunnel in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum TunnelEvidence {
     /// A tunnel packet, or a first fragment of one.
     Tunnel,
     /// Not a tunnel packet.
@@ -140,23 +140,27 @@ pub(crate) enum Shown {
 }
 
 /// Looks for a tunnel in a frame: UDP to a tunnel port, or GRE.
-pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> Shown {
+pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> TunnelEvidence {
     let headers = Headers::parse_unfinished(frame);
     let (Some((version, network)), Some((protocol, at))) = (headers.network(), headers.upper()) else {
         // IP with more headers or tags than the parser reads.
-        return if matches!(behind_tags(frame), IPV4 | IPV6) { Shown::Hidden } else { Shown::NoTunnel };
+        return if matches!(behind_tags(frame), IPV4 | IPV6) {
+            TunnelEvidence::Hidden
+        } else {
+            TunnelEvidence::NoTunnel
+        };
     };
     match protocol {
-        GRE => Shown::Tunnel,
-        UDP if headers.is_fragment() && !is_first(frame, version, network, at) => Shown::Rest,
+        GRE => TunnelEvidence::Tunnel,
+        UDP if headers.is_fragment() && !is_first(frame, version, network, at) => TunnelEvidence::Rest,
         UDP => match frame.get(at + 2..at + 4) {
-            Some(port) if is_port(u16::from_be_bytes([port[0], port[1]])) => Shown::Tunnel,
-            Some(_) => Shown::NoTunnel,
-            None => Shown::Hidden,
+            Some(port) if is_port(u16::from_be_bytes([port[0], port[1]])) => TunnelEvidence::Tunnel,
+            Some(_) => TunnelEvidence::NoTunnel,
+            None => TunnelEvidence::Hidden,
         },
         // The header behind a fragment header becomes visible only after reassembly (RFC 8200 4.5).
-        _ if headers.is_fragment() && is_extension(protocol) => Shown::Hidden,
-        _ => Shown::NoTunnel,
+        _ if headers.is_fragment() && is_extension(protocol) => TunnelEvidence::Hidden,
+        _ => TunnelEvidence::NoTunnel,
     }
 }
 
@@ -171,15 +175,15 @@ fn tunnel_bytes(kind: TunnelKind, set: &TunnelSet) -> usize {
 
 /// A decapsulated frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unwrapped {
+pub(crate) struct DecapsulatedFrame {
     pub(crate) kind: TunnelKind,
-    pub(crate) received: Received,
+    pub(crate) received: ReceivedTunnel,
     pub(crate) inner: Bytes,
 }
 
 /// The reason why a packet was not decapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotUnwrapped {
+pub(crate) enum DecapsulationError {
     /// The packet is not a tunnel packet, or unreadable here: a fragment, or another version.
     NoTunnel,
     /// A checksum is wrong, or missing where it is mandatory (RFC 8200 8.1).
@@ -195,16 +199,16 @@ pub(crate) fn decapsulate(
     frame: &Bytes,
     headers: &Headers,
     kind_of: impl FnOnce(u16) -> Option<TunnelKind>,
-) -> Result<Unwrapped, NotUnwrapped> {
+) -> Result<DecapsulatedFrame, DecapsulationError> {
     let (Some((version, network)), Some((protocol, upper))) = (headers.network(), headers.upper()) else {
-        return Err(NotUnwrapped::NoTunnel);
+        return Err(DecapsulationError::NoTunnel);
     };
     if headers.is_fragment() {
-        return Err(NotUnwrapped::NoTunnel);
+        return Err(DecapsulationError::NoTunnel);
     }
     let (source, destination) = version.addresses(&frame[network..]);
     let class = class_of(frame, version, network);
-    let mut received = Received {
+    let mut received = ReceivedTunnel {
         key: None,
         source,
         destination,
@@ -216,13 +220,13 @@ pub(crate) fn decapsulate(
     };
     let (kind, at) = match protocol {
         UDP => {
-            let udp = headers.transport().ok_or(NotUnwrapped::NoTunnel)?;
+            let udp = headers.transport().ok_or(DecapsulationError::NoTunnel)?;
             let flow = udp.flow_of_receiver(frame);
             (received.source_port, received.destination_port) = (flow.remote.port(), flow.local.port());
-            let kind = kind_of(flow.local.port()).ok_or(NotUnwrapped::NoTunnel)?;
+            let kind = kind_of(flow.local.port()).ok_or(DecapsulationError::NoTunnel)?;
             // Over IPv4 a datagram may omit its checksum; over IPv6 it must not.
             if !udp.are_checksums_right(frame).unwrap_or(version == Version::Four) {
-                return Err(NotUnwrapped::Checksum);
+                return Err(DecapsulationError::Checksum);
             }
             received.checksum = frame[udp.header + 6..udp.header + 8] != [0; 2];
             let payload = &frame[udp.payload..udp.end];
@@ -230,44 +234,45 @@ pub(crate) fn decapsulate(
                 TunnelKind::Vxlan => (Vxlan::parse(payload).map(|vxlan| vxlan.network), Vxlan::BYTES),
                 TunnelKind::Geneve => {
                     let geneve = Geneve::parse(payload).filter(|geneve| geneve.protocol == Geneve::ETHERNET);
-                    let geneve = geneve.ok_or(NotUnwrapped::NoTunnel)?;
+                    let geneve = geneve.ok_or(DecapsulationError::NoTunnel)?;
                     // RFC 8926 3.4: a receiver must drop packets with unknown critical options.
                     if geneve.critical {
-                        return Err(NotUnwrapped::Critical);
+                        return Err(DecapsulationError::Critical);
                     }
                     received.oam = geneve.oam;
                     (Some(geneve.network), geneve.bytes())
                 }
                 TunnelKind::Gretap => (None, 0),
             };
-            received.key = Some(network.ok_or(NotUnwrapped::NoTunnel)?);
+            received.key = Some(network.ok_or(DecapsulationError::NoTunnel)?);
             (kind, udp.payload + bytes)
         }
         GRE => {
             let packet = &frame[upper..headers.end()];
-            let gre = Gre::parse(packet).filter(|gre| gre.protocol == Gre::ETHERNET).ok_or(NotUnwrapped::NoTunnel)?;
+            let gre =
+                Gre::parse(packet).filter(|gre| gre.protocol == Gre::ETHERNET).ok_or(DecapsulationError::NoTunnel)?;
             let mut sum = Sum::default();
             sum.add(packet);
             // The sum over the whole GRE packet includes its checksum field.
             if gre.checksum && !sum.is_right() {
-                return Err(NotUnwrapped::Checksum);
+                return Err(DecapsulationError::Checksum);
             }
             received.key = gre.key;
             received.checksum = gre.checksum;
             (TunnelKind::Gretap, upper + gre.bytes())
         }
-        _ => return Err(NotUnwrapped::NoTunnel),
+        _ => return Err(DecapsulationError::NoTunnel),
     };
     // Checked last, because frames of other protocols must not count as damaged tunnel packets.
     if version == Version::Four && !checksum::is_ipv4_header_right(&frame[network..]) {
-        return Err(NotUnwrapped::Checksum);
+        return Err(DecapsulationError::Checksum);
     }
     if headers.end() < at + ETHERNET_BYTES {
-        return Err(NotUnwrapped::NoTunnel);
+        return Err(DecapsulationError::NoTunnel);
     }
     let inner = frame.slice(at..headers.end());
     let outer_ecn = ecn_of(frame, version, network);
-    Ok(Unwrapped { kind, received, inner: take_over_ecn(inner, outer_ecn)? })
+    Ok(DecapsulatedFrame { kind, received, inner: take_over_ecn(inner, outer_ecn)? })
 }
 
 /// Cuts a frame into segments and computes checksums. For a tunnel packet, the inner packet is cut and each segment
@@ -409,7 +414,7 @@ fn outer_ecn(inner: u8) -> u8 {
 
 /// Merges the outer ECN bits into the inner packet (RFC 6040 4.2), with the one deviation of Linux that the RFC
 /// permits. Behind a tag, Linux leaves ECN unchanged.
-fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
+fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, DecapsulationError> {
     if edit::outermost_tag(&inner).is_some() {
         return Ok(inner);
     }
@@ -418,7 +423,7 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
     let own = ecn_of(&inner, version, network);
     let becomes = match (own, outer) {
         // The inner transport would not understand the mark, so the packet counts as lost.
-        (0, CONGESTION) => return Err(NotUnwrapped::Congestion),
+        (0, CONGESTION) => return Err(DecapsulationError::Congestion),
         (0, _) | (CONGESTION, _) => own,
         (_, CONGESTION) => CONGESTION,
         (CAPABLE_0, CAPABLE_1) => CAPABLE_1,
@@ -461,9 +466,9 @@ mod tests {
             [&packet[..], behind, &udp].concat()
         };
         let shown = |frame: &[u8]| shown(frame, |port| port == 4789);
-        assert_eq!(shown(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), Shown::Tunnel);
-        assert_eq!(shown(&packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0])), Shown::Hidden);
-        assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), Shown::Rest);
+        assert_eq!(shown(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), TunnelEvidence::Tunnel);
+        assert_eq!(shown(&packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0])), TunnelEvidence::Hidden);
+        assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), TunnelEvidence::Rest);
     }
 
     /// Linux does not bound the number of extension headers and tags, and knows options that the switch does not know.
@@ -495,20 +500,20 @@ mod tests {
         // This option asks a host that does not know it to drop the packet.
         let refused = [60, 0, 0xc2, 4, 0, 1, 0, 0];
         let cases = [
-            (frame(0, six_type, &six(&[], 4789)), Shown::Tunnel),
-            (frame(0, six_type, &six(&[], 9)), Shown::NoTunnel),
+            (frame(0, six_type, &six(&[], 4789)), TunnelEvidence::Tunnel),
+            (frame(0, six_type, &six(&[], 9)), TunnelEvidence::NoTunnel),
             // The parser reads at most eight extension headers and two tags.
-            (frame(0, six_type, &six(&[padding; 8], 4789)), Shown::Tunnel),
-            (frame(0, six_type, &six(&[padding; 9], 4789)), Shown::Hidden),
-            (frame(0, six_type, &six(&[padding; 9], 9)), Shown::Hidden),
-            (frame(0, six_type, &six(&[refused], 4789)), Shown::Hidden),
-            (frame(0, four_type, &four(&[131, 7, 4, 10, 0, 0, 2, 0], 4789)), Shown::Hidden),
-            (frame(0, four_type, &four(&[148, 4, 0, 0], 4789)), Shown::Tunnel),
-            (frame(2, four_type, &four(&[], 4789)), Shown::Tunnel),
-            (frame(3, four_type, &four(&[], 4789)), Shown::Hidden),
-            (frame(3, [8, 6], &[0; 46]), Shown::NoTunnel),
-            (frame(0, four_type, &four(&[], 4789)[..22]), Shown::Hidden),
-            (vec![0; 60], Shown::NoTunnel),
+            (frame(0, six_type, &six(&[padding; 8], 4789)), TunnelEvidence::Tunnel),
+            (frame(0, six_type, &six(&[padding; 9], 4789)), TunnelEvidence::Hidden),
+            (frame(0, six_type, &six(&[padding; 9], 9)), TunnelEvidence::Hidden),
+            (frame(0, six_type, &six(&[refused], 4789)), TunnelEvidence::Hidden),
+            (frame(0, four_type, &four(&[131, 7, 4, 10, 0, 0, 2, 0], 4789)), TunnelEvidence::Hidden),
+            (frame(0, four_type, &four(&[148, 4, 0, 0], 4789)), TunnelEvidence::Tunnel),
+            (frame(2, four_type, &four(&[], 4789)), TunnelEvidence::Tunnel),
+            (frame(3, four_type, &four(&[], 4789)), TunnelEvidence::Hidden),
+            (frame(3, [8, 6], &[0; 46]), TunnelEvidence::NoTunnel),
+            (frame(0, four_type, &four(&[], 4789)[..22]), TunnelEvidence::Hidden),
+            (vec![0; 60], TunnelEvidence::NoTunnel),
         ];
         for (number, (frame, expected)) in cases.iter().enumerate() {
             assert_eq!(shown(frame, |port| port == 4789), *expected, "{number}");

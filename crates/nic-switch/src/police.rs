@@ -5,22 +5,22 @@ use offload_base::Instant;
 
 /// A token bucket. Invariant: it never holds more than a burst. Tokens are counted in billionths of a bit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     police: Police,
     tokens: u128,
     filled: Option<Instant>,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Makes a full bucket.
-    pub(crate) fn new(police: Police) -> Bucket {
-        Bucket { police, tokens: full(&police), filled: None }
+    pub(crate) fn new(police: Police) -> TokenBucket {
+        TokenBucket { police, tokens: full(&police), filled: None }
     }
 
     /// Makes the bucket of a police action; `None` for other actions.
-    pub(crate) fn of(action: &Action) -> Option<Bucket> {
+    pub(crate) fn from_action(action: &Action) -> Option<TokenBucket> {
         match action {
-            Action::Police(police) => Some(Bucket::new(*police)),
+            Action::Police(police) => Some(TokenBucket::new(*police)),
             _ => None,
         }
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_behind_a_burst() {
-        let mut bucket = Bucket::new(Police { rate: 8_000, burst: 1_500 });
+        let mut bucket = TokenBucket::new(Police { rate: 8_000, burst: 1_500 });
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
         assert!(bucket.take(at(0), 1_000) && !bucket.take(at(0), 501) && bucket.take(at(0), 500));
         // 8000 bit/s is one byte per millisecond.

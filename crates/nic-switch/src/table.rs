@@ -1,14 +1,14 @@
 //! The rule table: tuple space search. Rules with the same mask share a hash table. The tables are searched in the
 //! order of their best priority, until no better rule can follow.
 //!
-//! Invariant: each rule is in the table of its device, chain and mask exactly once; [`Table::find`] returns the same
-//! rule as a search over all rules ([`Table::find_by_asking_all`]).
+//! Invariant: each rule is in the table of its device, chain and mask exactly once; [`RuleTable::find`] returns the same
+//! rule as a search over all rules ([`RuleTable::find_by_asking_all`]).
 //!
 //! Within a priority, the rule with the older mask wins; within a mask, where port ranges may overlap, the older rule
 //! wins.
 
-use crate::key::{Key, Mask, Ranges};
-use crate::police::Bucket;
+use crate::key::{MatchKey, MatchMask, Ranges};
+use crate::police::TokenBucket;
 use crate::port::Device;
 use crate::rule::{Change, Rule, RuleError, Selection};
 use core::time::Duration;
@@ -68,51 +68,51 @@ impl RuleCounters {
 
 /// An installed rule.
 #[derive(Clone, Debug)]
-pub(crate) struct Installed {
+pub(crate) struct InstalledRule {
     pub(crate) rule: Arc<Rule>,
     pub(crate) handle: u32,
     pub(crate) counters: RuleCounters,
     /// One bucket for each police action, in order.
-    pub(crate) buckets: Vec<Bucket>,
+    pub(crate) buckets: Vec<TokenBucket>,
     /// Time of the last sample that went to the representor, or of the first match.
     sampled: Option<Instant>,
-    key: Key,
-    mask: Mask,
+    key: MatchKey,
+    mask: MatchMask,
     ranges: Ranges,
     /// Sequence number of the installation.
     came: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct RuleTable {
     capacity: usize,
-    rules: Vec<Option<Installed>>,
+    rules: Vec<Option<InstalledRule>>,
     free: Vec<usize>,
     by_place: BTreeMap<(Device, u32, u16, u32), usize>,
-    chains: HashMap<(Device, u32), Chain, QuickHash>,
+    chains: HashMap<(Device, u32), RuleChain, QuickHash>,
     /// Number of installations so far.
     came: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Chain {
+struct RuleChain {
     /// Tables in the order of their best priority.
     tables: Vec<MaskTable>,
     /// For each mask of a priority: the sequence number of its first rule, and the number of rules.
-    ranks: HashMap<(u16, Mask), (u64, usize), QuickHash>,
+    ranks: HashMap<(u16, MatchMask), (u64, usize), QuickHash>,
 }
 
 #[derive(Clone, Debug)]
 struct MaskTable {
-    mask: Mask,
-    entries: HashMap<Key, Vec<Entry>, QuickHash>,
+    mask: MatchMask,
+    entries: HashMap<MatchKey, Vec<RuleEntry>, QuickHash>,
     /// Number of rules by priority.
     priorities: BTreeMap<u16, usize>,
 }
 
 /// A rule in a hash table. The derived order is the match order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct RuleEntry {
     priority: u16,
     rank: u64,
     came: u64,
@@ -125,9 +125,9 @@ impl MaskTable {
     }
 }
 
-impl Table {
-    pub(crate) fn new(capacity: usize) -> Table {
-        Table {
+impl RuleTable {
+    pub(crate) fn new(capacity: usize) -> RuleTable {
+        RuleTable {
             capacity,
             rules: Vec::new(),
             free: Vec::new(),
@@ -142,7 +142,7 @@ impl Table {
     }
 
     /// Returns all rules by device, chain, priority and handle.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Installed> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &InstalledRule> {
         self.by_place.values().filter_map(|slot| self.rules[*slot].as_ref())
     }
 
@@ -156,8 +156,8 @@ impl Table {
     }
 
     /// Finds the rule for a frame with this key.
-    pub(crate) fn find(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
-        let mut best: Option<Entry> = None;
+    pub(crate) fn find(&self, device: Device, chain: u32, key: &MatchKey) -> Option<usize> {
+        let mut best: Option<RuleEntry> = None;
         for table in &self.chains.get(&(device, chain))?.tables {
             // Tables are sorted by best priority. An equal priority must still be searched, because the rank decides.
             if best.is_some_and(|best| best.priority < table.best()) {
@@ -176,9 +176,9 @@ impl Table {
 
     /// Finds the same rule by linear search: an oracle for tests.
     #[cfg(test)]
-    pub(crate) fn find_by_asking_all(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
-        let of_chain = |rule: &Installed| rule.rule.device == device && rule.rule.chain == chain;
-        let mut there: Vec<&Installed> = self.iter().filter(|rule| of_chain(rule)).collect();
+    pub(crate) fn find_by_asking_all(&self, device: Device, chain: u32, key: &MatchKey) -> Option<usize> {
+        let of_chain = |rule: &InstalledRule| rule.rule.device == device && rule.rule.chain == chain;
+        let mut there: Vec<&InstalledRule> = self.iter().filter(|rule| of_chain(rule)).collect();
         let ranks = &self.chains.get(&(device, chain))?.ranks;
         there.sort_by_key(|rule| {
             let rank = ranks.get(&(rule.rule.priority, rule.mask)).map(|(rank, _)| *rank);
@@ -188,16 +188,16 @@ impl Table {
         self.by_place.get(&(device, chain, rule.rule.priority, rule.handle)).copied()
     }
 
-    pub(crate) fn installed(&self, slot: usize) -> Option<&Installed> {
+    pub(crate) fn installed(&self, slot: usize) -> Option<&InstalledRule> {
         self.rules.get(slot)?.as_ref()
     }
 
-    pub(crate) fn installed_mut(&mut self, slot: usize) -> Option<&mut Installed> {
+    pub(crate) fn installed_mut(&mut self, slot: usize) -> Option<&mut InstalledRule> {
         self.rules.get_mut(slot)?.as_mut()
     }
 
     /// Copies counters from `before` for rules with the same place and match.
-    pub(crate) fn inherit(&mut self, before: &Table) {
+    pub(crate) fn inherit(&mut self, before: &RuleTable) {
         for old in before.iter() {
             let same = self.twin(&old.rule, &old.key, &old.mask, &old.ranges);
             if let Some(new) = same.and_then(|slot| self.rules[slot].as_mut()) {
@@ -208,7 +208,7 @@ impl Table {
 
     fn add(&mut self, rule: &Rule, replaces: bool) -> Result<(), ChangeError> {
         rule.check()?;
-        let (key, mask, ranges) = Key::of_rule(&rule.matching);
+        let (key, mask, ranges) = MatchKey::from_rule(&rule.matching);
         let (device, chain, priority) = (rule.device, rule.chain, rule.priority);
         let named = rule.handle.and_then(|handle| self.by_place.get(&(device, chain, priority, handle)).copied());
         let twin = self.twin(rule, &key, &mask, &ranges);
@@ -231,7 +231,7 @@ impl Table {
         let came = old.as_ref().map_or(self.came, |old| old.came);
         let now = self.came;
         self.came += 1;
-        let buckets = rule.actions.iter().filter_map(Bucket::of).collect();
+        let buckets = rule.actions.iter().filter_map(TokenBucket::from_action).collect();
         let counters = RuleCounters::default();
         let slot = self.free.pop().unwrap_or_else(|| {
             self.rules.push(None);
@@ -239,9 +239,9 @@ impl Table {
         });
         // Insert before remove: a mask that both rules have keeps its rank.
         let chains = self.chains.entry((device, chain)).or_default();
-        chains.insert(now, Entry { priority, rank: now, came, slot }, mask, key);
+        chains.insert(now, RuleEntry { priority, rank: now, came, slot }, mask, key);
         let rule = Arc::new(rule.clone());
-        let mut new = Installed { rule, handle, counters, buckets, sampled: None, key, mask, ranges, came };
+        let mut new = InstalledRule { rule, handle, counters, buckets, sampled: None, key, mask, ranges, came };
         if let Some(old) = &old {
             new.inherit(old);
         }
@@ -254,10 +254,10 @@ impl Table {
     }
 
     /// Returns the rule at the place of `rule` with the same match.
-    fn twin(&self, rule: &Rule, key: &Key, mask: &Mask, ranges: &Ranges) -> Option<usize> {
+    fn twin(&self, rule: &Rule, key: &MatchKey, mask: &MatchMask, ranges: &Ranges) -> Option<usize> {
         let tables = &self.chains.get(&(rule.device, rule.chain))?.tables;
         let entries = tables.iter().find(|table| table.mask == *mask)?.entries.get(key)?;
-        let is_twin = |entry: &&Entry| {
+        let is_twin = |entry: &&RuleEntry| {
             entry.priority == rule.priority && self.installed(entry.slot).is_some_and(|other| other.ranges == *ranges)
         };
         entries.iter().find(is_twin).map(|entry| entry.slot)
@@ -284,7 +284,7 @@ impl Table {
         Ok(())
     }
 
-    fn unlink(&mut self, slot: usize, old: &Installed) {
+    fn unlink(&mut self, slot: usize, old: &InstalledRule) {
         let place = (old.rule.device, old.rule.chain);
         if let Some(chain) = self.chains.get_mut(&place) {
             chain.remove(old.rule.priority, &old.mask, &old.key, slot);
@@ -309,7 +309,7 @@ impl Table {
     }
 }
 
-impl Installed {
+impl InstalledRule {
     /// Tests whether this frame is a sample that shows the rule's use: the first frame `every` after the last sample or
     /// the first match.
     pub(crate) fn is_sample(&mut self, now: Instant, every: Duration) -> bool {
@@ -320,21 +320,21 @@ impl Installed {
         due
     }
 
-    fn inherit(&mut self, old: &Installed) {
+    fn inherit(&mut self, old: &InstalledRule) {
         (self.counters, self.sampled) = (old.counters, old.sampled);
         // Only equal limits keep their tokens: with other limits the fill level has another meaning.
-        if self.buckets.iter().map(Bucket::police).eq(old.buckets.iter().map(Bucket::police)) {
+        if self.buckets.iter().map(TokenBucket::police).eq(old.buckets.iter().map(TokenBucket::police)) {
             self.buckets.clone_from(&old.buckets);
         }
     }
 }
 
-impl Chain {
+impl RuleChain {
     /// Inserts an entry. A new mask gets the rank `now`.
-    fn insert(&mut self, now: u64, entry: Entry, mask: Mask, key: Key) {
+    fn insert(&mut self, now: u64, entry: RuleEntry, mask: MatchMask, key: MatchKey) {
         let rank = self.ranks.entry((entry.priority, mask)).or_insert((now, 0));
         rank.1 += 1;
-        let entry = Entry { rank: rank.0, ..entry };
+        let entry = RuleEntry { rank: rank.0, ..entry };
         let at = self.tables.iter().position(|table| table.mask == mask).unwrap_or_else(|| {
             self.tables.push(MaskTable { mask, entries: HashMap::default(), priorities: BTreeMap::new() });
             self.tables.len() - 1
@@ -347,7 +347,7 @@ impl Chain {
         self.tables.sort_by_key(MaskTable::best);
     }
 
-    fn remove(&mut self, priority: u16, mask: &Mask, key: &Key, slot: usize) {
+    fn remove(&mut self, priority: u16, mask: &MatchMask, key: &MatchKey, slot: usize) {
         if let Some(rank) = self.ranks.get_mut(&(priority, *mask)) {
             rank.1 -= 1;
             if rank.1 == 0 {
@@ -383,16 +383,16 @@ mod tests {
     use offload_formats::Headers;
     use proptest::prelude::*;
 
-    fn table(text: &str) -> Table {
-        let mut table = Table::new(100);
+    fn table(text: &str) -> RuleTable {
+        let mut table = RuleTable::new(100);
         for change in RuleFile::parse("test", text).unwrap().changes {
             table.change(&change).unwrap();
         }
         table
     }
 
-    fn handle(table: &Table, frame: &[u8]) -> Option<u32> {
-        let key = Key::of_frame(frame, &Headers::parse(frame), None);
+    fn handle(table: &RuleTable, frame: &[u8]) -> Option<u32> {
+        let key = MatchKey::from_frame(frame, &Headers::parse(frame), None);
         let device = "p0".parse().unwrap();
         assert_eq!(table.find(device, 0, &key), table.find_by_asking_all(device, 0, &key));
         table.find(device, 0, &key).and_then(|slot| table.installed(slot)).map(|rule| rule.handle)
@@ -404,7 +404,7 @@ mod tests {
             changes in prop::collection::vec(arbitrary::change(), 0..60),
             frames in prop::collection::vec(arbitrary::frame(), 1..12),
         ) {
-            let mut table = Table::new(40);
+            let mut table = RuleTable::new(40);
             for change in &changes {
                 let before = table.len();
                 // A failed change has no effect, and a successful one changes the count as its kind demands.
@@ -423,7 +423,7 @@ mod tests {
             prop_assert_eq!(places.len(), table.chains.len());
             // Both searches must find the same rule in every chain.
             for frame in &frames {
-                let key = Key::of_frame(frame, &Headers::parse(frame), None);
+                let key = MatchKey::from_frame(frame, &Headers::parse(frame), None);
                 for (device, chain) in &places {
                     prop_assert_eq!(table.find(*device, *chain, &key), table.find_by_asking_all(*device, *chain, &key));
                 }

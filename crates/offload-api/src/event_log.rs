@@ -43,7 +43,7 @@ impl EventLog {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, mut line: Line, record: impl FnOnce(&mut dyn Visit)) -> String {
+    fn push(&self, mut line: EventLine, record: impl FnOnce(&mut dyn Visit)) -> String {
         record(&mut line);
         self.lines().push(line.0.clone());
         line.0
@@ -56,14 +56,14 @@ impl Subscriber for EventLog {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let line = self.push(Line::default(), |line| span.record(line));
+        let line = self.push(EventLine::default(), |line| span.record(line));
         let mut spans = self.spans();
         spans.push(line);
         Id::from_u64(spans.len() as u64)
     }
 
     fn record(&self, _: &Id, values: &Record<'_>) {
-        self.push(Line::default(), |line| values.record(line));
+        self.push(EventLine::default(), |line| values.record(line));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
@@ -71,7 +71,7 @@ impl Subscriber for EventLog {
     fn event(&self, event: &Event<'_>) {
         // Ids are positions in `spans`, counted from 1.
         let span = event.parent().map(|id| self.spans()[id.into_u64() as usize - 1].clone());
-        self.push(Line(span.unwrap_or_default()), |line| event.record(line));
+        self.push(EventLine(span.unwrap_or_default()), |line| event.record(line));
     }
 
     fn enter(&self, _: &Id) {}
@@ -80,9 +80,9 @@ impl Subscriber for EventLog {
 }
 
 #[derive(Default)]
-struct Line(String);
+struct EventLine(String);
 
-impl Visit for Line {
+impl Visit for EventLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let space = if self.0.is_empty() { "" } else { " " };
         // Writing into a string cannot fail.

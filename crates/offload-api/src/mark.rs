@@ -29,7 +29,7 @@ pub enum Verdict {
 ///
 /// let context = Handle { index: Handle::indices(engines::TLS, 1).start, generation: 0 };
 /// let meta = RxMeta::default().marked(context, Verdict::Done);
-/// assert_eq!(meta.marks.of(engines::TLS), Some(Mark { context, verdict: Verdict::Done }));
+/// assert_eq!(meta.marks.for_engine(engines::TLS), Some(Mark { context, verdict: Verdict::Done }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
@@ -89,8 +89,8 @@ pub struct ContextEvent {
 /// let context = |engine| Handle { index: Handle::indices(engine, 1).start, generation: 0 };
 /// let mut marks = Marks::default();
 /// marks.set(context(engines::NVME_TCP), Verdict::Done);
-/// assert_eq!(marks.of(engines::NVME_TCP).unwrap().context, context(engines::NVME_TCP));
-/// assert_eq!(marks.of(engines::TLS), None);
+/// assert_eq!(marks.for_engine(engines::NVME_TCP).unwrap().context, context(engines::NVME_TCP));
+/// assert_eq!(marks.for_engine(engines::TLS), None);
 /// marks.keep(engines::TLS);
 /// assert_eq!(marks, Marks::default());
 ///
@@ -138,7 +138,7 @@ impl Default for Marks {
 
 impl Marks {
     /// Returns the verdict of the engine with this number.
-    pub fn of(&self, engine: u8) -> Option<Mark> {
+    pub fn for_engine(&self, engine: u8) -> Option<Mark> {
         self.iter().find(|mark| mark.context.engine() == engine)
     }
 
@@ -164,7 +164,7 @@ impl Marks {
     pub fn keep(&mut self, engine: u8) {
         // The mark of the opening engine is copied too, because it belongs to the whole packet.
         let mut kept = Marks::default();
-        if let Some(mark) = self.of(engine) {
+        if let Some(mark) = self.for_engine(engine) {
             kept.set(mark.context, mark.verdict);
         }
         kept.set_packet(self.packet());
@@ -240,7 +240,7 @@ mod tests {
         assert!(marks.may_join());
         // All layers have their verdict, so a third engine is ignored.
         marks.set(handle(engines::ESP, 0), Verdict::Failed);
-        assert_eq!(marks.of(engines::ESP), None);
+        assert_eq!(marks.for_engine(engines::ESP), None);
         marks.set(newer, Verdict::Asks);
         assert!(!marks.may_join());
         let said: Vec<_> = marks.iter().map(|mark| (mark.context, mark.verdict)).collect();

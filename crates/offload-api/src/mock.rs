@@ -45,10 +45,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert!(device.take_calls().iter().any(|call| call == "engine(\"tls\")"));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct MockDevice(Arc<Mutex<Inner>>);
+pub struct MockDevice(Arc<Mutex<MockState>>);
 
 #[derive(Debug)]
-struct Inner {
+struct MockState {
     path: PathCaps,
     room: usize,
     is_plain: bool,
@@ -62,11 +62,11 @@ struct Inner {
     calls: Vec<String>,
 }
 
-impl Default for Inner {
-    fn default() -> Inner {
+impl Default for MockState {
+    fn default() -> MockState {
         let path =
             PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false };
-        Inner {
+        MockState {
             path,
             room: 64,
             is_plain: false,
@@ -136,7 +136,7 @@ impl MockDevice {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, MockState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

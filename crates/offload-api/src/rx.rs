@@ -98,7 +98,7 @@ impl RxMeta {
 
     /// Returns the verdict of the TLS engine.
     pub fn tls(&self) -> TlsVerdict {
-        match self.marks.of(engines::TLS).map(|mark| mark.verdict) {
+        match self.marks.for_engine(engines::TLS).map(|mark| mark.verdict) {
             None | Some(Verdict::Untouched) => TlsVerdict::NotDecrypted,
             Some(Verdict::Done) => TlsVerdict::Decrypted,
             Some(Verdict::Asks) => TlsVerdict::ResyncRequested,
@@ -108,7 +108,7 @@ impl RxMeta {
 
     /// Returns the context that gave the TLS verdict.
     pub fn tls_context(&self) -> Option<Handle> {
-        self.marks.of(engines::TLS).map(|mark| mark.context)
+        self.marks.for_engine(engines::TLS).map(|mark| mark.context)
     }
 
     /// Returns the verdict of the ESP engine.
@@ -131,7 +131,7 @@ impl RxMeta {
 
     /// Returns the verdict of the NVMe/TCP engine on digests.
     pub fn nvme(&self) -> NvmeVerdict {
-        match self.marks.of(engines::NVME_TCP).map(|mark| mark.verdict) {
+        match self.marks.for_engine(engines::NVME_TCP).map(|mark| mark.verdict) {
             None | Some(Verdict::Untouched | Verdict::Failed) => NvmeVerdict::NotChecked,
             Some(Verdict::Done) => NvmeVerdict::Good,
             Some(Verdict::Asks) => NvmeVerdict::ResyncRequested,
@@ -357,19 +357,19 @@ pub trait PieceHome: Send + Sync {
 /// use std::sync::{Arc, Mutex};
 ///
 /// #[derive(Default)]
-/// struct Home(Mutex<Vec<(u64, usize)>>);
-/// impl PieceHome for Home {
+/// struct TestBuffer(Mutex<Vec<(u64, usize)>>);
+/// impl PieceHome for TestBuffer {
 ///     fn take_back(&self, offset: u64, bytes: BytesMut) {
 ///         self.0.lock().unwrap().push((offset, bytes.len()));
 ///     }
 /// }
 ///
-/// let home = Arc::new(Home::default());
+/// let home = Arc::new(TestBuffer::default());
 /// drop(Piece::new(4096, BytesMut::zeroed(512), home.clone()));
 /// assert_eq!(*home.0.lock().unwrap(), [(4096, 512)]);
 /// ```
 pub struct Piece {
-    place: Place,
+    place: PieceLayout,
     bytes: BytesMut,
     home: Arc<dyn PieceHome>,
 }
@@ -379,11 +379,11 @@ pub struct Piece {
 /// and the number of unchanged bytes at the head and the tail (4 each). Stages changed all other bytes, or no bytes if
 /// the flag is clear.
 #[derive(Clone, Copy)]
-struct Place(u64);
+struct PieceLayout(u64);
 
-impl Place {
-    fn at(start: u64) -> Place {
-        Place(start << 13)
+impl PieceLayout {
+    fn at(start: u64) -> PieceLayout {
+        PieceLayout(start << 13)
     }
 
     fn start(self) -> u64 {
@@ -394,24 +394,24 @@ impl Place {
         (self.0 >> 9 & 0xf) as usize
     }
 
-    fn with_lead(self, lead: usize) -> Place {
-        Place(self.0 & !0x1e00 | (lead as u64) << 9)
+    fn with_lead(self, lead: usize) -> PieceLayout {
+        PieceLayout(self.0 & !0x1e00 | (lead as u64) << 9)
     }
 
     fn gaps(self) -> Option<(u64, u64)> {
         (self.0 & 0x100 != 0).then_some((self.0 >> 4 & 0xf, self.0 & 0xf))
     }
 
-    fn with_gaps(self, gaps: Option<(u64, u64)>) -> Place {
+    fn with_gaps(self, gaps: Option<(u64, u64)>) -> PieceLayout {
         let gaps = gaps.map_or(0, |(head, tail)| 0x100 | head << 4 | tail);
-        Place(self.0 & !0x1ff | gaps)
+        PieceLayout(self.0 & !0x1ff | gaps)
     }
 }
 
 impl Piece {
     /// Makes the piece at `offset` (below 2^51) of the buffer that `home` owns.
     pub fn new(offset: u64, bytes: BytesMut, home: Arc<dyn PieceHome>) -> Piece {
-        Piece { place: Place::at(offset), bytes, home }
+        Piece { place: PieceLayout::at(offset), bytes, home }
     }
 
     /// Returns the offset in the command's buffer, without the lead.
@@ -583,7 +583,7 @@ impl Piece {
         let bytes = self.bytes.split_to(self.lead() + at);
         let mut first = Piece { place: self.place, bytes, home: self.home.clone() };
         first.note_opened(start.min(cut)..end.min(cut));
-        self.place = Place::at(cut);
+        self.place = PieceLayout::at(cut);
         self.note_opened(start.max(cut)..end.max(cut));
         first
     }
@@ -612,9 +612,9 @@ mod tests {
     use std::sync::Mutex;
 
     #[derive(Default)]
-    struct Home(Mutex<Vec<(u64, Vec<u8>)>>);
+    struct TestBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
 
-    impl PieceHome for Home {
+    impl PieceHome for TestBuffer {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().push((offset, bytes.to_vec()));
         }
@@ -628,7 +628,7 @@ mod tests {
     /// The changed range stays known by position, however pieces are cut and joined.
     #[test]
     fn what_was_opened_is_known_of_each_part() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let mut slab = BytesMut::zeroed(100);
         let (head, tail) = (slab.split_to(40), slab);
         let mut first = Piece::new(10, head, home.clone());
@@ -665,7 +665,7 @@ mod tests {
 
     #[test]
     fn a_lead_comes_along_and_is_no_part_of_the_stream() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let piece = || {
             let mut piece = Piece::new(16, BytesMut::from_iter(0..48u8), home.clone());
             piece.open(|at, bytes| at == 16 && bytes.len() == 48);
@@ -698,7 +698,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_placed_buffer_goes_home_once() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let mut buffer = RxBuf::Placed(Piece::new(100, BytesMut::from(&b"0123456789"[..]), home.clone()));
         let first = buffer.split_to(3);
         buffer.truncate(5); // the two bytes cut off go home now

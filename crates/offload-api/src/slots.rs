@@ -19,7 +19,7 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Slots<T> {
-    places: Vec<Place<T>>,
+    places: Vec<Slot<T>>,
     /// Free slots, last freed at the end.
     free: Vec<u32>,
     indices: Range<u32>,
@@ -27,13 +27,13 @@ pub struct Slots<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Place<T> {
+struct Slot<T> {
     generation: u32,
-    content: Content<T>,
+    content: SlotContent<T>,
 }
 
 #[derive(Clone, Debug)]
-enum Content<T> {
+enum SlotContent<T> {
     Free,
     Reserved,
     Entry(T),
@@ -62,13 +62,13 @@ impl<T> Slots<T> {
             Some(at) => at,
             // The table grows on demand: most tables use a small part of their range.
             None if self.places.len() < self.indices.len() => {
-                self.places.push(Place { generation: 0, content: Content::Free });
+                self.places.push(Slot { generation: 0, content: SlotContent::Free });
                 self.places.len() as u32 - 1
             }
             None => return Err(entry),
         };
         let place = &mut self.places[at as usize];
-        place.content = Content::Entry(entry);
+        place.content = SlotContent::Entry(entry);
         self.len += 1;
         Ok(Handle { index: self.indices.start + at, generation: place.generation })
     }
@@ -76,7 +76,7 @@ impl<T> Slots<T> {
     /// Returns the entry of a handle.
     pub fn get(&self, handle: Handle) -> Option<&T> {
         match &self.place(handle)?.content {
-            Content::Entry(entry) => Some(entry),
+            SlotContent::Entry(entry) => Some(entry),
             _ => None,
         }
     }
@@ -84,7 +84,7 @@ impl<T> Slots<T> {
     /// Returns the entry of a handle for changes.
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
         match &mut self.place_mut(handle)?.content {
-            Content::Entry(entry) => Some(entry),
+            SlotContent::Entry(entry) => Some(entry),
             _ => None,
         }
     }
@@ -111,8 +111,8 @@ impl<T> Slots<T> {
     /// ```
     pub fn reserve(&mut self, handle: Handle) -> Option<(T, Handle)> {
         let place = self.place_mut(handle)?;
-        let entry = match core::mem::replace(&mut place.content, Content::Reserved) {
-            Content::Entry(entry) => entry,
+        let entry = match core::mem::replace(&mut place.content, SlotContent::Reserved) {
+            SlotContent::Entry(entry) => entry,
             other => {
                 // The slot has no entry, so it is left as it was.
                 place.content = other;
@@ -132,7 +132,7 @@ impl<T> Slots<T> {
     /// The entry, if the handle names no reserved slot.
     pub fn fill(&mut self, reserved: Handle, entry: T) -> Result<(), T> {
         match self.place_mut(reserved) {
-            Some(Place { content: content @ Content::Reserved, .. }) => *content = Content::Entry(entry),
+            Some(Slot { content: content @ SlotContent::Reserved, .. }) => *content = SlotContent::Entry(entry),
             _ => return Err(entry),
         }
         self.len += 1;
@@ -141,8 +141,8 @@ impl<T> Slots<T> {
 
     /// Frees a [reserved](Self::reserve) slot.
     pub fn release(&mut self, reserved: Handle) {
-        if let Some(Place { content: content @ Content::Reserved, .. }) = self.place_mut(reserved) {
-            *content = Content::Free;
+        if let Some(Slot { content: content @ SlotContent::Reserved, .. }) = self.place_mut(reserved) {
+            *content = SlotContent::Free;
             self.free.push(reserved.index - self.indices.start);
         }
     }
@@ -162,16 +162,16 @@ impl<T> Slots<T> {
             .places
             .iter()
             .zip(self.indices.clone())
-            .filter(|(place, _)| matches!(place.content, Content::Entry(_)));
+            .filter(|(place, _)| matches!(place.content, SlotContent::Entry(_)));
         places.map(|(place, index)| Handle { index, generation: place.generation })
     }
 
-    fn place(&self, handle: Handle) -> Option<&Place<T>> {
+    fn place(&self, handle: Handle) -> Option<&Slot<T>> {
         let at = handle.index.checked_sub(self.indices.start)?;
         self.places.get(at as usize).filter(|place| place.generation == handle.generation)
     }
 
-    fn place_mut(&mut self, handle: Handle) -> Option<&mut Place<T>> {
+    fn place_mut(&mut self, handle: Handle) -> Option<&mut Slot<T>> {
         let at = handle.index.checked_sub(self.indices.start)?;
         self.places.get_mut(at as usize).filter(|place| place.generation == handle.generation)
     }

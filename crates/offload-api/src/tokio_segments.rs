@@ -552,16 +552,16 @@ mod tests {
 
     /// A waker that counts its wakeups.
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct SegmentWaker(AtomicUsize);
 
-    impl Wake for Woken {
+    impl Wake for SegmentWaker {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn task() -> (Arc<Woken>, Waker) {
-        let woken = Arc::new(Woken::default());
+    fn task() -> (Arc<SegmentWaker>, Waker) {
+        let woken = Arc::new(SegmentWaker::default());
         (woken.clone(), woken.into())
     }
 

@@ -20,9 +20,9 @@ use offload_formats::Headers;
 use smallvec::SmallVec;
 
 /// The keys that a packet needs, without duplicates. Usually empty, or one key.
-pub(crate) type Keys = SmallVec<[Handle; 4]>;
+pub(crate) type NeededKeys = SmallVec<[Handle; 4]>;
 
-fn note_key(keys: &mut Keys, key: Handle) {
+fn note_key(keys: &mut NeededKeys, key: Handle) {
     if !keys.contains(&key) {
         keys.push(key);
     }
@@ -48,7 +48,7 @@ pub(crate) struct ContextStore {
 
 /// The result of showing a received frame to the packet engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum FrameMatch {
     /// The frame is of no engine's kind.
     Nothing,
     /// A packet of this context.
@@ -150,8 +150,8 @@ impl ContextStore {
     }
 
     /// Returns the keys that the context's stages need for a received packet.
-    pub(crate) fn keys_to_receive(&mut self, handle: Handle, payload: &Payload<'_>, dma: &mut DmaBytes) -> Keys {
-        let mut keys = Keys::new();
+    pub(crate) fn keys_to_receive(&mut self, handle: Handle, payload: &Payload<'_>, dma: &mut DmaBytes) -> NeededKeys {
+        let mut keys = NeededKeys::new();
         if let Some(engine) = self.stream(handle, dma) {
             engine.keys_to_receive(handle, payload, &mut |key| note_key(&mut keys, key));
         }
@@ -159,8 +159,8 @@ impl ContextStore {
     }
 
     /// Returns the keys that the context's stages need for bytes to send.
-    pub(crate) fn keys_to_transmit(&mut self, handle: Handle, bytes: &[u8], dma: &mut DmaBytes) -> Keys {
-        let mut keys = Keys::new();
+    pub(crate) fn keys_to_transmit(&mut self, handle: Handle, bytes: &[u8], dma: &mut DmaBytes) -> NeededKeys {
+        let mut keys = NeededKeys::new();
         if let Some(engine) = self.stream(handle, dma) {
             engine.keys_to_transmit(handle, bytes, &mut |key| note_key(&mut keys, key));
         }
@@ -173,7 +173,7 @@ impl ContextStore {
         &mut self,
         handle: Handle,
         dma: &mut DmaBytes,
-        keys: Keys,
+        keys: NeededKeys,
         work: impl FnOnce(&mut dyn AnyStream) -> R,
     ) -> Option<(R, Option<Handle>)> {
         // A key may be evicted by the next one or by the context itself, so the loan is a counted reference.
@@ -234,18 +234,18 @@ impl ContextStore {
 
     /// Finds the packet engine for a received frame. If several engines recognize the frame, the first with a steered
     /// key gets it.
-    pub(crate) fn look(&mut self, frame: &[u8], headers: &Headers, steering: &Steering) -> Found {
-        let mut found = Found::Nothing;
+    pub(crate) fn look(&mut self, frame: &[u8], headers: &Headers, steering: &Steering) -> FrameMatch {
+        let mut found = FrameMatch::Nothing;
         for (engine, number) in self.engines.iter_mut().zip(0..) {
             let Installed::Packet(engine) = engine else { continue };
             match engine.look(frame, headers) {
                 Shown::Nothing => {}
                 Shown::Key(key, ()) => match steering.opener(number, key) {
-                    Some(opener) => return Found::Opener(opener),
-                    None => found = Found::Unknown,
+                    Some(opener) => return FrameMatch::Opener(opener),
+                    None => found = FrameMatch::Unknown,
                 },
-                Shown::Fragment => return Found::Fragment { engine: number },
-                Shown::PerhapsFragment => return Found::PerhapsFragment,
+                Shown::Fragment => return FrameMatch::Fragment { engine: number },
+                Shown::PerhapsFragment => return FrameMatch::PerhapsFragment,
             }
         }
         found

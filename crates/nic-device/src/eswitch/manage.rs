@@ -2,7 +2,7 @@
 //!
 //! Invariant: changes take effect between frames, in the order of the commands.
 
-use super::{Sender, SwitchedDevice};
+use super::{FrameSender, SwitchedDevice};
 use crate::queue_pair::Interrupt;
 use bytes::Bytes;
 use core::task::Waker;
@@ -14,16 +14,16 @@ use offload_base::time::earliest;
 
 /// The device's end of the rings by which the host manages the switch.
 #[derive(Debug)]
-pub(super) struct Manager {
+pub(super) struct SwitchManager {
     rings: EswitchDeviceRings,
     /// Time at which the device reads the rings.
     due: Option<Instant>,
     interrupt: Interrupt,
 }
 
-impl Manager {
-    pub(super) fn new(rings: EswitchDeviceRings) -> Manager {
-        Manager { rings, due: None, interrupt: Interrupt::default() }
+impl SwitchManager {
+    pub(super) fn new(rings: EswitchDeviceRings) -> SwitchManager {
+        SwitchManager { rings, due: None, interrupt: Interrupt::default() }
     }
 
     pub(super) fn wake(&self) {
@@ -74,7 +74,7 @@ impl SwitchedDevice {
             self.manager.interrupt.start(now, delays.interrupt, &self.manager.rings.interrupt);
             while let Some(Represented { port, frame }) = self.manager.rings.injected.pop() {
                 self.switch.inject(port, frame.into(), &mut self.out);
-                self.hand_out(now, None, Sender::Representor);
+                self.hand_out(now, None, FrameSender::Representor);
             }
         }
         self.manager.interrupt.raise_when_due(now, &self.manager.rings.interrupt);
@@ -88,7 +88,7 @@ impl SwitchedDevice {
             EswitchCommand::Remove(port) => {
                 self.switch.remove_function(port);
                 // A new function at this port starts without the memory of the old one's fragments.
-                self.fragments_out.remove(&Sender::Port(port));
+                self.fragments_out.remove(&FrameSender::Port(port));
                 match self.place_of(port) {
                     // Dropping the function drops its rings, by which its driver learns of the removal.
                     Ok(place) => drop(self.functions.remove(place)),

@@ -22,16 +22,18 @@ mod member;
 mod uplink;
 
 use crate::function::Function;
-use crate::queue_pair::{Arrived, QueuePair};
+use crate::queue_pair::{OpenResult, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::Bytes;
 use core::task::Waker;
-use manage::Manager;
-use member::Member;
+use manage::SwitchManager;
+use member::PortEndpoint;
 use nic_rings::NicConfig;
 use nic_rings::dma::DmaBytes;
 use nic_rings::eswitch::EswitchDeviceRings;
-use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, Neighbours, Switch, SwitchConfig, SwitchCounters, Vport};
+use nic_switch::{
+    Egress, Frame, FunctionConfig, Mac, NeighbourMessage, Switch, SwitchConfig, SwitchCounters, SwitchMode, Vport,
+};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
@@ -59,13 +61,13 @@ pub struct SwitchedDevice {
     /// The host's own function.
     host: Function,
     /// The other functions, sorted by port.
-    functions: Vec<(Vport, Member)>,
-    manager: Manager,
+    functions: Vec<(Vport, PortEndpoint)>,
+    manager: SwitchManager,
     /// Whether frames from the wire that no rule takes go to the representor rings instead of the host's function.
     uplink_represented: bool,
     /// For outgoing fragmented packets: whether they may belong to a tunnel. Kept per sender, because a sender may
     /// forge another's addresses.
-    fragments_out: BTreeMap<Sender, Fragments<bool>>,
+    fragments_out: BTreeMap<FrameSender, Fragments<bool>>,
     /// Frames queued for the port.
     leaving: VecDeque<Bytes>,
     /// Time at which the port has sent all frames so far.
@@ -81,7 +83,7 @@ pub struct SwitchedDevice {
 
 /// The sender of a frame that is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Sender {
+enum FrameSender {
     /// The host's own function. Its frames are already protected where required.
     Host,
     /// The host through a representor.
@@ -91,7 +93,7 @@ enum Sender {
 }
 
 /// The engines' result on a received frame, and the queue of the host's function that has the engine.
-type Arrival = Option<(usize, Arrived)>;
+type OpenedArrival = Option<(usize, OpenResult)>;
 
 impl SwitchedDevice {
     /// Makes a device. For `nic-sim`, which makes the drivers as well. `config` applies to the uplink and the host's
@@ -109,7 +111,7 @@ impl SwitchedDevice {
             switch,
             host: Function::new(config, host),
             functions: Vec::new(),
-            manager: Manager::new(rings),
+            manager: SwitchManager::new(rings),
             uplink_represented: false,
             fragments_out: BTreeMap::new(),
             leaving: VecDeque::new(),
@@ -127,7 +129,7 @@ impl SwitchedDevice {
     /// # Panics
     /// If the port is the uplink or the physical function, which is the host's.
     pub fn plug(&mut self, port: Vport, config: FunctionConfig, function: Function) {
-        self.put(port, config, Member::Function(Box::new(function)));
+        self.put(port, config, PortEndpoint::Function(Box::new(function)));
     }
 
     /// Attaches an endpoint without queues to a port, for example a virtual machine of another process.
@@ -156,10 +158,10 @@ impl SwitchedDevice {
     /// # Panics
     /// As for [`plug`](Self::plug).
     pub fn attach(&mut self, port: Vport, config: FunctionConfig, outside: impl Port + 'static) {
-        self.put(port, config, Member::Outside(Box::new(outside)));
+        self.put(port, config, PortEndpoint::Outside(Box::new(outside)));
     }
 
-    fn put(&mut self, port: Vport, config: FunctionConfig, member: Member) {
+    fn put(&mut self, port: Vport, config: FunctionConfig, member: PortEndpoint) {
         assert!(!matches!(port, Vport::Uplink | Vport::Physical), "a function cannot be attached to {port}");
         self.switch.set_function(port, config);
         match self.place_of(port) {
@@ -270,8 +272,8 @@ impl SwitchedDevice {
         let functions = self.functions.len() + 1;
         let (mut without, mut taken) = (0, 0);
         self.interrupted = None;
-        while without < functions && self.leaving.len() < ENOUGH {
-            if taken == TURN * functions {
+        while without < functions && self.leaving.len() < MAX_LEAVING {
+            if taken == FRAMES_PER_TURN * functions {
                 self.interrupted = Some(now);
                 return;
             }
@@ -295,24 +297,24 @@ impl SwitchedDevice {
     fn switch_frame(&mut self, now: Instant, from: Option<Vport>, frame: Bytes) {
         match (from, self.switch.mode()) {
             (Some(port), _) => self.switch.receive(now, port, Frame::from(frame), &mut self.out),
-            (None, Mode::Legacy) => self.switch.receive(now, Vport::Physical, Frame::from(frame), &mut self.out),
+            (None, SwitchMode::Legacy) => self.switch.receive(now, Vport::Physical, Frame::from(frame), &mut self.out),
             // In switchdev mode, frames of the host are already protected where required.
-            (None, Mode::Switchdev) => return self.leave(frame),
+            (None, SwitchMode::Switchdev) => return self.leave(frame),
         }
-        self.hand_out(now, None, from.map_or(Sender::Host, Sender::Port));
+        self.hand_out(now, None, from.map_or(FrameSender::Host, FrameSender::Port));
     }
 
     /// Delivers the output of the switch.
-    fn hand_out(&mut self, now: Instant, mut arrival: Arrival, sender: Sender) {
+    fn hand_out(&mut self, now: Instant, mut arrival: OpenedArrival, sender: FrameSender) {
         let mut out = core::mem::take(&mut self.out);
         for (egress, frame) in out.drain(..) {
             match egress {
-                Egress::Port(Vport::Uplink) if sender == Sender::Host => self.leave(frame.bytes),
+                Egress::Port(Vport::Uplink) if sender == FrameSender::Host => self.leave(frame.bytes),
                 Egress::Port(Vport::Uplink) => self.protect_and_leave(sender, frame),
                 // Neighbour discovery must still reach the host's stack, which owns the tunnel endpoints' addresses.
                 Egress::Representor(Vport::Uplink) if self.uplink_represented => {
                     self.represent(now, Vport::Uplink, frame.bytes.clone());
-                    if Neighbours::of(&frame.bytes, &Headers::parse(&frame.bytes)).is_some() {
+                    if NeighbourMessage::classify(&frame.bytes, &Headers::parse(&frame.bytes)).is_some() {
                         self.take_as_host(now, frame.bytes, arrival.take());
                     }
                 }
@@ -359,7 +361,7 @@ impl Port for SwitchedDevice {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let takes = self.leaving.len() < ENOUGH;
+        let takes = self.leaving.len() < MAX_LEAVING;
         let members = self.functions.iter().filter_map(|(_, member)| member.next_event(takes)).min();
         let host = if takes { self.host.next_event() } else { self.host.next_other() };
         let leaves = (!self.leaving.is_empty()).then_some(self.port_free_at);
@@ -375,6 +377,6 @@ impl Port for SwitchedDevice {
 }
 
 /// Average number of frames per function before the uplink and the manager get their turn.
-const TURN: usize = 64;
+const FRAMES_PER_TURN: usize = 64;
 /// Length of the port's queue at which functions are no longer polled.
-const ENOUGH: usize = 16;
+const MAX_LEAVING: usize = 16;

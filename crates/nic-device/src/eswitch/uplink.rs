@@ -3,8 +3,8 @@
 //! Invariants: a packet with a wrong ICV or number does not reach the switch; a packet that requires an SA leaves
 //! protected or not at all.
 
-use super::{Arrival, Sender, SwitchedDevice};
-use crate::queue_pair::Arrived;
+use super::{FrameSender, OpenedArrival, SwitchedDevice};
+use crate::queue_pair::OpenResult;
 use crate::queue_pair::transmit::line_time;
 use bytes::Bytes;
 use nic_switch::{Frame, Vport};
@@ -60,41 +60,41 @@ impl SwitchedDevice {
         let headers = Headers::parse(&data);
         let (queue, arrived) = self.host.open(&data, &headers);
         let (frame, arrived) = match arrived {
-            Arrived::Dropped => {
+            OpenResult::Dropped => {
                 self.counters.not_opened += 1;
                 return self.host.note_dropped(&data, queue);
             }
-            Arrived::Opened(mut opened) => match opened.take_whole() {
+            OpenResult::Opened(mut opened) => match opened.take_whole() {
                 Some((inner, sa)) => {
                     self.counters.opened += 1;
                     // Handles are local to a queue. A handle of another queue may equal one that a network names.
                     let sa = Some(sa).filter(|_| queue == NETWORKS_QUEUE);
-                    (Frame { sa, ..Frame::from(inner) }, Arrived::Opened(opened))
+                    (Frame { sa, ..Frame::from(inner) }, OpenResult::Opened(opened))
                 }
                 // Crypto offload: the host handles headers, numbers and policies.
-                None => return self.host.take_represented(now, &data, (queue, Arrived::Opened(opened))),
+                None => return self.host.take_represented(now, &data, (queue, OpenResult::Opened(opened))),
             },
-            Arrived::Unopened(mark @ PacketMark::Failed { .. }) => {
+            OpenResult::Unopened(mark @ PacketMark::Failed { .. }) => {
                 self.counters.not_opened += 1;
-                return self.host.take_represented(now, &data, (queue, Arrived::Unopened(mark)));
+                return self.host.take_represented(now, &data, (queue, OpenResult::Unopened(mark)));
             }
             other => (Frame::from(data), other),
         };
         self.switch.receive(now, Vport::Uplink, frame, &mut self.out);
-        self.hand_out(now, Some((queue, arrived)), Sender::Port(Vport::Uplink));
+        self.hand_out(now, Some((queue, arrived)), FrameSender::Port(Vport::Uplink));
     }
 
     /// Delivers a frame to the host's own function.
-    pub(super) fn take_as_host(&mut self, now: Instant, frame: Bytes, arrival: Arrival) {
-        let (queue, mut arrived) = arrival.unwrap_or((0, Arrived::AsItWas));
-        if let Arrived::Opened(opened) = &mut arrived {
+    pub(super) fn take_as_host(&mut self, now: Instant, frame: Bytes, arrival: OpenedArrival) {
+        let (queue, mut arrived) = arrival.unwrap_or((0, OpenResult::AsItWas));
+        if let OpenResult::Opened(opened) = &mut arrived {
             opened.put_back(frame.clone());
         }
         self.host.take_represented(now, &frame, (queue, arrived));
     }
 
     /// Sends a frame to the wire, under an SA if required.
-    pub(super) fn protect_and_leave(&mut self, sender: Sender, Frame { bytes, sa, inner, .. }: Frame) {
+    pub(super) fn protect_and_leave(&mut self, sender: FrameSender, Frame { bytes, sa, inner, .. }: Frame) {
         let plain = bytes.len();
         // Frames that the switch encapsulated, at any port, and frames that look encapsulated.
         let must = self.switch.protects_all() && (inner != 0 || self.is_of_tunnel(sender, &bytes));
@@ -112,7 +112,7 @@ impl SwitchedDevice {
     /// Tests whether an outgoing frame may belong to a tunnel. A UDP fragment is judged by its packet's first fragment,
     /// which shows the port. A fragment without a known first fragment may belong to a tunnel. So may a packet with the
     /// same identification as one that may, because fragments of both may still be sent.
-    fn is_of_tunnel(&mut self, sender: Sender, frame: &[u8]) -> bool {
+    fn is_of_tunnel(&mut self, sender: FrameSender, frame: &[u8]) -> bool {
         let shown = self.switch.is_of_tunnel(frame);
         let fragments = self.fragments_out.entry(sender).or_insert_with(|| Fragments::with_room_for(FRAGMENTED));
         let of_first = |before| before == Some(true) || shown.unwrap_or(true);

@@ -33,9 +33,9 @@ use offload_api::EngineInfo;
 use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_jobs::TransformCapabilities;
+use queue::DeviceJobQueue;
 pub use queue::JobCounters;
-use queue::Queue;
-pub use run::{Stop, run};
+pub use run::{StopSignal, run};
 
 /// The configuration of a lookaside accelerator.
 ///
@@ -191,8 +191,8 @@ impl LookasideUnit {
 /// ```
 #[derive(Debug)]
 pub struct Lookaside {
-    sessions: Sessions,
-    queues: Vec<Queue>,
+    sessions: SessionStore,
+    queues: Vec<DeviceJobQueue>,
     units: Vec<UnitState>,
     /// Index of the unit to try first.
     next_unit: usize,
@@ -202,7 +202,7 @@ pub struct Lookaside {
 
 /// The sessions of all queues.
 #[derive(Debug)]
-struct Sessions {
+struct SessionStore {
     store: ContextStore,
     /// Empty: nothing is steered to a session, but the store requires a table.
     steering: Steering,
@@ -229,7 +229,7 @@ impl Lookaside {
         let infos = engines.infos();
         let queues = rings.into_iter().enumerate().map(|(number, rings)| {
             let places = infos.iter().map(|info| config.places(number, info.contexts)).collect();
-            Queue::new(number, rings, places, config.shares[number].max(1), config.delays)
+            DeviceJobQueue::new(number, rings, places, config.shares[number].max(1), config.delays)
         });
         Lookaside {
             queues: queues.collect(),
@@ -238,7 +238,7 @@ impl Lookaside {
                 .iter()
                 .map(|unit| UnitState { unit: *unit, free_at: Instant::ZERO, lost: false })
                 .collect(),
-            sessions: Sessions {
+            sessions: SessionStore {
                 store: ContextStore::new(engines.into_installed(), config.context_cache_bytes),
                 steering: Steering::default(),
                 engines: infos,
@@ -262,8 +262,8 @@ impl Lookaside {
 
     /// Returns the time of the next event without a doorbell.
     pub fn next_event(&self) -> Option<Instant> {
-        let own = self.queues.iter().filter_map(Queue::next_event).min();
-        let waits = self.queues.iter().any(Queue::has_fetched);
+        let own = self.queues.iter().filter_map(DeviceJobQueue::next_event).min();
+        let waits = self.queues.iter().any(DeviceJobQueue::has_fetched);
         let unit = self.units.iter().filter(|unit| !unit.lost).map(|unit| unit.free_at).min();
         earliest(own, if waits { unit } else { None })
     }

@@ -4,7 +4,7 @@
 //! completion ring. That ring always has room, because the driver bounds its submissions. Dropping the queue completes
 //! all jobs.
 
-use super::{LookasideUnit, Sessions};
+use super::{LookasideUnit, SessionStore};
 use core::ops::Range;
 use core::task::Waker;
 use nic_engine::hosted::Subject;
@@ -37,7 +37,7 @@ offload_base::counters! {
 
 /// The device's end of a job queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct DeviceJobQueue {
     number: usize,
     rings: DeviceJobRings,
     /// Session slots of this queue, by engine.
@@ -48,7 +48,7 @@ pub(super) struct Queue {
     fetched: VecDeque<JobEntry>,
     /// The job in an engine's hands, which may panic, and the original length of its target.
     running: Option<(Box<JobSlot>, usize)>,
-    under_way: Vec<UnderWay>,
+    under_way: Vec<RunningJob>,
     interrupt_at: Option<Instant>,
     share: u32,
     /// Bytes that the queue may still start in its turn.
@@ -61,22 +61,22 @@ pub(super) struct Queue {
 
 /// A job that a unit has started. The work is done, but the result is hidden until its time.
 #[derive(Debug)]
-struct UnderWay {
+struct RunningJob {
     ends_at: Instant,
     /// The unit; `None` if the job only waits to be reported.
     unit: Option<usize>,
     slot: Box<JobSlot>,
 }
 
-impl Queue {
+impl DeviceJobQueue {
     pub(super) fn new(
         number: usize,
         rings: DeviceJobRings,
         places: Vec<Range<u32>>,
         share: u32,
         delays: Delays,
-    ) -> Queue {
-        Queue {
+    ) -> DeviceJobQueue {
+        DeviceJobQueue {
             number,
             rings,
             places,
@@ -126,7 +126,7 @@ impl Queue {
     }
 
     /// Removes the state of a queue without a driver: submitted jobs, sessions and their keys. No completion is sent.
-    pub(super) fn clear_if_abandoned(&mut self, sessions: &mut Sessions) {
+    pub(super) fn clear_if_abandoned(&mut self, sessions: &mut SessionStore) {
         if self.is_cleared || !self.rings.completions.is_abandoned() {
             return;
         }
@@ -155,7 +155,7 @@ impl Queue {
 
     /// Returns the bytes of the next job that a unit could start, with its additional data. Executes the commands
     /// before the job, and ends jobs that need no unit.
-    pub(super) fn next_job(&mut self, sessions: &mut Sessions, now: Instant) -> Option<usize> {
+    pub(super) fn next_job(&mut self, sessions: &mut SessionStore, now: Instant) -> Option<usize> {
         loop {
             match self.fetched.front()? {
                 JobEntry { epoch, descriptor: JobDescriptor::Job(slot) } => {
@@ -193,7 +193,7 @@ impl Queue {
     /// Starts the next job on a unit and returns its bytes, counted as by [`next_job`](Self::next_job).
     pub(super) fn start(
         &mut self,
-        sessions: &mut Sessions,
+        sessions: &mut SessionStore,
         unit: usize,
         speed: LookasideUnit,
         now: Instant,
@@ -226,7 +226,7 @@ impl Queue {
             .filter(|at| self.under_way[*at].ends_at <= now)
         {
             // Keeps the order of the others: jobs with equal ends complete in the order of submission.
-            let UnderWay { slot, .. } = self.under_way.remove(first);
+            let RunningJob { slot, .. } = self.under_way.remove(first);
             self.dma.job_target += slot.outcome.produced as u64;
             match slot.outcome.status {
                 JobStatus::Done => self.counters.done += 1,
@@ -281,7 +281,7 @@ impl Queue {
     }
 
     fn end_at(&mut self, at: Instant, unit: Option<usize>, slot: Box<JobSlot>) {
-        self.under_way.push(UnderWay { ends_at: at + self.delays.dma, unit, slot });
+        self.under_way.push(RunningJob { ends_at: at + self.delays.dma, unit, slot });
     }
 
     /// Ends a job without a unit.
@@ -291,13 +291,13 @@ impl Queue {
     }
 
     /// Executes the command at the front.
-    fn run_command(&mut self, sessions: &mut Sessions, now: Instant) {
+    fn run_command(&mut self, sessions: &mut SessionStore, now: Instant) {
         let Some(JobEntry { epoch, descriptor: JobDescriptor::Control(command) }) = self.fetched.pop_front() else {
             return;
         };
         let is_old = epoch != self.counters.resets;
         sessions.store.serve(self.number);
-        let Sessions { store, steering, engines } = sessions;
+        let SessionStore { store, steering, engines } = sessions;
         let completion = match command {
             // Stale commands have no effect but an answer, because every entry is answered. The driver learns of the
             // reset separately.
@@ -358,7 +358,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for DeviceJobQueue {
     fn drop(&mut self) {
         let mut under_way = core::mem::take(&mut self.under_way);
         under_way.iter_mut().for_each(|job| job.fail(Instant::ZERO, JobStatus::Gone));
@@ -378,7 +378,7 @@ impl Drop for Queue {
     }
 }
 
-impl UnderWay {
+impl RunningJob {
     /// Ends the job now without a result.
     fn fail(&mut self, now: Instant, status: JobStatus) {
         let JobSlot { job, outcome } = &mut *self.slot;

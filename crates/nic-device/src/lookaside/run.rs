@@ -12,16 +12,16 @@ use std::thread::{self, Thread};
 /// A signal that ends [`run`].
 ///
 /// ```
-/// use nic_device::lookaside::Stop;
+/// use nic_device::lookaside::StopSignal;
 ///
-/// let stop = Stop::default();
+/// let stop = StopSignal::default();
 /// stop.clone().stop();
 /// assert!(stop.is_stopped());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct StopSignal(Arc<AtomicBool>);
 
-impl Stop {
+impl StopSignal {
     /// Asks the thread that runs the device to end soon.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
@@ -35,8 +35,8 @@ impl Stop {
 
 /// Runs a device on this thread until it is stopped, and then drops the device, which ends its jobs. `now` returns the time in
 /// the submitters' clock.
-pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &Stop) {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &StopSignal) {
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     while !stop.is_stopped() {
         device.process(now());
         if !device.arm(&waker) {
@@ -50,9 +50,9 @@ pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &Stop) {
     }
 }
 
-struct Unpark(Thread);
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }

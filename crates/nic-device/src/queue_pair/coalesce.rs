@@ -7,7 +7,7 @@
 //! device's verdicts on the segments are equal.
 //!
 //! Packets that an engine opened are compared without their outer headers. If these are still in the frame (ESP in
-//! crypto offload), the joined packet keeps the first packet's headers and the last packet's trailer: see [`Wrapping`].
+//! crypto offload), the joined packet keeps the first packet's headers and the last packet's trailer: see [`OuterParts`].
 //!
 //! Invariant: the IP header gives the length of the joined packet, or zero if the length does not fit.
 
@@ -20,7 +20,7 @@ use offload_formats::{Transport, Version};
 
 /// The common properties of segments that are being joined, and the expected next segment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Joint {
+pub(crate) struct JoinedPacket {
     transport: Transport,
     /// Payload bytes of each segment but the last.
     segment_bytes: usize,
@@ -31,9 +31,9 @@ pub(crate) struct Joint {
     last_flags: u8,
 }
 
-impl Joint {
+impl JoinedPacket {
     /// Starts with `frame`, if others may follow it.
-    pub(crate) fn begin(frame: &[u8], transport: &Transport, datagrams: bool) -> Option<Joint> {
+    pub(crate) fn begin(frame: &[u8], transport: &Transport, datagrams: bool) -> Option<JoinedPacket> {
         let payload_bytes = transport.payload_len();
         let joins = match transport.protocol {
             Protocol::Tcp => transport.may_be_first(frame),
@@ -44,7 +44,7 @@ impl Joint {
             && transport.header == transport.network + transport.version.header_bytes()
             && payload_bytes > 0
             && transport.end == frame.len();
-        first.then(|| Joint {
+        first.then(|| JoinedPacket {
             transport: Transport { end: transport.payload, ..*transport },
             segment_bytes: payload_bytes,
             payload_bytes,
@@ -114,7 +114,7 @@ impl Joint {
 
 /// The outer parts of an opened packet that others may join.
 #[derive(Debug)]
-pub(crate) struct Wrapping {
+pub(crate) struct OuterParts {
     /// Headers of the first segment without the outer ones.
     plain: BytesMut,
     within: Within,
@@ -122,13 +122,13 @@ pub(crate) struct Wrapping {
     tail: BytesMut,
 }
 
-impl Wrapping {
+impl OuterParts {
     /// Removes the bytes behind the payload from `frame`, so that others can be joined.
-    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: Within, frame: &mut BytesMut) -> Wrapping {
+    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: Within, frame: &mut BytesMut) -> OuterParts {
         let end = shifted(within, transport.end);
         let tail = frame[end..].into();
         frame.truncate(end);
-        Wrapping { plain: plain[..transport.payload].into(), within, tail }
+        OuterParts { plain: plain[..transport.payload].into(), within, tail }
     }
 
     /// Returns the headers of the first segment, without the outer ones.
@@ -162,7 +162,7 @@ impl Wrapping {
     }
 
     /// Completes `frame`, which ends with the payload, and rewrites its headers for all segments.
-    pub(crate) fn finish(mut self, joint: &Joint, frame: &mut BytesMut) {
+    pub(crate) fn finish(mut self, joint: &JoinedPacket, frame: &mut BytesMut) {
         frame.extend_from_slice(&self.tail);
         if joint.segments == 1 {
             return;

@@ -32,7 +32,7 @@ use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
 use offload_formats::frame::ETHERNET_BYTES;
-pub(crate) use receive::Arrived;
+pub(crate) use receive::OpenResult;
 use receive::ReceiveSide;
 use std::collections::VecDeque;
 use transmit::TransmitSide;
@@ -150,7 +150,7 @@ impl QueuePair {
     }
 
     /// Returns the resources used so far; `None` if costs are not modelled.
-    fn used(&self) -> Option<Used> {
+    fn used(&self) -> Option<ResourceUse> {
         if self.config.costs.is_none() {
             return None;
         }
@@ -158,12 +158,12 @@ impl QueuePair {
         let sent = dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + self.transmit.framed;
         let received = dma.rx_descriptors + dma.rx_payload;
         let bytes = sent + received + dma.context;
-        Some(Used { bytes, fetched: cache.fetched, worked_bytes: cache.worked_bytes })
+        Some(ResourceUse { bytes, fetched: cache.fetched, worked_bytes: cache.worked_bytes })
     }
 
     /// Returns the time that bus, fetches and engines took since `before`. Sent payload counts when it is copied into a
     /// frame.
-    fn cost_since(&self, before: Option<Used>) -> Duration {
+    fn cost_since(&self, before: Option<ResourceUse>) -> Duration {
         let (Some(before), Some(used)) = (before, self.used()) else { return Duration::ZERO };
         let [bytes, fetched, worked] =
             [used.bytes - before.bytes, used.fetched - before.fetched, used.worked_bytes - before.worked_bytes];
@@ -215,7 +215,7 @@ impl QueuePair {
 }
 
 /// The resources that packets used.
-struct Used {
+struct ResourceUse {
     /// Bytes over the bus.
     bytes: u64,
     /// Contexts fetched.

@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 /// A pacing scheduler. `T` is the queued item: a frame, or a packet that will be cut into frames.
 #[derive(Debug)]
 pub(crate) struct Shaper<T> {
-    lanes: Vec<Lane<T>>,
+    lanes: Vec<FlowLane<T>>,
     unused: Vec<usize>,
     /// Lane index of each remembered flow. Only looked up, never iterated, so the hash order cannot affect a run.
     by_flow: HashMap<FlowKey, usize>,
@@ -29,7 +29,7 @@ pub(crate) struct Shaper<T> {
 }
 
 #[derive(Debug)]
-struct Lane<T> {
+struct FlowLane<T> {
     flow: FlowKey,
     items: VecDeque<T>,
     /// Earliest time at which the next frame may leave.
@@ -38,7 +38,7 @@ struct Lane<T> {
 
 /// Permission to send from one lane. Return it with [`Shaper::finish`].
 #[derive(Debug)]
-pub(crate) struct Turn(usize);
+pub(crate) struct LanePermit(usize);
 
 impl<T> Shaper<T> {
     /// Tests whether all lanes are empty.
@@ -54,7 +54,7 @@ impl<T> Shaper<T> {
     /// Queues `item` behind the other items of `flow`.
     pub(crate) fn push(&mut self, now: Instant, flow: FlowKey, item: T) {
         self.forget_idle(now);
-        let index = self.lane_of(now, flow);
+        let index = self.lane_index(now, flow);
         let lane = &mut self.lanes[index];
         if lane.items.is_empty() {
             self.idle.remove(&(lane.free_at, index));
@@ -72,19 +72,19 @@ impl<T> Shaper<T> {
     }
 
     /// Takes the next item that is due at `now`. The caller sends one frame of it and calls [`Shaper::finish`].
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Turn, T)> {
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(LanePermit, T)> {
         if self.next_due()? > now {
             return None;
         }
         let (_, _, index) = self.waiting.pop_first()?;
         let item = self.lanes[index].items.pop_front()?;
-        Some((Turn(index), item))
+        Some((LanePermit(index), item))
     }
 
     /// Ends a turn. `rest` is the unsent part of the item; `gap` is the time that the sent frame occupies at the flow's
     /// rate.
-    pub(crate) fn finish(&mut self, now: Instant, turn: Turn, rest: Option<T>, gap: Duration) {
-        let Turn(index) = turn;
+    pub(crate) fn finish(&mut self, now: Instant, turn: LanePermit, rest: Option<T>, gap: Duration) {
+        let LanePermit(index) = turn;
         let lane = &mut self.lanes[index];
         if let Some(rest) = rest {
             lane.items.push_front(rest);
@@ -108,11 +108,11 @@ impl<T> Shaper<T> {
         core::mem::take(self).lanes.into_iter().flat_map(|lane| lane.items)
     }
 
-    fn lane_of(&mut self, now: Instant, flow: FlowKey) -> usize {
+    fn lane_index(&mut self, now: Instant, flow: FlowKey) -> usize {
         if let Some(index) = self.by_flow.get(&flow) {
             return *index;
         }
-        let lane = Lane { flow, items: VecDeque::new(), free_at: now };
+        let lane = FlowLane { flow, items: VecDeque::new(), free_at: now };
         let index = match self.unused.pop() {
             Some(index) => {
                 self.lanes[index] = lane;

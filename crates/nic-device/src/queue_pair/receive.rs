@@ -11,7 +11,7 @@
 mod opened;
 
 use crate::queue_pair::QueuePair;
-use crate::queue_pair::coalesce::{Joint, Wrapping};
+use crate::queue_pair::coalesce::{JoinedPacket, OuterParts};
 use bytes::BytesMut;
 use nic_engine::Payload;
 use nic_engine::Within;
@@ -23,7 +23,7 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Transport};
-pub(crate) use opened::Arrived;
+pub(crate) use opened::OpenResult;
 use std::collections::VecDeque;
 
 /// The state of the receive side.
@@ -42,12 +42,12 @@ pub(super) struct ReceiveSide {
 /// A packet that is being joined.
 #[derive(Debug)]
 struct Session {
-    joint: Joint,
+    joint: JoinedPacket,
     meta: RxMeta,
     /// The packet so far, followed by the rest of its buffer.
     buffer: BytesMut,
     /// Outer parts that an engine left in the frame.
-    wrapping: Option<Wrapping>,
+    wrapping: Option<OuterParts>,
     /// Parts of the payload so far that are in buffers of commands.
     placed: Placements,
     /// Arrival of the first and of the last segment in host memory.
@@ -60,7 +60,7 @@ struct Session {
 }
 
 /// A processed frame.
-struct Contents {
+struct ProcessedFrame {
     buffer: BytesMut,
     meta: RxMeta,
     placed: Placements,
@@ -71,7 +71,7 @@ struct Contents {
 impl Session {
     /// Returns the headers of the first segment, without outer headers.
     fn first(&self) -> &[u8] {
-        self.wrapping.as_ref().map_or(&self.buffer, Wrapping::plain)
+        self.wrapping.as_ref().map_or(&self.buffer, OuterParts::plain)
     }
 
     /// Adds the placed parts of a segment; its payload starts at `start` of the packet.
@@ -125,20 +125,20 @@ impl QueuePair {
         let used = self.used();
         // Without room, engines must not see the frame: they would count it, and its retransmission would look like a
         // replay.
-        let arrived = if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas };
+        let arrived = if self.can_take() { self.open(data, headers) } else { OpenResult::AsItWas };
         self.take_arrived(now, data, headers, arrived);
         self.receive.busy_until = now + self.cost_since(used);
     }
 
     /// Receives a frame after the engines have processed it.
-    pub(super) fn take_arrived(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
+    pub(super) fn take_arrived(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: OpenResult) {
         let due = now + self.config.delays.dma + self.config.delays.engine;
         let (mark, may_join) = match arrived {
-            Arrived::AsItWas => (PacketMark::None, true),
+            OpenResult::AsItWas => (PacketMark::None, true),
             // A packet of an engine's kind is not joined, because a joined packet could not be opened later.
-            Arrived::Unopened(mark) => (mark, false),
-            Arrived::Opened(opened) => return self.take_opened(data, opened, due),
-            Arrived::Dropped => return self.note_received(data),
+            OpenResult::Unopened(mark) => (mark, false),
+            OpenResult::Opened(opened) => return self.take_opened(data, opened, due),
+            OpenResult::Dropped => return self.note_received(data),
         };
         let (checksums, transport) = self.look_at(data, headers);
         if let Some(transport) = &transport
@@ -171,7 +171,7 @@ impl QueuePair {
             None => buffer.extend_from_slice(data),
         }
         let transport = transport.as_ref().filter(|_| may_join);
-        self.begin(data, transport, Contents { buffer, meta, placed, within: None }, due);
+        self.begin(data, transport, ProcessedFrame { buffer, meta, placed, within: None }, due);
     }
 
     /// Reports packets that have reached host memory by `now`.
@@ -277,23 +277,23 @@ impl QueuePair {
         packet[..header.len()].copy_from_slice(header);
         self.dma.rx_payload += header.len() as u64;
         self.close_without_rest(place);
-        self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, due);
+        self.begin(data, Some(transport), ProcessedFrame { buffer: packet, meta, placed, within: None }, due);
     }
 
     /// Starts a session with the packet in `buffer`, or queues it for the host. `data` is the packet without outer
     /// parts.
-    fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
-        let Contents { mut buffer, meta, placed, within } = contents;
+    fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: ProcessedFrame, due: Instant) {
+        let ProcessedFrame { mut buffer, meta, placed, within } = contents;
         let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());
-        let Some((joint, transport)) =
-            joint.and_then(|transport| Some((Joint::begin(data, transport, self.config.lro_datagrams)?, transport)))
+        let Some((joint, transport)) = joint
+            .and_then(|transport| Some((JoinedPacket::begin(data, transport, self.config.lro_datagrams)?, transport)))
         else {
             let (frame, ends_buffer) = self.cut_off(buffer);
             self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
             return;
         };
         // The oldest session has waited longest and is the most likely to be complete.
-        if self.receive.open.len() == MOST_SESSIONS {
+        if self.receive.open.len() == MAX_SESSIONS {
             self.close(0);
         }
         // An interrupt before this segment's arrival does not report it.
@@ -305,7 +305,7 @@ impl QueuePair {
             false => interrupt.unwrap_or(due + self.config.delays.interrupt),
         };
         let (first_due, last_due) = (due, due);
-        let wrapping = within.map(|within| Wrapping::begin(data, transport, within, &mut buffer));
+        let wrapping = within.map(|within| OuterParts::begin(data, transport, within, &mut buffer));
         self.receive.open.push(Session {
             joint,
             meta,
@@ -432,6 +432,6 @@ pub(super) fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
 }
 
 /// Maximum number of packets that are joined at a time, each of a different flow.
-const MOST_SESSIONS: usize = 16;
+const MAX_SESSIONS: usize = 16;
 /// Alignment of packets in a buffer, a cache line. Packets that were split off a session are not aligned.
 const BUFFER_ALIGNMENT: usize = 64;

@@ -27,9 +27,9 @@ use std::collections::HashMap;
 pub(super) struct TransmitSide {
     activity: Activity,
     /// The packet of the ring that is being sent.
-    current: Option<Box<Job>>,
+    current: Option<Box<OutgoingPacket>>,
     /// Delayed items.
-    shaper: Shaper<Held>,
+    shaper: Shaper<DelayedItem>,
     /// Whether the shaper goes first if both the ring and the shaper have a frame.
     shaper_is_next: bool,
     /// Time at which the port has sent all frames so far.
@@ -61,21 +61,21 @@ enum Activity {
 
 /// A packet that is being sent, with its descriptor. Boxed, because a move per segment would be expensive.
 #[derive(Debug)]
-struct Job {
+struct OutgoingPacket {
     slot: u32,
     segmenter: Segmenter,
     /// Position of the next bytes in each context's stream. The first layer's position comes with each segment.
-    places: Places,
+    places: StreamPositions,
     /// The context that wraps the segments, and its engine's state for that.
     wrapping: Option<(Handle, Wrapping)>,
 }
 
 /// An item that waits in the shaper.
 #[derive(Debug)]
-enum Held {
+enum DelayedItem {
     Descriptor(Box<SendEntry>),
     /// The unsent rest of a packet.
-    Rest(Box<Job>),
+    Rest(Box<OutgoingPacket>),
 }
 
 impl TransmitSide {
@@ -86,29 +86,34 @@ impl TransmitSide {
 
 /// The contexts that work on a packet's payload, by layer; the highest layer works first, on the bytes of its stream.
 /// Contexts are named by handle, because the state of one may be evicted while another works.
-type Stages = [Option<Handle>; LAYERS];
+type StreamContexts = [Option<Handle>; LAYERS];
 
 /// The work of each engine, in its own unit.
-type Worked = [u64; LAYERS];
+type WorkCounts = [u64; LAYERS];
 
 /// Returns the contexts that work on a packet.
-fn stages(ask: &TxAsk) -> Stages {
+fn stream_contexts(ask: &TxAsk) -> StreamContexts {
     ask.streams.map(|ask| Some(ask?.context))
 }
 
 /// Stream positions of bytes, by layer. The first layer uses TCP sequence numbers; higher layers use the low bits of
 /// offsets.
-type Places = [Seq; LAYERS];
+type StreamPositions = [Seq; LAYERS];
 
 /// Returns the positions at which the contexts' bytes of a packet begin.
-fn places(ask: &TxAsk) -> Places {
+fn stream_positions(ask: &TxAsk) -> StreamPositions {
     let mut places = ask.streams.map(|ask| ask.map_or(Seq(0), |ask| Seq(ask.offset as u32)));
     places[0] = ask.seq;
     places
 }
 
 /// Tests whether the contexts expect bytes at these positions; `None` if a context does not exist.
-fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, places: Places) -> Option<bool> {
+fn expect_positions(
+    stages: &StreamContexts,
+    contexts: &mut ContextStore,
+    dma: &mut DmaBytes,
+    places: StreamPositions,
+) -> Option<bool> {
     let mut expected = true;
     for (handle, place) in stages.iter().zip(places).rev() {
         let Some(handle) = *handle else { continue };
@@ -120,15 +125,15 @@ fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, plac
 /// Converts `bytes` at `places` to their wire form and appends the result to `destination`. `scratch` holds
 /// intermediate results. `ahead` are the bytes behind them in the stream of the highest context, for a DUMP that
 /// replays its output to a context below.
-fn work(
-    stages: &Stages,
+fn run_engines(
+    stages: &StreamContexts,
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
-    (places, bytes, mut ahead): (Places, &[u8], Option<&[u8]>),
+    (places, bytes, mut ahead): (StreamPositions, &[u8], Option<&[u8]>),
     [from, to]: &mut [BytesMut; 2],
     destination: &mut BytesMut,
-) -> Result<Worked, GivenUp> {
-    let mut worked = Worked::default();
+) -> Result<WorkCounts, PacketDrop> {
+    let mut worked = WorkCounts::default();
     let mut made = false;
     for layer in (1..LAYERS).rev() {
         let Some(handle) = stages[layer] else { continue };
@@ -136,13 +141,13 @@ fn work(
         let source = if made { &from[..] } else { bytes };
         // Only the highest context sees the bytes of the queue, so the following bytes are meant for it alone.
         let ahead = ahead.take();
-        worked[layer] = through(contexts, dma, handle, source, |engine| match ahead {
+        worked[layer] = with_buffers(contexts, dma, handle, source, |engine| match ahead {
             Some(ahead) if engine.works_on_whole_packets(handle) => {
                 engine.transmit_whole(handle, places[layer], source, ahead, to, false).map(|()| 0)
             }
             _ => engine.transmit(handle, places[layer], source, to),
         })?;
-        as_many(source.len(), to.len())?;
+        check_length(source.len(), to.len())?;
         // The output of a layer is the input of the layer below.
         core::mem::swap(from, to);
         made = true;
@@ -153,8 +158,8 @@ fn work(
             // The lowest context appends to the frame directly, which saves a copy of the payload.
             let before = destination.len();
             let transmit = |engine: &mut dyn AnyStream| engine.transmit(handle, places[0], bytes, destination);
-            worked[0] = through(contexts, dma, handle, bytes, transmit)?;
-            as_many(bytes.len(), destination.len() - before)?;
+            worked[0] = with_buffers(contexts, dma, handle, bytes, transmit)?;
+            check_length(bytes.len(), destination.len() - before)?;
         }
         None => destination.extend_from_slice(bytes),
     }
@@ -163,26 +168,26 @@ fn work(
 
 /// Tests that an engine made as many bytes as it got. Other lengths would corrupt the stream, so the packet is given
 /// up.
-fn as_many(given: usize, made: usize) -> Result<(), GivenUp> {
-    if given == made { Ok(()) } else { Err(GivenUp::OutOfSync) }
+fn check_length(given: usize, made: usize) -> Result<(), PacketDrop> {
+    if given == made { Ok(()) } else { Err(PacketDrop::OutOfSync) }
 }
 
 /// Lets a context work on `bytes`, with the keys that its stages need.
-fn through<R>(
+fn with_buffers<R>(
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
     context: Handle,
     bytes: &[u8],
     transmit: impl FnOnce(&mut dyn AnyStream) -> Result<R, OutOfStep>,
-) -> Result<R, GivenUp> {
+) -> Result<R, PacketDrop> {
     contexts.note_work(bytes.len());
     let keys = contexts.keys_to_transmit(context, bytes, dma);
-    let (done, refused) = contexts.with_stream(context, dma, keys, transmit).ok_or(GivenUp::UnknownContext)?;
-    done.map_err(|OutOfStep| refused.map_or(GivenUp::OutOfSync, |key| GivenUp::NoKey { context, key }))
+    let (done, refused) = contexts.with_stream(context, dma, keys, transmit).ok_or(PacketDrop::UnknownContext)?;
+    done.map_err(|OutOfStep| refused.map_or(PacketDrop::OutOfSync, |key| PacketDrop::NoKey { context, key }))
 }
 
 /// The reason why a packet was given up.
-enum GivenUp {
+enum PacketDrop {
     UnknownContext,
     OutOfSync,
     /// A context lacks a key and can never process these bytes.
@@ -292,8 +297,8 @@ impl QueuePair {
         let transmit = &mut self.transmit;
         transmit.done.extend(transmit.current.take().map(|job| job.slot));
         transmit.done.extend(transmit.shaper.clear().map(|held| match held {
-            Held::Descriptor(entry) => entry.slot,
-            Held::Rest(job) => job.slot,
+            DelayedItem::Descriptor(entry) => entry.slot,
+            DelayedItem::Rest(job) => job.slot,
         }));
         while let Some(entry) = self.rings.send.pop() {
             transmit.done.push(entry.slot);
@@ -326,8 +331,8 @@ impl QueuePair {
         loop {
             let (turn, held) = self.transmit.shaper.pop_due(now)?;
             let job = match held {
-                Held::Descriptor(entry) => self.act_on(*entry),
-                Held::Rest(job) => Some(job),
+                DelayedItem::Descriptor(entry) => self.execute(*entry),
+                DelayedItem::Rest(job) => Some(job),
             };
             let rate = job.as_ref().and_then(|job| job.segmenter.packet().ask.rate);
             let (frame, rest) = job.map_or((None, None), |job| self.send_segment(job));
@@ -338,7 +343,7 @@ impl QueuePair {
                 }
                 _ => Duration::ZERO,
             };
-            self.transmit.shaper.finish(now, turn, rest.map(Held::Rest), gap);
+            self.transmit.shaper.finish(now, turn, rest.map(DelayedItem::Rest), gap);
             if frame.is_some() {
                 return frame;
             }
@@ -356,8 +361,8 @@ impl QueuePair {
             return;
         };
         match self.lane_of(&entry.descriptor) {
-            Some(flow) => self.transmit.shaper.push(now, flow, Held::Descriptor(Box::new(entry))),
-            None => self.transmit.current = self.act_on(entry),
+            Some(flow) => self.transmit.shaper.push(now, flow, DelayedItem::Descriptor(Box::new(entry))),
+            None => self.transmit.current = self.execute(entry),
         }
     }
 
@@ -393,7 +398,7 @@ impl QueuePair {
     }
 
     /// Processes a descriptor, or starts to.
-    fn act_on(&mut self, entry: SendEntry) -> Option<Box<Job>> {
+    fn execute(&mut self, entry: SendEntry) -> Option<Box<OutgoingPacket>> {
         let SendEntry { slot, descriptor } = entry;
         let mut is_done = true;
         match descriptor {
@@ -420,7 +425,7 @@ impl QueuePair {
         None
     }
 
-    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<Job>> {
+    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<OutgoingPacket>> {
         self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
         self.dma.tx_payload += packet.payload_len() as u64;
         let ask = packet.ask;
@@ -434,12 +439,12 @@ impl QueuePair {
             ahead = ask.streams.map(|ask| self.transmit.ahead.remove(&ask?.context)).map(Option::unwrap_or_default);
         }
         // Checked before the first segment, so that no part of the packet leaves if a context is out of sync.
-        match expect(&stages(&ask), &mut self.contexts, &mut self.dma, places(&ask)) {
-            None => return self.give_up(slot, GivenUp::UnknownContext),
-            Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
+        match expect_positions(&stream_contexts(&ask), &mut self.contexts, &mut self.dma, stream_positions(&ask)) {
+            None => return self.give_up(slot, PacketDrop::UnknownContext),
+            Some(false) => return self.give_up(slot, PacketDrop::OutOfSync),
             Some(true) => {}
         }
-        if let Err(why) = self.work_whole(&mut packet, &ahead) {
+        if let Err(why) = self.run_packet_engines(&mut packet, &ahead) {
             return self.give_up(slot, why);
         }
         let ask = packet.ask;
@@ -452,26 +457,26 @@ impl QueuePair {
                     None
                 }
             };
-            let Some(begun) = begun else { return self.give_up(slot, GivenUp::NotWrapped) };
+            let Some(begun) = begun else { return self.give_up(slot, PacketDrop::NotWrapped) };
             wrapping = Some((asked.context, begun));
         }
-        let places = places(&packet.ask);
-        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), places, wrapping }))
+        let places = stream_positions(&packet.ask);
+        Some(Box::new(OutgoingPacket { slot, segmenter: Segmenter::new(packet), places, wrapping }))
     }
 
     /// Lets engines process a packet before it is cut, if their stages need the bytes behind a segment. The packet's
     /// request is then removed. `ahead` are the bytes behind the packet, by layer.
-    fn work_whole(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), GivenUp> {
+    fn run_packet_engines(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), PacketDrop> {
         for layer in (0..LAYERS).rev() {
             let Some(ask) = packet.ask.streams[layer] else { continue };
             let QueuePair { contexts, dma, .. } = self;
-            let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
+            let engine = contexts.stream(ask.context, dma).ok_or(PacketDrop::UnknownContext)?;
             if !engine.works_on_whole_packets(ask.context) {
                 continue;
             }
             if packet.ask.streams[layer + 1..].iter().any(Option::is_some) {
                 // An engine above would change the bytes per segment, after this engine has used them.
-                return Err(GivenUp::OutOfSync);
+                return Err(PacketDrop::OutOfSync);
             }
             // Framing of lower layers may lie between the fragments.
             let of_stream = |(fragment, _): &(usize, &mut Bytes)| ask.is_of(*fragment);
@@ -479,11 +484,11 @@ impl QueuePair {
             let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
             fragments.for_each(|(_, fragment)| bytes.extend_from_slice(fragment));
             let mut made = BytesMut::with_capacity(bytes.len());
-            let at = places(&packet.ask)[layer];
-            through(contexts, dma, ask.context, &bytes, |engine| {
+            let at = stream_positions(&packet.ask)[layer];
+            with_buffers(contexts, dma, ask.context, &bytes, |engine| {
                 engine.transmit_whole(ask.context, at, &bytes, &ahead[layer], &mut made, true)
             })?;
-            as_many(bytes.len(), made.len())?;
+            check_length(bytes.len(), made.len())?;
             let mut made = made.freeze();
             let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
             fragments.for_each(|(_, fragment)| *fragment = made.split_to(fragment.len()));
@@ -494,13 +499,13 @@ impl QueuePair {
 
     /// Makes the next segment. Returns the frame, or `None` if the packet was given up, and the packet if more segments
     /// follow.
-    fn send_segment(&mut self, mut job: Box<Job>) -> (Option<Frame>, Option<Box<Job>>) {
-        let Job { slot, segmenter, places, wrapping } = &mut *job;
+    fn send_segment(&mut self, mut job: Box<OutgoingPacket>) -> (Option<Frame>, Option<Box<OutgoingPacket>>) {
+        let OutgoingPacket { slot, segmenter, places, wrapping } = &mut *job;
         let slot = *slot;
         let ask = segmenter.packet().ask;
-        let stages = stages(&ask);
+        let stages = stream_contexts(&ask);
         let works = ask.has_context();
-        let mut worked = Worked::default();
+        let mut worked = WorkCounts::default();
         let QueuePair { frames, contexts, dma, transmit: TransmitSide { scratch, framed, .. }, .. } = self;
         let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| {
             *framed += bytes.len() as u64;
@@ -511,12 +516,12 @@ impl QueuePair {
             // A fragment may be framing of a lower layer, which the contexts above never saw.
             let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
             places[0] = seq;
-            let part = work(&of_fragment, contexts, dma, (*places, bytes, None), scratch, frame)?;
+            let part = run_engines(&of_fragment, contexts, dma, (*places, bytes, None), scratch, frame)?;
             // Each context's position advances by the bytes of its own stream only.
             let above = places.iter_mut().zip(of_fragment).filter(|(_, context)| context.is_some());
             above.for_each(|(place, _)| *place += bytes.len() as u32);
             worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
-            Ok::<(), GivenUp>(())
+            Ok::<(), PacketDrop>(())
         });
         let mut frame = match made {
             Ok(frame) => frame,
@@ -534,7 +539,7 @@ impl QueuePair {
                     None
                 }
             };
-            let Some(wrapped) = wrapped else { return (None, self.give_up(slot, GivenUp::NotWrapped)) };
+            let Some(wrapped) = wrapped else { return (None, self.give_up(slot, PacketDrop::NotWrapped)) };
             frame = wrapped;
         }
         // Engines count a segment only now, because a refused one does not leave.
@@ -557,15 +562,15 @@ impl QueuePair {
     }
 
     /// Counts a packet that is given up.
-    fn give_up(&mut self, slot: u32, why: GivenUp) -> Option<Box<Job>> {
+    fn give_up(&mut self, slot: u32, why: PacketDrop) -> Option<Box<OutgoingPacket>> {
         match why {
-            GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
-            GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
-            GivenUp::NoKey { context, key } => {
+            PacketDrop::UnknownContext => self.counters.tx_drop_unknown_context += 1,
+            PacketDrop::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
+            PacketDrop::NoKey { context, key } => {
                 self.counters.tx_drop_no_key += 1;
                 self.lose(context, key);
             }
-            GivenUp::NotWrapped => {}
+            PacketDrop::NotWrapped => {}
         }
         self.note_done(slot, false);
         None
@@ -590,18 +595,18 @@ impl QueuePair {
         is_set
     }
 
-    fn run_dump(&mut self, stages: &Stages, places: Places, bytes: &[u8], ahead: &[u8]) -> bool {
+    fn run_dump(&mut self, stages: &StreamContexts, places: StreamPositions, bytes: &[u8], ahead: &[u8]) -> bool {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + (bytes.len() + ahead.len()) as u64;
         let QueuePair { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
         // The bytes of an incomplete block matter only to a context below.
         let ahead = stages[0].map(|_| ahead);
-        let done = work(stages, contexts, dma, (places, bytes, ahead), scratch, nowhere);
+        let done = run_engines(stages, contexts, dma, (places, bytes, ahead), scratch, nowhere);
         if done.is_err() {
             self.counters.tx_stale_parameters += 1;
         }
         let is_done = done.is_ok();
-        if let Err(GivenUp::NoKey { context, key }) = done {
+        if let Err(PacketDrop::NoKey { context, key }) = done {
             self.lose(context, key);
         }
         is_done

@@ -2,7 +2,7 @@
 //! packets of the uplink.
 
 use crate::queue_pair::receive::is_for;
-use crate::queue_pair::{Arrived, QueuePair};
+use crate::queue_pair::{OpenResult, QueuePair};
 use bytes::{Bytes, BytesMut};
 use nic_engine::Claim;
 use offload_api::Handle;
@@ -28,7 +28,7 @@ impl QueuePair {
     }
 
     /// Receives a frame that no rule of the switch took, after the engines have processed it.
-    pub(crate) fn take_represented(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
+    pub(crate) fn take_represented(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: OpenResult) {
         if is_for(data, self.config.mac) {
             self.take_arrived(now, data, headers, arrived);
         } else {

@@ -26,11 +26,11 @@ use offload_formats::IpView;
 use offload_formats::frame::{ETHERNET_BYTES, ip_packet};
 use offload_formats::{Headers, IpHeaders};
 use std::collections::VecDeque;
-use transmit::{EspDrop, Wrapper};
+use transmit::{EspDrop, EspWrapper};
 
 /// The ESP engine.
 #[derive(Debug, Default)]
-pub(crate) struct Esp {
+pub(crate) struct EspEngine {
     policies: SelectorTable<Handle>,
     /// Events that the host has not received yet.
     events: VecDeque<ContextEvent>,
@@ -39,7 +39,7 @@ pub(crate) struct Esp {
 /// The evictable state of an SA.
 #[derive(Debug)]
 pub(crate) struct SaState {
-    numbers: Numbers,
+    numbers: SequenceNumbers,
     /// Bytes and packets; the host counts time.
     meter: Meter,
     exhaustion_told: bool,
@@ -56,7 +56,7 @@ pub(crate) struct SaHeld {
 
 /// The sequence numbers of an SA.
 #[derive(Debug)]
-pub(crate) enum Numbers {
+pub(crate) enum SequenceNumbers {
     Send(SendNumber),
     /// Crypto offload uses the window only to restore the upper half of a number and to decide about joining.
     Receive(ReplayWindow),
@@ -64,7 +64,7 @@ pub(crate) enum Numbers {
     ReceiveWide,
 }
 
-impl Engine for Esp {
+impl Engine for EspEngine {
     const NAME: &'static str = "esp";
     type Spec = SaParams;
     type Command = SaCommand;
@@ -76,19 +76,19 @@ impl Engine for Esp {
     fn create(&mut self, _: Direction, params: SaParams) -> Option<(SaState, SaHeld)> {
         let SaParams { replay_window: size, esn, last_number: top, .. } = params;
         let (numbers, wide) = match (params.direction, params.offload) {
-            (Direction::Transmit, _) => (Numbers::Send(SendNumber::new(top, esn)), None),
+            (Direction::Transmit, _) => (SequenceNumbers::Send(SendNumber::new(top, esn)), None),
             // The device cannot know which numbers arrived before the SA was offloaded, and the host checks every
             // number anyway.
             (Direction::Receive, OffloadKind::Packet) => {
                 let window = ReplayWindow::without_history(size, esn, top);
                 if size > MAX_REMEMBERED {
-                    (Numbers::ReceiveWide, Some(window))
+                    (SequenceNumbers::ReceiveWide, Some(window))
                 } else {
-                    (Numbers::Receive(window), None)
+                    (SequenceNumbers::Receive(window), None)
                 }
             }
             (Direction::Receive, OffloadKind::Crypto | OffloadKind::None) => {
-                (Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)), None)
+                (SequenceNumbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)), None)
             }
         };
         // The host counts time, so the meter's clock stays at zero.
@@ -106,37 +106,37 @@ impl Engine for Esp {
         image.put_u8(u8::from(state.exhaustion_told));
         image.put(&state.meter.save());
         match &state.numbers {
-            Numbers::Send(numbers) => {
+            SequenceNumbers::Send(numbers) => {
                 image.put_u8(SEND);
                 image.put_u64(numbers.last());
                 image.put_u8(u8::from(numbers.is_extended()));
             }
-            Numbers::Receive(window) => {
+            SequenceNumbers::Receive(window) => {
                 image.put_u8(RECEIVE);
                 let mut bytes = Vec::with_capacity(ReplayWindow::saved_len(MAX_REMEMBERED));
                 window.save(&mut bytes);
                 image.put(&bytes);
             }
-            Numbers::ReceiveWide => image.put_u8(RECEIVE_WIDE),
+            SequenceNumbers::ReceiveWide => image.put_u8(RECEIVE_WIDE),
         }
     }
 
     fn load(image: &mut ImageReader<'_>) -> Option<SaState> {
         let (exhaustion_told, meter) = (image.take_u8()? != 0, Meter::restore(&image.take()?));
         let numbers = match image.take_u8()? {
-            SEND => Numbers::Send(SendNumber::new(image.take_u64()?, image.take_u8()? != 0)),
-            RECEIVE => Numbers::Receive(ReplayWindow::restore(image.rest())?.0),
-            RECEIVE_WIDE => Numbers::ReceiveWide,
+            SEND => SequenceNumbers::Send(SendNumber::new(image.take_u64()?, image.take_u8()? != 0)),
+            RECEIVE => SequenceNumbers::Receive(ReplayWindow::restore(image.rest())?.0),
+            RECEIVE_WIDE => SequenceNumbers::ReceiveWide,
             _ => return None,
         };
         Some(SaState { numbers, meter, exhaustion_told })
     }
 
-    fn command(Context { state, .. }: Context<'_, Esp>, command: SaCommand) {
+    fn command(Context { state, .. }: Context<'_, EspEngine>, command: SaCommand) {
         match command {
             SaCommand::Renew(lifetime) => state.meter.renew(Instant::ZERO, untimed(lifetime)),
             SaCommand::GoOnAfter(last) => {
-                if let Numbers::Send(numbers) = &mut state.numbers {
+                if let SequenceNumbers::Send(numbers) = &mut state.numbers {
                     numbers.go_on_after(last);
                 }
             }
@@ -159,13 +159,13 @@ impl Engine for Esp {
     }
 
     fn forget(&mut self) {
-        *self = Esp::default();
+        *self = EspEngine::default();
     }
 }
 
-impl PacketEngine for Esp {
+impl PacketEngine for EspEngine {
     type Seen = EspAt;
-    type Wrapping = Wrapper;
+    type Wrapping = EspWrapper;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> Shown<EspAt> {
         receive::look(frame, headers)
@@ -175,7 +175,7 @@ impl PacketEngine for Esp {
         receive::key_of_first(packet, headers)
     }
 
-    fn open(&mut self, sa: Context<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut EspCounters) -> Opened {
+    fn open(&mut self, sa: Context<'_, EspEngine>, frame: &[u8], at: &EspAt, counters: &mut EspCounters) -> Opened {
         receive::open(self, sa, frame, at, counters)
     }
 
@@ -203,24 +203,29 @@ impl PacketEngine for Esp {
         }
     }
 
-    fn begin_claimed(&mut self, sa: Context<'_, Esp>, frame: &[u8], counters: &mut EspCounters) -> Option<Wrapper> {
-        Wrapper::of_frame(&sa.held.params, frame).map_err(|why| why.count(counters)).ok()
+    fn begin_claimed(
+        &mut self,
+        sa: Context<'_, EspEngine>,
+        frame: &[u8],
+        counters: &mut EspCounters,
+    ) -> Option<EspWrapper> {
+        EspWrapper::for_frame(&sa.held.params, frame).map_err(|why| why.count(counters)).ok()
     }
 
     fn begin(
         &mut self,
-        sa: Context<'_, Esp>,
+        sa: Context<'_, EspEngine>,
         ask: PacketAsk,
         packet: &mut TxPacket,
         counters: &mut EspCounters,
-    ) -> Option<Wrapper> {
-        Wrapper::new(self, &sa.held.params, ask, packet).map_err(|why| why.count(counters)).ok()
+    ) -> Option<EspWrapper> {
+        EspWrapper::new(self, &sa.held.params, ask, packet).map_err(|why| why.count(counters)).ok()
     }
 
     fn wrap(
         &mut self,
-        sa: Context<'_, Esp>,
-        wrapper: &mut Wrapper,
+        sa: Context<'_, EspEngine>,
+        wrapper: &mut EspWrapper,
         plain: &[u8],
         longest: usize,
         counters: &mut EspCounters,
@@ -237,14 +242,14 @@ impl PacketEngine for Esp {
     }
 }
 
-impl Esp {
+impl EspEngine {
     /// Returns the SA of the first policy that matches a packet.
     fn find_policy(&self, packet: &Packet) -> Option<Handle> {
         self.policies.find(packet).copied()
     }
 
     /// Counts a packet with `number` against an SA with numbers and lifetime managed by the device.
-    fn spend(&mut self, sa: &mut Context<'_, Esp>, before: u64, number: u64, bytes: u64) {
+    fn spend(&mut self, sa: &mut Context<'_, EspEngine>, before: u64, number: u64, bytes: u64) {
         let reached = sa.state.meter.spend(1, bytes);
         // A window that jumps far may cross 2^31 and 2^32 at once; only the last crossing is reported.
         let crossed = sa.held.params.esn && number > before && before >> 31 != number >> 31;
@@ -259,7 +264,7 @@ impl Esp {
     }
 
     /// Reports once that all numbers of an SA are used.
-    fn note_exhausted(&mut self, sa: &mut Context<'_, Esp>) {
+    fn note_exhausted(&mut self, sa: &mut Context<'_, EspEngine>) {
         if !core::mem::replace(&mut sa.state.exhaustion_told, true) {
             self.tell(DeviceSaEvent::SequenceExhausted(sa.handle));
         }
@@ -303,17 +308,17 @@ mod tests {
         let step = |(step, bytes): &(i16, u16)| {
             let told = state.meter.spend(1, (*bytes).into());
             let number = match &mut state.numbers {
-                Numbers::Send(numbers) => {
+                SequenceNumbers::Send(numbers) => {
                     let number = numbers.peek(1);
                     number.iter().for_each(|_| numbers.take(1));
                     number
                 }
-                Numbers::Receive(window) => {
+                SequenceNumbers::Receive(window) => {
                     let number = window.top().saturating_add_signed((*step).into());
                     let whole = window.whole(number as u32).ok();
                     whole.filter(|number| window.accept(*number))
                 }
-                Numbers::ReceiveWide => unreachable!("no state here refers to its numbers"),
+                SequenceNumbers::ReceiveWide => unreachable!("no state here refers to its numbers"),
             };
             format!("{number:?} {told:?} {}", state.meter.is_dead())
         };
@@ -333,9 +338,9 @@ mod tests {
         ) {
             let state = || {
                 let numbers = match (sends, is_whole) {
-                    (true, _) => Numbers::Send(SendNumber::new(top, esn)),
-                    (false, true) => Numbers::Receive(ReplayWindow::without_history(size.min(256), esn, top)),
-                    (false, false) => Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)),
+                    (true, _) => SequenceNumbers::Send(SendNumber::new(top, esn)),
+                    (false, true) => SequenceNumbers::Receive(ReplayWindow::without_history(size.min(256), esn, top)),
+                    (false, false) => SequenceNumbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)),
                 };
                 let soft = Limits { bytes: soft.map(u64::from), ..Limits::default() };
                 let hard = Limits { bytes: hard.map(u64::from), packets, ..Limits::default() };
@@ -345,8 +350,8 @@ mod tests {
                 state
             };
             let mut stayed = state();
-            let image = ContextImage::of(|image| Esp::save(&state(), image));
-            let mut came_back = image.read(Esp::load).unwrap();
+            let image = ContextImage::of(|image| EspEngine::save(&state(), image));
+            let mut came_back = image.read(EspEngine::load).unwrap();
             prop_assert_eq!(came_back.exhaustion_told, stayed.exhaustion_told);
             prop_assert_eq!(course(&mut came_back, &after), course(&mut stayed, &after));
         }

@@ -3,7 +3,7 @@
 //! A packet with any failed check is passed to the host unchanged. The engine drops packets only for violations of an
 //! SA's own rules in packet offload: a replay, a used-up SA, or a packet of a kind that the SA does not carry.
 
-use super::{Esp, EspCounters, Numbers, SaState};
+use super::{EspCounters, EspEngine, SaState, SequenceNumbers};
 use bytes::BytesMut;
 use nic_engine::Within;
 use nic_engine::{Context, Opened, Shown};
@@ -15,7 +15,7 @@ use offload_formats::protocol;
 use offload_formats::{Headers, IpHeaders, Kind};
 
 /// The reason for a drop.
-enum Why {
+enum ReceiveDrop {
     /// The number was seen before, or is too old.
     Replay,
     /// The SA is used up.
@@ -26,14 +26,14 @@ enum Why {
     Dummy,
 }
 
-impl Why {
+impl ReceiveDrop {
     fn dropped(self, counters: &mut EspCounters) -> Opened {
         counters.ipsec_rx_drop_pkts += 1;
         *match self {
-            Why::Replay => &mut counters.xfrm_in_state_seq_error,
-            Why::Expired => &mut counters.xfrm_in_state_expired,
-            Why::Mode => &mut counters.xfrm_in_state_mode_error,
-            Why::Dummy => &mut counters.ipsec_rx_dummy,
+            ReceiveDrop::Replay => &mut counters.xfrm_in_state_seq_error,
+            ReceiveDrop::Expired => &mut counters.xfrm_in_state_expired,
+            ReceiveDrop::Mode => &mut counters.xfrm_in_state_mode_error,
+            ReceiveDrop::Dummy => &mut counters.ipsec_rx_dummy,
         } += 1;
         Opened::Dropped
     }
@@ -71,8 +71,8 @@ pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyByte
 
 /// Processes a frame of an SA.
 pub(super) fn open(
-    engine: &mut Esp,
-    mut sa: Context<'_, Esp>,
+    engine: &mut EspEngine,
+    mut sa: Context<'_, EspEngine>,
     data: &[u8],
     at: &EspAt,
     counters: &mut EspCounters,
@@ -81,9 +81,9 @@ pub(super) fn open(
     let (context, whole) = (*handle, held.is_whole());
     let SaState { numbers, meter, .. } = &mut **state;
     let window = match numbers {
-        Numbers::Receive(window) => Some(window),
-        Numbers::ReceiveWide => held.wide.as_mut(),
-        Numbers::Send(_) => None,
+        SequenceNumbers::Receive(window) => Some(window),
+        SequenceNumbers::ReceiveWide => held.wide.as_mut(),
+        SequenceNumbers::Send(_) => None,
     };
     let Some(window) = window else { return Opened::Untouched(PacketMark::None) };
     // RFC 3948: an SA with UDP encapsulation accepts no bare ESP, and the reverse.
@@ -93,8 +93,8 @@ pub(super) fn open(
     let number = if whole { window.check(at.low) } else { window.whole(at.low) };
     let number = match number {
         Ok(number) if !whole || meter.allows(1) => number,
-        Ok(_) => return Why::Expired.dropped(counters),
-        Err(_) if whole => return Why::Replay.dropped(counters),
+        Ok(_) => return ReceiveDrop::Expired.dropped(counters),
+        Err(_) if whole => return ReceiveDrop::Replay.dropped(counters),
         Err(_) => return Opened::Untouched(PacketMark::None),
     };
     // RFC 1122 3.2.1.2. Unwrapping would replace the wrong checksum by a correct one.
@@ -117,8 +117,8 @@ pub(super) fn open(
         engine.spend(&mut sa, before, number, trailer.payload as u64);
         let inner = match unwrapped {
             Ok(inner) => inner,
-            Err(UnwrapError::Dummy) => return Why::Dummy.dropped(counters),
-            Err(_) => return Why::Mode.dropped(counters),
+            Err(UnwrapError::Dummy) => return ReceiveDrop::Dummy.dropped(counters),
+            Err(_) => return ReceiveDrop::Mode.dropped(counters),
         };
         let mark = PacketMark::Opened { context, number, packets: 1, code: EspVerdict::UNWRAPPED };
         // Behind a NAT the inner checksum covers the original addresses; ESP's authentication replaces it (RFC 3948

@@ -4,7 +4,7 @@
 //! both cases the packet is first cut as if it left in plaintext, and then each segment is wrapped under its own
 //! number. TSO and checksums therefore work as without ESP.
 
-use super::{Esp, EspCounters, Numbers, SaState};
+use super::{EspCounters, EspEngine, SaState, SequenceNumbers};
 use bytes::BytesMut;
 use nic_engine::Context;
 use offload_api::ipsec::Packet;
@@ -15,7 +15,7 @@ use offload_formats::frame::ip_packet;
 
 /// The state for wrapping the segments of one packet.
 #[derive(Debug)]
-pub(crate) struct Wrapper {
+pub(crate) struct EspWrapper {
     outer: Outer,
     /// Number of the next segment, if the host assigns numbers.
     number: Option<u64>,
@@ -51,20 +51,20 @@ impl EspDrop {
     }
 }
 
-impl Wrapper {
+impl EspWrapper {
     /// Prepares the wrapping that `ask` requests, and removes an ESP header from the packet.
     pub(super) fn new(
-        engine: &Esp,
+        engine: &EspEngine,
         params: &SaParams,
         ask: PacketAsk,
         packet: &mut TxPacket,
-    ) -> Result<Wrapper, EspDrop> {
+    ) -> Result<EspWrapper, EspDrop> {
         match ask.into() {
             EspAsk::Finish { at, number, next_header, .. } => {
                 let at = usize::from(at);
                 let outer = Outer::of_headers(&packet.header, at, params, next_header).ok_or(EspDrop::NotIp)?;
                 take_out(packet, at, &outer, params.mode).ok_or(EspDrop::NotIp)?;
-                Ok(Wrapper { outer, number: Some(number) })
+                Ok(EspWrapper { outer, number: Some(number) })
             }
             EspAsk::Protect { sa } => {
                 let ip = ip_packet(&packet.header).ok_or(EspDrop::NotIp)?;
@@ -75,13 +75,13 @@ impl Wrapper {
                     return Err(EspDrop::NoState);
                 }
                 let outer = Outer::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
-                Ok(Wrapper { outer, number: None })
+                Ok(EspWrapper { outer, number: None })
             }
         }
     }
 
     /// Prepares the wrapping of a whole frame for this SA.
-    pub(super) fn of_frame(params: &SaParams, frame: &[u8]) -> Result<Wrapper, EspDrop> {
+    pub(super) fn for_frame(params: &SaParams, frame: &[u8]) -> Result<EspWrapper, EspDrop> {
         let ip = ip_packet(frame).ok_or(EspDrop::NotIp)?;
         let carries = params.direction == Direction::Transmit && params.offload == OffloadKind::Packet;
         // Transport mode keeps the outer header. It must have the SA's addresses, because the receiver selects its SA
@@ -93,14 +93,14 @@ impl Wrapper {
             return Err(EspDrop::NoState);
         }
         let outer = Outer::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
-        Ok(Wrapper { outer, number: None })
+        Ok(EspWrapper { outer, number: None })
     }
 
     /// Wraps the next segment into a frame of at most `longest` bytes. A number is used only on success.
     pub(super) fn wrap(
         &mut self,
-        engine: &mut Esp,
-        mut sa: Context<'_, Esp>,
+        engine: &mut EspEngine,
+        mut sa: Context<'_, EspEngine>,
         plain: &[u8],
         longest: usize,
     ) -> Result<BytesMut, EspDrop> {
@@ -117,7 +117,7 @@ impl Wrapper {
             self.number = number.checked_add(1);
             return Ok(frame);
         }
-        let SaState { numbers: Numbers::Send(numbers), meter, .. } = &mut *sa.state else {
+        let SaState { numbers: SequenceNumbers::Send(numbers), meter, .. } = &mut *sa.state else {
             return Err(EspDrop::NoState);
         };
         if !meter.allows(1) {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the cursor depends on the bytes passed so far and not on their division into packets.
 
-use super::framing::{DIGEST, HEADER, Shape};
+use super::framing::{DIGEST, HEADER, PduLayout};
 use nic_engine::{ImageReader, ImageWriter};
 use offload_api::NvmeTcpConfig;
 use offload_base::Seq;
@@ -13,7 +13,7 @@ use offload_formats::nvme::PduHeader;
 pub(super) struct Cursor {
     /// Bytes of the PDU passed so far.
     at: u32,
-    shape: Option<Shape>,
+    shape: Option<PduLayout>,
     head: [u8; HEADER as usize + DIGEST as usize],
     /// CRC32C of the data so far; `None` if some data were not seen.
     sum: Option<u32>,
@@ -22,7 +22,7 @@ pub(super) struct Cursor {
 
 /// The result of passing bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
+pub(super) struct PduPart {
     /// Whether some data were not digested, or their digest was wrong.
     pub(super) unchecked: bool,
     /// PDUs completed.
@@ -36,7 +36,7 @@ pub(super) struct NoPdu;
 /// A range of data that was passed: its command, its offset in the command's buffer, and its position in the passed
 /// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Data {
+pub(super) struct DataPart {
     pub(super) command: u16,
     pub(super) offset: u32,
     pub(super) at: usize,
@@ -53,7 +53,7 @@ impl Cursor {
     /// Makes the position behind the common header of a PDU.
     pub(super) fn behind(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<Cursor> {
         let mut cursor =
-            Cursor { shape: Some(Shape::of(common, config)?), at: PduHeader::BYTES as u32, ..Cursor::START };
+            Cursor { shape: Some(PduLayout::parse(common, config)?), at: PduHeader::BYTES as u32, ..Cursor::START };
         cursor.head[..PduHeader::BYTES].copy_from_slice(common);
         Some(cursor)
     }
@@ -76,7 +76,7 @@ impl Cursor {
             return Some(cursor);
         }
         // The shape follows from the common header, which was valid when it was first parsed.
-        Some(Cursor { shape: Some(Shape::of(head.first_chunk()?, config)?), ..cursor })
+        Some(Cursor { shape: Some(PduLayout::parse(head.first_chunk()?, config)?), ..cursor })
     }
 
     /// Returns the number of bytes before the next PDU; `None` while the length is unknown.
@@ -108,9 +108,9 @@ impl Cursor {
         &mut self,
         config: &NvmeTcpConfig,
         bytes: &[u8],
-        data: &mut dyn FnMut(Data),
-    ) -> Result<Passed, NoPdu> {
-        let mut passed = Passed::default();
+        data: &mut dyn FnMut(DataPart),
+    ) -> Result<PduPart, NoPdu> {
+        let mut passed = PduPart::default();
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
@@ -118,7 +118,7 @@ impl Cursor {
                 done += self.gather(rest, PduHeader::BYTES as u32);
                 if self.at == PduHeader::BYTES as u32 {
                     let common = self.head.first_chunk().ok_or(NoPdu)?;
-                    self.shape = Some(Shape::of(common, config).ok_or(NoPdu)?);
+                    self.shape = Some(PduLayout::parse(common, config).ok_or(NoPdu)?);
                 }
                 continue;
             };
@@ -139,7 +139,7 @@ impl Cursor {
                 passed.unchecked |= self.sum.is_none();
                 // If software must check the digest, the data must stay as received.
                 let is_settled = !config.data_digest || (config.check && self.sum.is_some());
-                data(Data { command: self.command(), offset, at: done, length, is_settled });
+                data(DataPart { command: self.command(), offset, at: done, length, is_settled });
                 done += length;
             } else if shape.has_data {
                 // The data digest.
@@ -180,7 +180,7 @@ impl Cursor {
         length
     }
 
-    fn check_header(&self, shape: &Shape) -> Result<(), NoPdu> {
+    fn check_header(&self, shape: &PduLayout) -> Result<(), NoPdu> {
         let (header, digest) = self.head.split_at(usize::from(HEADER));
         if shape.digested && crc32c::crc32c(header).to_le_bytes() != digest[..DIGEST as usize] {
             return Err(NoPdu);

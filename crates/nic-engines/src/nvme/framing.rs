@@ -7,7 +7,7 @@ use offload_formats::nvme::PduHeader;
 
 /// The offsets of a PDU's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct PduLayout {
     /// End of the header and its digest.
     pub(super) header_end: u32,
     pub(super) data_start: u32,
@@ -20,9 +20,9 @@ pub(super) struct Shape {
     pub(super) digested: bool,
 }
 
-impl Shape {
+impl PduLayout {
     /// Parses `common`, the common header of a PDU. Returns `None` if no controller sends such a header.
-    pub(super) fn of(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<Shape> {
+    pub(super) fn parse(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<PduLayout> {
         let pdu = PduHeader::parse(common);
         let PduHeader { kind, data_offset, len: length, .. } = pdu;
         if pdu.header_len != HEADER {
@@ -34,7 +34,7 @@ impl Shape {
         if kind != TERMINATION && pdu.has_header_digest() != digested {
             return None;
         }
-        let plain = Shape {
+        let plain = PduLayout {
             header_end,
             data_start: header_end,
             data_end: header_end,
@@ -45,7 +45,9 @@ impl Shape {
         match kind {
             RESPONSE | REQUEST => (length == header_end && data_offset == 0).then_some(plain),
             // Contains up to 128 bytes of the rejected header, and ends the connection.
-            TERMINATION => (header_end..=header_end + 128).contains(&length).then_some(Shape { end: length, ..plain }),
+            TERMINATION => {
+                (header_end..=header_end + 128).contains(&length).then_some(PduLayout { end: length, ..plain })
+            }
             DATA => {
                 let data_start = u32::from(data_offset);
                 let trailer = if config.data_digest { DIGEST } else { 0 };
@@ -56,7 +58,7 @@ impl Shape {
                     && length > data_start + trailer
                     && length <= LONGEST;
                 let data_end = length.wrapping_sub(trailer);
-                fits.then_some(Shape { data_start, data_end, end: length, has_data: true, ..plain })
+                fits.then_some(PduLayout { data_start, data_end, end: length, has_data: true, ..plain })
             }
             _ => None,
         }
@@ -81,9 +83,9 @@ mod tests {
 
     #[test]
     fn a_header_tells_where_its_parts_are() {
-        let data = Shape::of(&[0x07, 0b10, 24, 24, 0x20, 0x02, 0, 0], &CONFIG).unwrap();
+        let data = PduLayout::parse(&[0x07, 0b10, 24, 24, 0x20, 0x02, 0, 0], &CONFIG).unwrap();
         assert_eq!((data.data_start, data.data_end, data.end), (24, 0x21c, 0x220));
-        let response = Shape::of(&[0x05, 0, 24, 0, 24, 0, 0, 0], &CONFIG).unwrap();
+        let response = PduLayout::parse(&[0x05, 0, 24, 0, 24, 0, 0, 0], &CONFIG).unwrap();
         assert_eq!((response.end, response.has_data), (24, false));
     }
 
@@ -98,7 +100,7 @@ mod tests {
             [0x07, 0b10, 24, 24, 28, 0, 0, 0], // no data
             [0x05, 0, 24, 0, 25, 0, 0, 0],
         ] {
-            assert_eq!(Shape::of(&wrong, &CONFIG), None, "{wrong:x?}");
+            assert_eq!(PduLayout::parse(&wrong, &CONFIG), None, "{wrong:x?}");
         }
     }
 }

@@ -39,22 +39,22 @@ use offload_api::{
 };
 use offload_base::Seq;
 use placement::Placement;
-use receive::{NvmeReceive, Received};
+use receive::{NvmeReceive, ReceivedPdus};
 use transmit::NvmeTransmit;
 
 /// The NVMe/TCP engine.
 #[derive(Debug)]
-pub(crate) struct NvmeTcp {
+pub(crate) struct NvmeTcpEngine {
     limits: NvmeTcpLimits,
     transmit_resync: TransmitResync,
     stages: StageMakers,
 }
 
-impl NvmeTcp {
+impl NvmeTcpEngine {
     /// Makes an engine with a configuration.
-    pub(crate) fn new(config: &NvmeTcpEngineConfig) -> NvmeTcp {
+    pub(crate) fn new(config: &NvmeTcpEngineConfig) -> NvmeTcpEngine {
         let limits = NvmeTcpLimits { max_pieces: MAX_PIECES, io_threshold: config.io_threshold };
-        NvmeTcp { limits, transmit_resync: config.transmit_resync, stages: StageMakers::default() }
+        NvmeTcpEngine { limits, transmit_resync: config.transmit_resync, stages: StageMakers::default() }
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum NvmeState {
     Receive(NvmeReceive),
 }
 
-impl Engine for NvmeTcp {
+impl Engine for NvmeTcpEngine {
     const NAME: &'static str = NvmeTcpContexts::ENGINE;
     type Spec = NvmeTcpContext;
     type Command = NvmeTcpStages;
@@ -83,7 +83,7 @@ impl Engine for NvmeTcp {
         Some(held.keys())
     }
 
-    fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
+    fn command(context: Context<'_, NvmeTcpEngine>, stages: NvmeTcpStages) {
         // Stages of a receive context arrive with its buffers.
         // A receive context ignores the command.
         if let NvmeState::Transmit(_) = context.state {
@@ -136,7 +136,7 @@ impl Engine for NvmeTcp {
 
     fn answer(
         &mut self,
-        context: Option<Context<'_, NvmeTcp>>,
+        context: Option<Context<'_, NvmeTcpEngine>>,
         (header, number): (Seq, Option<u64>),
         counters: &mut NvmeTcpCounters,
     ) {
@@ -159,11 +159,11 @@ impl Engine for NvmeTcp {
     }
 }
 
-impl StreamEngine for NvmeTcp {
+impl StreamEngine for NvmeTcpEngine {
     const COUNTS_UNITS: bool = false;
 
     fn receive(
-        context: Context<'_, NvmeTcp>,
+        context: Context<'_, NvmeTcpEngine>,
         payload: &mut Payload<'_>,
         counters: &mut NvmeTcpCounters,
     ) -> Option<Verdict> {
@@ -177,7 +177,7 @@ impl StreamEngine for NvmeTcp {
             // The host gets the packet undecrypted, so no data are placed.
             Some(content) => engine.pass_over(content, payload.end(), payload.opened()),
         };
-        let Received { verdict, placed, lost } = received;
+        let ReceivedPdus { verdict, placed, lost } = received;
         // `lead` bytes were counted by no earlier packet, because they were placed only now.
         counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
         counters.rx_nvmeotcp_drop += u64::from(lost);
@@ -192,11 +192,11 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn count_from(_: Context<'_, NvmeTcp>, _: u64) -> bool {
+    fn count_from(_: Context<'_, NvmeTcpEngine>, _: u64) -> bool {
         false
     }
 
-    fn begin(context: Context<'_, NvmeTcp>, start: Seq) -> bool {
+    fn begin(context: Context<'_, NvmeTcpEngine>, start: Seq) -> bool {
         let NvmeState::Transmit(engine) = context.state else { return false };
         engine.set_progress(start);
         true
@@ -209,12 +209,17 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn transmit(context: Context<'_, NvmeTcp>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(
+        context: Context<'_, NvmeTcpEngine>,
+        at: Seq,
+        bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<u64, OutOfStep> {
         let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
         Ok(engine.fill(at, bytes, out, context.held.seals(), None)?.digests)
     }
 
-    fn keys_to_receive(context: Context<'_, NvmeTcp>, payload: &Payload<'_>, key: &mut dyn FnMut(Handle)) {
+    fn keys_to_receive(context: Context<'_, NvmeTcpEngine>, payload: &Payload<'_>, key: &mut dyn FnMut(Handle)) {
         let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return };
         if placement.keys().is_empty() {
             return;
@@ -229,7 +234,7 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn keys_to_transmit(context: Context<'_, NvmeTcp>, bytes: &[u8], key: &mut dyn FnMut(Handle)) {
+    fn keys_to_transmit(context: Context<'_, NvmeTcpEngine>, bytes: &[u8], key: &mut dyn FnMut(Handle)) {
         let NvmeState::Transmit(engine) = context.state else { return };
         let seals = context.held.seals();
         // Without stages no PDU is marked, and the look-up would cost time per packet.
@@ -240,12 +245,12 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn works_on_whole_packets(context: &Context<'_, NvmeTcp>) -> bool {
+    fn works_on_whole_packets(context: &Context<'_, NvmeTcpEngine>) -> bool {
         !context.held.seals().is_empty()
     }
 
     fn transmit_whole(
-        context: Context<'_, NvmeTcp>,
+        context: Context<'_, NvmeTcpEngine>,
         at: Seq,
         bytes: &[u8],
         ahead: &[u8],

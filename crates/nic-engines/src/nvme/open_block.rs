@@ -17,12 +17,12 @@ pub(crate) struct OpenBlock {
     end: u32,
     length: u8,
     bytes: [u8; OpenBlock::MOST],
-    passed: Passed,
+    passed: PassedData,
 }
 
 /// The end of the last data that passed stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Passed {
+struct PassedData {
     command: u16,
     /// End of the data in the command's buffer.
     end: u32,
@@ -44,13 +44,13 @@ impl OpenBlock {
 
     /// Returns the stages' state right before `at` of the command's buffer.
     pub(super) fn states(&self, command: u16, at: u64) -> StageStates {
-        let Passed { command: of, end, states } = self.passed;
+        let PassedData { command: of, end, states } = self.passed;
         if of == command && u64::from(end) == at { states } else { StageStates::default() }
     }
 
     /// Records the stages' state at `end`.
     pub(super) fn note_states(&mut self, command: u16, end: u64, states: StageStates) {
-        self.passed = Passed { command, end: end as u32, states };
+        self.passed = PassedData { command, end: end as u32, states };
     }
 
     /// Discards the block and the stages' state.
@@ -81,7 +81,8 @@ impl OpenBlock {
     /// Reads the block from an image.
     pub(super) fn read(image: &mut ImageReader<'_>) -> Option<OpenBlock> {
         let (command, end, length, bytes) = (image.take_u16()?, image.take_u32()?, image.take_u8()?, image.take()?);
-        let passed = Passed { command: image.take_u16()?, end: image.take_u32()?, states: StageStates::take(image)? };
+        let passed =
+            PassedData { command: image.take_u16()?, end: image.take_u32()?, states: StageStates::take(image)? };
         (usize::from(length) <= Self::MOST).then_some(OpenBlock { command, end, length, bytes, passed })
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// The buffers and stages of one flow.
 #[derive(Debug, Default)]
 pub(crate) struct Placement {
-    commands: BTreeMap<u16, Taken>,
+    commands: BTreeMap<u16, CommandBuffer>,
     makers: StageMakers,
     /// Stages of a transmit context, by the number in the PDUs.
     seals: Seals,
@@ -25,14 +25,14 @@ pub(crate) type Seals = BTreeMap<u16, Stages>;
 
 /// The unplaced rest of a command's buffer.
 #[derive(Debug)]
-struct Taken {
+struct CommandBuffer {
     pieces: Vec<Piece>,
-    passing: Option<Passing>,
+    passing: Option<CommandStages>,
 }
 
 /// The stages of a command, and its first unit.
 #[derive(Debug)]
-struct Passing {
+struct CommandStages {
     unit: u64,
     stages: Stages,
 }
@@ -74,9 +74,9 @@ impl Placement {
         if let Some(NvmeTcpStages { unit, stages, .. }) = stages {
             // Without a stage, software must process all data itself, so the buffer is not used.
             let Some(stages) = self.makers.make(stages) else { return };
-            passing = Some(Passing { unit, stages: stages.bound_to(&mut self.keys) });
+            passing = Some(CommandStages { unit, stages: stages.bound_to(&mut self.keys) });
         }
-        self.commands.insert(command, Taken { pieces, passing });
+        self.commands.insert(command, CommandBuffer { pieces, passing });
     }
 
     /// Returns the rest of the buffer of `command` home.
@@ -97,7 +97,7 @@ impl Placement {
         open: &mut OpenBlock,
     ) -> Option<Piece> {
         let held = open.take(command, offset);
-        let Taken { pieces, passing } = self.commands.get_mut(&command)?;
+        let CommandBuffer { pieces, passing } = self.commands.get_mut(&command)?;
         let passing = passing.as_ref().filter(|_| pass);
         let find = |start: u64| {
             let at = pieces.iter().position(|piece| start < end_of(piece))?;
@@ -128,7 +128,7 @@ impl Placement {
         let (of_before, of_these) = placed.bytes_mut().split_at_mut(lead.len());
         of_before.copy_from_slice(lead);
         of_these.copy_from_slice(&bytes[..of_these.len()]);
-        if let Some(Passing { unit, stages }) = passing {
+        if let Some(CommandStages { unit, stages }) = passing {
             placed.open(|at, blocks| {
                 let run = Run { direction: Direction::Receive, unit: *unit, at };
                 // Data may be placed in any order. The stages' state applies only if these bytes follow the last ones.
@@ -179,9 +179,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     #[derive(Default)]
-    struct Home(Mutex<Vec<(u64, Vec<u8>)>>);
+    struct TestBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
 
-    impl PieceHome for Home {
+    impl PieceHome for TestBuffer {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().push((offset, bytes.to_vec()));
         }
@@ -189,35 +189,35 @@ mod tests {
 
     /// A stage that adds the unit number and the offset.
     #[derive(Debug)]
-    struct Add;
+    struct AddingStage;
 
-    impl NamedStage for Add {
+    impl NamedStage for AddingStage {
         const NAME: &'static str = "add";
         type Spec = ();
 
-        fn new((): ()) -> Option<Add> {
-            Some(Add)
+        fn new((): ()) -> Option<AddingStage> {
+            Some(AddingStage)
         }
     }
 
-    impl Stage for Add {
+    impl Stage for AddingStage {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().for_each(|byte| *byte += (run.unit + run.at) as u8);
             run.unit == 3
         }
     }
 
-    fn buffer(home: &Arc<Home>) -> Vec<Piece> {
+    fn buffer(home: &Arc<TestBuffer>) -> Vec<Piece> {
         vec![Piece::new(0, BytesMut::zeroed(64), home.clone())]
     }
 
     #[test]
     fn whole_blocks_of_settled_data_pass_the_stages_of_their_command() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let stages_of =
             |unit, name: &'static str| Some(NvmeTcpStages { command: 7, unit, stages: vec![StageSpec::new(name, ())] });
         let stages = |name| stages_of(3, name);
-        let mut placement = Placement::with(StageMakers::default().with::<Add>());
+        let mut placement = Placement::with(StageMakers::default().with::<AddingStage>());
         placement.insert(7, buffer(&home), stages("add"));
         let mut piece = placement.place(7, 10, &[1; 40], true, &mut OpenBlock::default()).unwrap();
         let bytes = piece.bytes_mut().to_vec();
@@ -245,7 +245,7 @@ mod tests {
     /// An open block of an earlier command, and a new command with the same identifier and other pieces.
     #[test]
     fn what_is_open_of_another_command_fits_or_is_left() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let mut placement = passing(&home);
         let mut open = OpenBlock::default();
         assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none(), "the bytes wait for their block");
@@ -257,8 +257,8 @@ mod tests {
     }
 
     /// Adds command 7 with a stage, and a buffer in two parts.
-    fn passing(home: &Arc<Home>) -> Placement {
-        let mut placement = Placement::with(StageMakers::default().with::<Add>());
+    fn passing(home: &Arc<TestBuffer>) -> Placement {
+        let mut placement = Placement::with(StageMakers::default().with::<AddingStage>());
         let stages = NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] };
         let parts = [(0, 88), (88, 40)].map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone()));
         placement.insert(7, parts.into(), Some(stages));
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_block_that_packets_cut_comes_with_the_last_of_them() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let (mut placement, mut open) = (passing(&home), OpenBlock::default());
         let first = placement.place(7, 0, &[1; 20], true, &mut open).unwrap();
         assert_eq!((first.len(), first.opened()), (16, 0..16));
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn other_data_than_the_next_leave_the_block_as_it_came() {
         for (command, offset, pass) in [(7, 21, true), (7, 32, true), (8, 20, true), (7, 20, false)] {
-            let (home, mut open) = (Arc::new(Home::default()), OpenBlock::default());
+            let (home, mut open) = (Arc::new(TestBuffer::default()), OpenBlock::default());
             let mut placement = passing(&home);
             assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none());
             let other = placement.place(command, offset, &[1; 4], pass, &mut open);
@@ -309,7 +309,7 @@ mod tests {
             cuts in prop::collection::vec(1usize..200, 1..6),
             places in prop::collection::vec((0u64..700, 1usize..120), 0..40),
         ) {
-            let home = Arc::new(Home::default());
+            let home = Arc::new(TestBuffer::default());
             let mut offset = 0;
             let buffer: Vec<Piece> = cuts.iter().map(|cut| {
                 let piece = Piece::new(offset, BytesMut::zeroed(*cut), home.clone());

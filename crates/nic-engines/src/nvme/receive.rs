@@ -16,7 +16,7 @@
 //! Invariant: packets are not held back, changed or dropped, and retransmissions are ignored. The state has constant
 //! size.
 
-use super::cursor::{Cursor, Data};
+use super::cursor::{Cursor, DataPart};
 use super::open_block::OpenBlock;
 use super::placement::Placement;
 use nic_engine::Content;
@@ -30,13 +30,13 @@ use offload_formats::nvme::PduHeader;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NvmeReceive {
     config: NvmeTcpConfig,
-    place: Place,
+    place: NvmeTracking,
     /// Over TLS: the end of the last packet that the TLS engine processed.
     shown_to: Option<Seq>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum NvmeTracking {
     /// `next` is the next byte of the stream; the cursor is at this byte, with `open` before it.
     Known { next: Seq, cursor: Cursor, open: OpenBlock },
     /// Position unknown; looking for a header.
@@ -45,15 +45,15 @@ enum Place {
     Tracking { asked: Seq, next: Seq, cursor: Cursor },
 }
 
-impl Place {
-    fn known(next: Seq, cursor: Cursor) -> Place {
-        Place::Known { next, cursor, open: OpenBlock::default() }
+impl NvmeTracking {
+    fn known(next: Seq, cursor: Cursor) -> NvmeTracking {
+        NvmeTracking::Known { next, cursor, open: OpenBlock::default() }
     }
 }
 
 /// The result of one packet.
 #[derive(Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedPdus {
     pub(crate) verdict: NvmeVerdict,
     pub(crate) placed: Placements,
     /// Whether the context lost its position with this packet.
@@ -63,7 +63,7 @@ pub(crate) struct Received {
 impl NvmeReceive {
     /// Makes a context that starts with the PDU at `start`.
     pub(crate) fn new(config: NvmeTcpConfig, start: Seq) -> NvmeReceive {
-        NvmeReceive { config, place: Place::known(start, Cursor::START), shown_to: None }
+        NvmeReceive { config, place: NvmeTracking::known(start, Cursor::START), shown_to: None }
     }
 
     /// Writes the state to an image.
@@ -74,19 +74,19 @@ impl NvmeReceive {
         image.put_u8(alignment);
         image.put_seq(self.shown_to.unwrap_or(Seq(0)));
         match &self.place {
-            Place::Known { next, cursor, open } => {
+            NvmeTracking::Known { next, cursor, open } => {
                 image.put_u8(KNOWN);
                 image.put_seq(*next);
                 cursor.write(image);
                 open.write(image);
             }
-            Place::Searching { end, have, bytes } => {
+            NvmeTracking::Searching { end, have, bytes } => {
                 image.put_u8(SEARCHING);
                 image.put_seq(*end);
                 image.put_u8(*have);
                 image.put(bytes);
             }
-            Place::Tracking { asked, next, cursor } => {
+            NvmeTracking::Tracking { asked, next, cursor } => {
                 image.put_u8(TRACKING);
                 image.put_seq(*asked);
                 image.put_seq(*next);
@@ -105,12 +105,14 @@ impl NvmeReceive {
         let place = match image.take_u8()? {
             KNOWN => {
                 let (next, cursor) = (image.take_seq()?, Cursor::read(image, &config)?);
-                Place::Known { next, cursor, open: OpenBlock::read(image)? }
+                NvmeTracking::Known { next, cursor, open: OpenBlock::read(image)? }
             }
-            SEARCHING => Place::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? },
+            SEARCHING => {
+                NvmeTracking::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? }
+            }
             TRACKING => {
                 let (asked, next) = (image.take_seq()?, image.take_seq()?);
-                Place::Tracking { asked, next, cursor: Cursor::read(image, &config)? }
+                NvmeTracking::Tracking { asked, next, cursor: Cursor::read(image, &config)? }
             }
             _ => return None,
         };
@@ -118,11 +120,11 @@ impl NvmeReceive {
     }
 
     /// Processes the payload at `seq`.
-    pub(crate) fn receive(&mut self, seq: Seq, payload: &[u8], placement: &mut Placement) -> Received {
+    pub(crate) fn receive(&mut self, seq: Seq, payload: &[u8], placement: &mut Placement) -> ReceivedPdus {
         match self.place {
-            Place::Known { next, cursor, open } => self.follow(seq, payload, next, cursor, open, placement),
-            Place::Searching { .. } => self.search(seq, payload),
-            Place::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
+            NvmeTracking::Known { next, cursor, open } => self.follow(seq, payload, next, cursor, open, placement),
+            NvmeTracking::Searching { .. } => self.search(seq, payload),
+            NvmeTracking::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
         }
     }
 
@@ -134,12 +136,12 @@ impl NvmeReceive {
         content: &[(usize, usize)],
         plain: &[u8],
         placement: &mut Placement,
-    ) -> Received {
+    ) -> ReceivedPdus {
         // The TLS engine processed every packet up to this one.
         let follows = self.shown_to == Some(seq);
         let first = self.shown_to.is_none();
         self.shown_to = Some(seq + plain.len() as u32);
-        let mut all = Received { verdict: NvmeVerdict::NotChecked, ..Received::default() };
+        let mut all = ReceivedPdus { verdict: NvmeVerdict::NotChecked, ..ReceivedPdus::default() };
         // Content between the last packet and this one was not seen, so the sequence numbers cannot bridge it.
         if !follows && !first {
             all.lost = self.lose_content();
@@ -147,7 +149,7 @@ impl NvmeReceive {
         let mut vouched = self.config.check && !content.is_empty();
         for (number, &(mut at, mut length)) in content.iter().enumerate() {
             let mut start = seq + at as u32;
-            if first && let Place::Known { next, .. } = self.place {
+            if first && let NvmeTracking::Known { next, .. } = self.place {
                 // The context may start at a PDU further on, in this packet or a later one.
                 let before = if start.before(next) { next.distance_from(start) } else { 0 };
                 let before = length.min(before as usize);
@@ -178,7 +180,7 @@ impl NvmeReceive {
 
     /// Reports the commands with data in the payload at `seq`, as far as the position is known.
     pub(crate) fn commands(&self, seq: Seq, payload: &[u8], command: &mut dyn FnMut(u16)) {
-        let Place::Known { next, cursor, .. } = self.place else { return };
+        let NvmeTracking::Known { next, cursor, .. } = self.place else { return };
         if seq.before(next) {
             return;
         }
@@ -196,7 +198,7 @@ impl NvmeReceive {
         plain: &[u8],
         command: &mut dyn FnMut(u16),
     ) {
-        let Place::Known { next, mut cursor, .. } = self.place else { return };
+        let NvmeTracking::Known { next, mut cursor, .. } = self.place else { return };
         if self.shown_to.is_some_and(|shown_to| shown_to != seq) {
             return;
         }
@@ -219,61 +221,61 @@ impl NvmeReceive {
 
     /// Follows a packet that the TLS engine parsed but passes to the host undecrypted. No data are placed. `plain` is
     /// the decrypted content, and `end` the end of the packet.
-    pub(crate) fn pass_over(&mut self, content: &Content, end: Seq, plain: &[u8]) -> Received {
+    pub(crate) fn pass_over(&mut self, content: &Content, end: Seq, plain: &[u8]) -> ReceivedPdus {
         let follows = self.shown_to == Some(content.last);
         self.shown_to = Some(end);
         let config = self.config;
-        if let Place::Known { open, .. } = &mut self.place {
+        if let NvmeTracking::Known { open, .. } = &mut self.place {
             open.forget();
         }
         // Skipped content must lie within the data of one PDU, or it may hide a header.
         let leads_on = match &mut self.place {
-            Place::Known { cursor, .. } | Place::Tracking { cursor, .. } => {
+            NvmeTracking::Known { cursor, .. } | NvmeTracking::Tracking { cursor, .. } => {
                 let parts = || content.parts.iter().map(|(at, length)| &plain[*at..at + length]);
                 follows
                     && (content.skipped == 0 || cursor.skip(content.skipped))
                     && parts().all(|part| cursor.pass(&config, part, &mut |_| ()).is_ok())
             }
-            Place::Searching { .. } => false,
+            NvmeTracking::Searching { .. } => false,
         };
-        Received { lost: !leads_on && self.lose_content(), ..Received::default() }
+        ReceivedPdus { lost: !leads_on && self.lose_content(), ..ReceivedPdus::default() }
     }
 
     /// Starts a search because missed content may contain a header. Returns whether the position was known.
     fn lose_content(&mut self) -> bool {
-        let known = matches!(self.place, Place::Known { .. });
-        self.place = Place::Searching { end: Seq(0), have: 0, bytes: [0; PduHeader::BYTES] };
+        let known = matches!(self.place, NvmeTracking::Known { .. });
+        self.place = NvmeTracking::Searching { end: Seq(0), have: 0, bytes: [0; PduHeader::BYTES] };
         known
     }
 
     /// Moves the position to `seq`.
     fn move_to(&mut self, seq: Seq) {
         match &mut self.place {
-            Place::Known { next, .. } | Place::Tracking { next, .. } => *next = seq,
-            Place::Searching { end, .. } => *end = seq,
+            NvmeTracking::Known { next, .. } | NvmeTracking::Tracking { next, .. } => *next = seq,
+            NvmeTracking::Searching { end, .. } => *end = seq,
         }
     }
 
     /// Returns the header about which software must answer, if a request is open.
     pub(crate) fn question(&self) -> Option<Seq> {
         match self.place {
-            Place::Tracking { asked, .. } => Some(asked),
-            Place::Known { .. } | Place::Searching { .. } => None,
+            NvmeTracking::Tracking { asked, .. } => Some(asked),
+            NvmeTracking::Known { .. } | NvmeTracking::Searching { .. } => None,
         }
     }
 
     /// Handles the answer of software for the header at `header`. Returns whether it was useful.
     pub(crate) fn answer(&mut self, header: Seq, is_header: bool) -> bool {
-        let Place::Tracking { asked, next, mut cursor } = self.place else { return false };
+        let NvmeTracking::Tracking { asked, next, mut cursor } = self.place else { return false };
         if asked != header {
             return false;
         }
         self.place = if is_header {
             // Bytes that passed while tracking were not digested.
             cursor.forget_sum();
-            Place::known(next, cursor)
+            NvmeTracking::known(next, cursor)
         } else {
-            Place::Searching { end: next, have: 0, bytes: [0; PduHeader::BYTES] }
+            NvmeTracking::Searching { end: next, have: 0, bytes: [0; PduHeader::BYTES] }
         };
         is_header
     }
@@ -286,19 +288,19 @@ impl NvmeReceive {
         cursor: Cursor,
         mut open: OpenBlock,
         placement: &mut Placement,
-    ) -> Received {
+    ) -> ReceivedPdus {
         let end = seq + payload.len() as u32;
         if seq.before(next) {
             // A retransmission. New bytes at its end are treated as lost, because handling them is not worthwhile.
-            return Received::default();
+            return ReceivedPdus::default();
         }
         // A gap separates the open block from its rest.
         if seq != next {
             open.forget();
         }
         let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) else { return self.lose(seq, payload) };
-        let mut received = Received::default();
-        let passed = cursor.pass(&self.config, &payload[from..], &mut |data: Data| {
+        let mut received = ReceivedPdus::default();
+        let passed = cursor.pass(&self.config, &payload[from..], &mut |data: DataPart| {
             place(placement, &payload[from..], from, data, &mut open, &mut received.placed);
         });
         match passed {
@@ -306,25 +308,25 @@ impl NvmeReceive {
                 // A packet is verified only if it was followed from its first byte.
                 let vouched = self.config.check && !passed.unchecked && from == 0;
                 received.verdict = if vouched { NvmeVerdict::Good } else { NvmeVerdict::NotChecked };
-                self.place = Place::Known { next: end, cursor, open };
+                self.place = NvmeTracking::Known { next: end, cursor, open };
                 received
             }
             Err(_) => {
-                self.place = Place::Searching { end, have: 0, bytes: [0; PduHeader::BYTES] };
-                Received { verdict: NvmeVerdict::NotChecked, lost: true, ..received }
+                self.place = NvmeTracking::Searching { end, have: 0, bytes: [0; PduHeader::BYTES] };
+                ReceivedPdus { verdict: NvmeVerdict::NotChecked, lost: true, ..received }
             }
         }
     }
 
     /// Starts a search because a header was missed.
-    fn lose(&mut self, seq: Seq, payload: &[u8]) -> Received {
-        self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
-        Received { lost: true, ..self.search(seq, payload) }
+    fn lose(&mut self, seq: Seq, payload: &[u8]) -> ReceivedPdus {
+        self.place = NvmeTracking::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
+        ReceivedPdus { lost: true, ..self.search(seq, payload) }
     }
 
     /// Searches a packet for a header, which may start in the previous packet.
-    fn search(&mut self, seq: Seq, payload: &[u8]) -> Received {
-        let Place::Searching { end, mut have, mut bytes } = self.place else { return Received::default() };
+    fn search(&mut self, seq: Seq, payload: &[u8]) -> ReceivedPdus {
+        let NvmeTracking::Searching { end, mut have, mut bytes } = self.place else { return ReceivedPdus::default() };
         if seq != end {
             have = 0;
         }
@@ -341,27 +343,27 @@ impl NvmeReceive {
             let next = seq + offset as u32 + 1;
             let asked = cursor.start(next);
             if cursor.pass(&self.config, &payload[offset + 1..], &mut |_| ()).is_ok() {
-                self.place = Place::Tracking { asked, next: packet_end, cursor };
-                return Received { verdict: NvmeVerdict::ResyncRequested, ..Received::default() };
+                self.place = NvmeTracking::Tracking { asked, next: packet_end, cursor };
+                return ReceivedPdus { verdict: NvmeVerdict::ResyncRequested, ..ReceivedPdus::default() };
             }
         }
-        self.place = Place::Searching { end: packet_end, have, bytes };
-        Received::default()
+        self.place = NvmeTracking::Searching { end: packet_end, have, bytes };
+        ReceivedPdus::default()
     }
 
     /// Follows PDU lengths through a packet.
-    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: Cursor) -> Received {
+    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: Cursor) -> ReceivedPdus {
         if seq.before(next) {
-            return Received::default();
+            return ReceivedPdus::default();
         }
         let gap = seq.distance_from(next);
         let leads_on = (gap == 0 || cursor.skip(gap)) && cursor.pass(&self.config, payload, &mut |_| ()).is_ok();
         if !leads_on {
-            self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
+            self.place = NvmeTracking::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
             return self.search(seq, payload);
         }
-        self.place = Place::Tracking { asked, next: seq + payload.len() as u32, cursor };
-        Received::default()
+        self.place = NvmeTracking::Tracking { asked, next: seq + payload.len() as u32, cursor };
+        ReceivedPdus::default()
     }
 }
 
@@ -370,7 +372,7 @@ fn place(
     placement: &mut Placement,
     bytes: &[u8],
     from: usize,
-    data: Data,
+    data: DataPart,
     open: &mut OpenBlock,
     placed: &mut Placements,
 ) {
@@ -426,9 +428,9 @@ mod tests {
 
     /// The owner of one command's memory, which keeps the last value of each byte.
     #[derive(Default)]
-    struct Home(Mutex<BTreeMap<u64, u8>>);
+    struct TestBuffer(Mutex<BTreeMap<u64, u8>>);
 
-    impl PieceHome for Home {
+    impl PieceHome for TestBuffer {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().extend((offset..).zip(bytes));
         }
@@ -436,18 +438,18 @@ mod tests {
 
     /// A stage that inverts whole blocks, with their position as parameter.
     #[derive(Debug)]
-    struct Turn;
+    struct CompletingStage;
 
-    impl NamedStage for Turn {
+    impl NamedStage for CompletingStage {
         const NAME: &'static str = "turn";
         type Spec = ();
 
-        fn new((): ()) -> Option<Turn> {
-            Some(Turn)
+        fn new((): ()) -> Option<CompletingStage> {
+            Some(CompletingStage)
         }
     }
 
-    impl Stage for Turn {
+    impl Stage for CompletingStage {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
             run.at.is_multiple_of(Piece::BLOCK) && (bytes.len() as u64).is_multiple_of(Piece::BLOCK)
@@ -489,9 +491,9 @@ mod tests {
     }
 
     /// Returns buffers for commands of these lengths, and their owners.
-    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<Home>>) {
-        let mut placement = Placement::with(StageMakers::default().with::<Turn>());
-        let homes: Vec<Arc<Home>> = lengths.iter().map(|_| Arc::default()).collect();
+    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<TestBuffer>>) {
+        let mut placement = Placement::with(StageMakers::default().with::<CompletingStage>());
+        let homes: Vec<Arc<TestBuffer>> = lengths.iter().map(|_| Arc::default()).collect();
         for ((command, length), home) in (0u16..).zip(lengths).zip(&homes) {
             let stages = || NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] };
             let pieces = vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())];
@@ -572,7 +574,7 @@ mod tests {
             if !gaps {
                 // The engine followed to the last byte, so everything was placed and verified.
                 let end = start + bytes.len() as u32;
-                let followed = matches!(engine.place, Place::Known { next, .. } if next == end);
+                let followed = matches!(engine.place, NvmeTracking::Known { next, .. } if next == end);
                 prop_assert!(followed);
                 for (command, length) in lengths.iter().enumerate() {
                     let nothing = vec![0; *length];

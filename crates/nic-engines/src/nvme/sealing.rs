@@ -9,7 +9,7 @@
 use offload_api::Piece;
 
 /// The queued start of an incomplete block.
-pub(super) type Begun = [u8; BLOCK];
+pub(super) type BlockStart = [u8; BLOCK];
 
 /// Passes `data`, which start `at` bytes behind the first block, through `stages`. `begun` contains the start of the
 /// first block, and afterwards that of the last one. `ahead` are the bytes behind the data, or `None` if the data are
@@ -17,7 +17,7 @@ pub(super) type Begun = [u8; BLOCK];
 /// complete blocks, and may change their state only for these. `sum` gets the results of complete blocks. Returns false
 /// if a stage refuses, or `ahead` is too short.
 pub(super) fn seal(
-    begun: &mut Begun,
+    begun: &mut BlockStart,
     at: u64,
     data: &mut [u8],
     ahead: Option<&[u8]>,
@@ -46,13 +46,13 @@ pub(super) fn seal(
 /// Processes part of the block at `at`, from byte `from` on, and returns the resulting block. Returns `None` if a stage
 /// refuses or `ahead` is too short.
 fn cut(
-    begun: &mut Begun,
+    begun: &mut BlockStart,
     from: usize,
     part: &mut [u8],
     at: u64,
     ahead: Option<&[u8]>,
     stages: &mut impl FnMut(u64, &mut [u8], bool) -> bool,
-) -> Option<Begun> {
+) -> Option<BlockStart> {
     let to = from + part.len();
     begun[from..to].copy_from_slice(part);
     let mut block = *begun;
@@ -98,7 +98,7 @@ mod tests {
             let plain: Vec<u8> = (0..blocks * 16).map(|at| (at * 29 + 7) as u8).collect();
             let mut expected = plain.clone();
             stage(0, &mut expected, true);
-            let (mut begun, mut at, mut summed) = (Begun::default(), 0, Vec::new());
+            let (mut begun, mut at, mut summed) = (BlockStart::default(), 0, Vec::new());
             let mut complete = 0;
             for (length, is_sent) in cuts.into_iter().cycle() {
                 let end = plain.len().min(at + length);
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn without_what_follows_a_cut_block_does_not_leave() {
         let mut data = [9; 20];
-        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 11]), stage, |_| ()));
-        assert!(seal(&mut Begun::default(), 0, &mut data, None, stage, |_| ()));
+        assert!(!seal(&mut BlockStart::default(), 0, &mut data, Some(&[1; 11]), stage, |_| ()));
+        assert!(seal(&mut BlockStart::default(), 0, &mut data, None, stage, |_| ()));
         assert_eq!(data[16..], [0; 4]);
-        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 12]), |_, _, _| false, |_| ()));
+        assert!(!seal(&mut BlockStart::default(), 0, &mut data, Some(&[1; 12]), |_, _, _| false, |_| ()));
     }
 }

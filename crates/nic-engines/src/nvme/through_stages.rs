@@ -6,7 +6,7 @@ use super::receive::NvmeReceive;
 use super::transmit::NvmeTransmit;
 use crate::data_keys::DataKeys;
 use crate::protection::ProtectedBlocks;
-use crate::xts::Xts;
+use crate::xts::XtsEngine;
 use bytes::{Bytes, BytesMut};
 use nic_engine::ContextImage;
 use nic_engine::{Context, Engine, StageMakers};
@@ -38,7 +38,7 @@ fn placement(pieces: Vec<Piece>) -> Placement {
     let mut engine = DataKeys::default();
     engine.change(tenant);
     let (mut state, ()) = engine.create(Direction::Transmit, spec).unwrap();
-    let mut placement = Placement::with(StageMakers::default().with::<Xts>().with::<ProtectedBlocks>());
+    let mut placement = Placement::with(StageMakers::default().with::<XtsEngine>().with::<ProtectedBlocks>());
     placement.seal_with(stages());
     placement.insert(3, pieces, Some(stages()));
     let lent = DataKeys::lend(Context { handle: KEY, state: &mut state, held: &mut () });
@@ -82,9 +82,9 @@ fn header(kind: u8) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Home(Mutex<Vec<(u64, Vec<u8>)>>);
+struct TestBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
 
-impl PieceHome for Home {
+impl PieceHome for TestBuffer {
     fn take_back(&self, offset: u64, bytes: BytesMut) {
         self.0.lock().unwrap().push((offset, bytes.to_vec()));
     }
@@ -92,7 +92,7 @@ impl PieceHome for Home {
 
 /// Returns the buffer after receiving, and whether each 16-byte unit passed all stages.
 fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
-    let home = Arc::new(Home::default());
+    let home = Arc::new(TestBuffer::default());
     let mut placement = placement(vec![Piece::new(0, BytesMut::zeroed(BLOCKS * BLOCK), home.clone())]);
     let stream = [header(0x07).as_slice(), medium].concat();
     let mut engine = NvmeReceive::new(NvmeTcpConfig::default(), Seq(5));

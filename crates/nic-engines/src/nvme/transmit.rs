@@ -12,7 +12,7 @@
 
 use super::framing::DIGEST;
 use super::placement::Seals;
-use super::sealing::{self, Begun};
+use super::sealing::{self, BlockStart};
 use bytes::BytesMut;
 use nic_engine::{ImageReader, ImageWriter};
 use nic_engine::{OutOfStep, Run, StageStates};
@@ -23,18 +23,18 @@ use offload_formats::nvme::PduHeader;
 /// The state of a transmit context.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NvmeTransmit {
-    position: Option<Position>,
+    position: Option<PduPosition>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Position {
+struct PduPosition {
     next: Seq,
-    pdu: Pdu,
+    pdu: PduCursor,
 }
 
 /// A position in a PDU.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pdu {
+struct PduCursor {
     /// Bytes of the PDU passed so far.
     at: u32,
     /// The queued start of the PDU.
@@ -42,14 +42,14 @@ struct Pdu {
     /// CRC32C of the data so far.
     sum: u32,
     /// The queued start of the block in which the data end so far.
-    begun: Begun,
+    begun: BlockStart,
     /// State of the stages behind the last complete block.
     states: StageStates,
 }
 
 /// Statistics of the processed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Filled {
+pub(crate) struct FilledFields {
     /// Digests completed.
     pub(crate) digests: u64,
     /// Bytes that passed stages.
@@ -58,7 +58,7 @@ pub(crate) struct Filled {
 
 /// The offsets of a PDU's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts {
+struct PduParts {
     data_start: u32,
     data_end: u32,
     end: u32,
@@ -68,7 +68,7 @@ impl NvmeTransmit {
     /// Writes the state to an image.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u8(u8::from(self.position.is_some()));
-        if let Some(Position { next, pdu }) = &self.position {
+        if let Some(PduPosition { next, pdu }) = &self.position {
             image.put_seq(*next);
             image.put_u32(pdu.at);
             image.put(&pdu.head);
@@ -85,14 +85,14 @@ impl NvmeTransmit {
         }
         let next = image.take_seq()?;
         let (at, head, sum, begun) = (image.take_u32()?, image.take()?, image.take_u32()?, image.take()?);
-        let pdu = Pdu { at, head, sum, begun, states: StageStates::take(image)? };
-        Some(NvmeTransmit { position: Some(Position { next, pdu }) })
+        let pdu = PduCursor { at, head, sum, begun, states: StageStates::take(image)? };
+        Some(NvmeTransmit { position: Some(PduPosition { next, pdu }) })
     }
 
     /// Sets the position to the PDU at `start`. For PDUs in records this is a position in the content, without record
     /// framing.
     pub(crate) fn set_progress(&mut self, start: Seq) {
-        self.position = Some(Position { next: start, pdu: Pdu::default() });
+        self.position = Some(PduPosition { next: start, pdu: PduCursor::default() });
     }
 
     /// Tests whether `seq` is the next byte.
@@ -110,7 +110,7 @@ impl NvmeTransmit {
         destination: &mut BytesMut,
         seals: &Seals,
         ahead: Option<&[u8]>,
-    ) -> Result<Filled, OutOfStep> {
+    ) -> Result<FilledFields, OutOfStep> {
         // Taken out, so that an error leaves the context without a position.
         let mut position = self.position.take().filter(|at| at.next == seq).ok_or(OutOfStep)?;
         let at = destination.len();
@@ -125,13 +125,13 @@ impl NvmeTransmit {
 impl NvmeTransmit {
     /// Reports the stages named by data in `source`, the next bytes of the stream.
     pub(crate) fn stages_in(&self, source: &[u8], stages: &mut dyn FnMut(u16)) {
-        if let Some(Position { pdu, .. }) = self.position {
+        if let Some(PduPosition { pdu, .. }) = self.position {
             pdu.stages_in(source, stages);
         }
     }
 }
 
-impl Pdu {
+impl PduCursor {
     /// Passes over `bytes`. An invalid PDU is detected when the bytes are sent.
     fn stages_in(mut self, mut bytes: &[u8], stages: &mut dyn FnMut(u16)) {
         while !bytes.is_empty() {
@@ -148,7 +148,7 @@ impl Pdu {
             self.at += taken as u32;
             bytes = &bytes[taken..];
             if self.at == parts.end {
-                self = Pdu::default();
+                self = PduCursor::default();
             }
         }
     }
@@ -163,8 +163,8 @@ impl Pdu {
     }
 
     /// Processes `bytes`, the next bytes of the stream: stages, then digests.
-    fn pass(&mut self, bytes: &mut [u8], seals: &Seals, ahead: Option<&[u8]>) -> Result<Filled, OutOfStep> {
-        let (mut done, mut filled) = (0, Filled::default());
+    fn pass(&mut self, bytes: &mut [u8], seals: &Seals, ahead: Option<&[u8]>) -> Result<FilledFields, OutOfStep> {
+        let (mut done, mut filled) = (0, FilledFields::default());
         while done < bytes.len() {
             let rest = &mut bytes[done..];
             let at = self.at as usize;
@@ -204,7 +204,7 @@ impl Pdu {
             self.at += taken as u32;
             done += taken;
             if self.at == parts.end {
-                *self = Pdu::default();
+                *self = PduCursor::default();
             }
         }
         Ok(filled)
@@ -216,8 +216,8 @@ impl Pdu {
         if is_of_host { MarkedData::END } else { PduHeader::BYTES }
     }
 
-    fn parts(&self) -> Result<Parts, OutOfStep> {
-        self.head.first_chunk().and_then(Parts::of).ok_or(OutOfStep)
+    fn parts(&self) -> Result<PduParts, OutOfStep> {
+        self.head.first_chunk().and_then(PduParts::parse).ok_or(OutOfStep)
     }
 
     /// Returns the marker of the data, once the header has passed.
@@ -241,7 +241,7 @@ impl Pdu {
     fn seal(
         &mut self,
         marked: MarkedData,
-        parts: &Parts,
+        parts: &PduParts,
         data: &mut [u8],
         seals: &Seals,
         ahead: Option<&[u8]>,
@@ -276,9 +276,9 @@ impl Pdu {
     }
 }
 
-impl Parts {
+impl PduParts {
     /// Parses `common`, the common header of a PDU. Returns `None` if the header is invalid.
-    fn of(common: &[u8; PduHeader::BYTES]) -> Option<Parts> {
+    fn parse(common: &[u8; PduHeader::BYTES]) -> Option<PduParts> {
         let pdu = PduHeader::parse(common);
         let (header_len, len) = (u32::from(pdu.header_len), pdu.len);
         if header_len < PduHeader::BYTES as u32 || len < header_len {
@@ -287,12 +287,12 @@ impl Parts {
         let is_of_host = pdu.kind == HOST_DATA;
         // Without a digest or a marker, the engine treats the PDU as a header without data.
         if !pdu.has_data_digest() && !is_of_host {
-            return Some(Parts { data_start: len, data_end: len, end: len });
+            return Some(PduParts { data_start: len, data_end: len, end: len });
         }
         let trailer = if pdu.has_data_digest() { DIGEST } else { 0 };
         let (data_start, data_end) = (u32::from(pdu.data_offset), len.checked_sub(trailer)?);
         let is_whole = !is_of_host || header_len == MarkedData::END as u32;
-        (is_whole && header_len <= data_start && data_start < data_end).then_some(Parts {
+        (is_whole && header_len <= data_start && data_start < data_end).then_some(PduParts {
             data_start,
             data_end,
             end: len,
@@ -367,18 +367,18 @@ mod tests {
 
     /// A stage that adds the position in the volume to each byte.
     #[derive(Debug)]
-    struct Add;
+    struct AddingStage;
 
-    impl NamedStage for Add {
+    impl NamedStage for AddingStage {
         const NAME: &'static str = "add";
         type Spec = ();
 
-        fn new((): ()) -> Option<Add> {
-            Some(Add)
+        fn new((): ()) -> Option<AddingStage> {
+            Some(AddingStage)
         }
     }
 
-    impl Stage for Add {
+    impl Stage for AddingStage {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             assert!(run.at.is_multiple_of(16) && bytes.len().is_multiple_of(16));
             bytes.iter_mut().zip(run.unit + run.at..).for_each(|(byte, at)| *byte = byte.wrapping_add(at as u8));
@@ -428,11 +428,11 @@ mod tests {
                 digests += u64::from(digested);
                 sealed += if is_marked { 16 * blocks as u64 } else { 0 };
             }
-            let mut held = Placement::with(StageMakers::default().with::<Add>());
+            let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
             held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
             let mut engine = NvmeTransmit::default();
             engine.set_progress(Seq(5));
-            let (mut at, mut filled) = (0, Filled::default());
+            let (mut at, mut filled) = (0, FilledFields::default());
             for (cut, is_sent) in cuts.iter().cycle() {
                 let end = queued.len().min(at + cut);
                 let mut out = BytesMut::new();
@@ -450,13 +450,13 @@ mod tests {
                     break;
                 }
             }
-            prop_assert_eq!(filled, Filled { digests, sealed });
+            prop_assert_eq!(filled, FilledFields { digests, sealed });
         }
     }
 
     #[test]
     fn data_do_not_leave_without_the_stages_that_they_name() {
-        let mut held = Placement::with(StageMakers::default().with::<Add>());
+        let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
         let fill_with = |held: &Placement, (queued, _): (Vec<u8>, Vec<u8>)| {
             let mut engine = NvmeTransmit::default();

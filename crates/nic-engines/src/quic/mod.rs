@@ -23,14 +23,14 @@ use offload_api::{Direction, KeyBytes, PacketAsk, QuicContexts, QuicKey, TxPacke
 use offload_base::QuickHash;
 use offload_formats::Headers;
 use offload_quic::{HeaderKey, PacketKey};
-use paths::Paths;
+use paths::PathNumbers;
 use receive::Seen;
 use std::collections::HashMap;
-use transmit::Sealing;
+use transmit::DatagramSealer;
 
 /// The QUIC engine.
 #[derive(Debug, Default)]
-pub(crate) struct Quic {
+pub(crate) struct QuicEngine {
     /// Length of connection IDs, by local port.
     ports: HashMap<u16, u8, QuickHash>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Quic {
 #[derive(Debug)]
 pub(crate) struct QuicState {
     direction: Direction,
-    paths: Paths,
+    paths: PathNumbers,
 }
 
 /// The constant part of a context.
@@ -47,19 +47,19 @@ pub(crate) struct QuicState {
 pub(crate) struct QuicHeld {
     header: HeaderKey,
     /// Keys by key phase.
-    keys: [Option<Generation>; 2],
+    keys: [Option<KeyGeneration>; 2],
     /// Path of each destination connection ID that the host chose.
     cids: HashMap<KeyBytes, u32, QuickHash>,
 }
 
 /// A key and its generation.
 #[derive(Debug)]
-struct Generation {
+struct KeyGeneration {
     number: u64,
     key: PacketKey,
 }
 
-impl Engine for Quic {
+impl Engine for QuicEngine {
     const NAME: &'static str = QuicContexts::ENGINE;
     type Spec = QuicContext;
     type Command = QuicCommand;
@@ -76,7 +76,7 @@ impl Engine for Quic {
         }
         let mut held = QuicHeld { header: HeaderKey::new(&header), keys: [None, None], cids: HashMap::default() };
         held.set_key(generation, &key);
-        Some((QuicState { direction, paths: Paths::default() }, held))
+        Some((QuicState { direction, paths: PathNumbers::default() }, held))
     }
 
     fn save(state: &QuicState, image: &mut ImageWriter<'_>) {
@@ -86,10 +86,10 @@ impl Engine for Quic {
 
     fn load(image: &mut ImageReader<'_>) -> Option<QuicState> {
         let direction = if image.take_u8()? == 0 { Direction::Transmit } else { Direction::Receive };
-        Some(QuicState { direction, paths: Paths::load(image)? })
+        Some(QuicState { direction, paths: PathNumbers::load(image)? })
     }
 
-    fn command(Context { state, held, .. }: Context<'_, Quic>, command: QuicCommand) {
+    fn command(Context { state, held, .. }: Context<'_, QuicEngine>, command: QuicCommand) {
         match command {
             QuicCommand::SetKey { generation, key } => held.set_key(generation, &key),
             QuicCommand::Learn { key, path, largest } => {
@@ -115,13 +115,13 @@ impl Engine for Quic {
     }
 
     fn forget(&mut self) {
-        *self = Quic::default();
+        *self = QuicEngine::default();
     }
 }
 
-impl PacketEngine for Quic {
+impl PacketEngine for QuicEngine {
     type Seen = Seen;
-    type Wrapping = Sealing;
+    type Wrapping = DatagramSealer;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Seen> {
         match self.find(frame, headers) {
@@ -130,24 +130,30 @@ impl PacketEngine for Quic {
         }
     }
 
-    fn open(&mut self, context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
+    fn open(
+        &mut self,
+        context: Context<'_, QuicEngine>,
+        frame: &[u8],
+        seen: &Seen,
+        counters: &mut QuicCounters,
+    ) -> Opened {
         receive::open(context, frame, seen, counters)
     }
 
     fn begin(
         &mut self,
-        context: Context<'_, Quic>,
+        context: Context<'_, QuicEngine>,
         ask: PacketAsk,
         packet: &mut TxPacket,
         counters: &mut QuicCounters,
-    ) -> Option<Sealing> {
-        Sealing::begin(&context, ask.into(), packet).map_err(|why| why.count(counters)).ok()
+    ) -> Option<DatagramSealer> {
+        DatagramSealer::begin(&context, ask.into(), packet).map_err(|why| why.count(counters)).ok()
     }
 
     fn wrap(
         &mut self,
-        context: Context<'_, Quic>,
-        sealing: &mut Sealing,
+        context: Context<'_, QuicEngine>,
+        sealing: &mut DatagramSealer,
         plain: &[u8],
         _longest: usize,
         counters: &mut QuicCounters,
@@ -163,7 +169,7 @@ impl PacketEngine for Quic {
 
 impl QuicHeld {
     fn set_key(&mut self, generation: u64, key: &QuicKey) {
-        let slot = Generation { number: generation, key: PacketKey::new(key) };
+        let slot = KeyGeneration { number: generation, key: PacketKey::new(key) };
         self.keys[phase_of(generation)] = Some(slot);
     }
 }

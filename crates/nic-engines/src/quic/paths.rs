@@ -1,6 +1,6 @@
 //! The next packet number of each path of a connection.
 //!
-//! Invariant: at most [`Paths::MOST`] paths are kept, so that the context fits into the NIC's memory. The least
+//! Invariant: at most [`PathNumbers::MAX`] paths are kept, so that the context fits into the NIC's memory. The least
 //! recently used path makes room.
 
 use nic_engine::{ImageReader, ImageWriter};
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 /// The paths of a connection in one direction, most recently used last.
 #[derive(Debug, Default)]
-pub(super) struct Paths(SmallVec<[Path; Paths::MOST]>);
+pub(super) struct PathNumbers(SmallVec<[Path; PathNumbers::MAX]>);
 
 #[derive(Clone, Copy, Debug)]
 struct Path {
@@ -17,9 +17,9 @@ struct Path {
     next: u64,
 }
 
-impl Paths {
+impl PathNumbers {
     /// Maximum number of paths, 12 bytes each.
-    pub(super) const MOST: usize = 16;
+    pub(super) const MAX: usize = 16;
 
     /// Returns the lowest unused number of a path; `None` if the path is unknown.
     pub(super) fn next(&self, path: u32) -> Option<u64> {
@@ -54,18 +54,18 @@ impl Paths {
         }
     }
 
-    pub(super) fn load(image: &mut ImageReader<'_>) -> Option<Paths> {
+    pub(super) fn load(image: &mut ImageReader<'_>) -> Option<PathNumbers> {
         let count = image.take_u8()?;
         (0..count)
             .map(|_| Some(Path { id: image.take_u32()?, next: image.take_u64()? }))
             .collect::<Option<_>>()
-            .map(Paths)
+            .map(PathNumbers)
     }
 
     fn put(&mut self, path: Path) {
         self.forget(path.id);
         // The front is the least recently used path.
-        if self.0.len() == Paths::MOST {
+        if self.0.len() == PathNumbers::MAX {
             self.0.remove(0);
         }
         self.0.push(path);
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn the_path_that_was_used_longest_ago_makes_room_and_all_fit_into_an_image() {
-        let mut paths = Paths::default();
-        for path in 0..Paths::MOST as u32 {
+        let mut paths = PathNumbers::default();
+        for path in 0..PathNumbers::MAX as u32 {
             paths.use_up(path, u64::from(path) << 40);
         }
         paths.use_up(0, 5);
@@ -97,11 +97,11 @@ mod tests {
         });
         let came_back = image.read(|image| {
             image.take_u8()?;
-            Paths::load(image)
+            PathNumbers::load(image)
         });
         let came_back = came_back.unwrap();
         let all = [0, 2, 15, 99, 1].map(|path| came_back.next(path));
         assert_eq!(all, [Some(6), Some((2 << 40) + 1), Some((15 << 40) + 1), Some(8), None]);
-        assert_eq!(came_back.0.len(), Paths::MOST);
+        assert_eq!(came_back.0.len(), PathNumbers::MAX);
     }
 }

@@ -4,7 +4,7 @@
 //! nothing about the wrong part (RFC 9001 9.5). A stateless reset is such a packet; the host recognizes it by its last
 //! bytes.
 
-use super::{Quic, QuicCounters, phase_of};
+use super::{QuicCounters, QuicEngine, phase_of};
 use bytes::BytesMut;
 use nic_engine::{Context, Opened};
 use offload_api::quic::quic_key;
@@ -22,7 +22,7 @@ pub(crate) struct Seen {
     number_at: usize,
 }
 
-impl Quic {
+impl QuicEngine {
     /// Finds a packet with a short header at the start of a datagram to a QUIC port. Short headers behind a long one
     /// occur only in handshakes and are left to the host.
     pub(super) fn find(&self, frame: &[u8], headers: &Headers) -> Option<(KeyBytes, Seen)> {
@@ -40,7 +40,7 @@ impl Quic {
 }
 
 /// Processes a packet of a connection.
-pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
+pub(super) fn open(context: Context<'_, QuicEngine>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
     let Context { handle, state, held } = context;
     let (Direction::Receive, Some(&path)) = (state.direction, held.cids.get(&seen.key)) else {
         return Opened::Untouched(PacketMark::None);

@@ -2,7 +2,7 @@
 //!
 //! The packet is first cut (USO). Then each datagram is sealed under the number in its own header.
 
-use super::{Quic, QuicCounters, phase_of};
+use super::{QuicCounters, QuicEngine, phase_of};
 use bytes::BytesMut;
 use nic_engine::Context;
 use offload_api::{Direction, Protocol, QuicAsk, TxPacket};
@@ -14,7 +14,7 @@ use offload_quic::seal;
 
 /// The state for sealing the datagrams of one packet.
 #[derive(Debug)]
-pub(crate) struct Sealing {
+pub(crate) struct DatagramSealer {
     ask: QuicAsk,
     transport: Transport,
     /// Whether to fill in checksums after sealing.
@@ -42,9 +42,13 @@ impl QuicDrop {
     }
 }
 
-impl Sealing {
+impl DatagramSealer {
     /// Prepares the sealing of a packet.
-    pub(super) fn begin(context: &Context<'_, Quic>, ask: QuicAsk, packet: &mut TxPacket) -> Result<Sealing, QuicDrop> {
+    pub(super) fn begin(
+        context: &Context<'_, QuicEngine>,
+        ask: QuicAsk,
+        packet: &mut TxPacket,
+    ) -> Result<DatagramSealer, QuicDrop> {
         if context.state.direction != Direction::Transmit {
             return Err(QuicDrop::Context);
         }
@@ -54,13 +58,13 @@ impl Sealing {
         let transport = transport.ok_or(QuicDrop::NotQuic)?;
         // The checksum must cover the sealed bytes, so the segmentation must not compute it before.
         let checksum = core::mem::take(&mut packet.ask.checksum);
-        Ok(Sealing { ask, transport, checksum })
+        Ok(DatagramSealer { ask, transport, checksum })
     }
 
     /// Seals the next datagram.
     pub(super) fn seal(
         &mut self,
-        Context { state, held, .. }: Context<'_, Quic>,
+        Context { state, held, .. }: Context<'_, QuicEngine>,
         plain: &[u8],
         counters: &mut QuicCounters,
     ) -> Result<BytesMut, QuicDrop> {

@@ -20,20 +20,20 @@ use offload_api::{
 };
 use offload_base::Seq;
 use receive::TlsReceive;
-use record::Protection;
+use record::RecordProtection;
 use resumable_aead::{Algorithm, Key};
 use transmit::TlsTransmit;
 
 /// The TLS engine.
 #[derive(Debug)]
-pub(crate) struct Tls {
+pub(crate) struct TlsEngine {
     config: TlsEngineConfig,
 }
 
-impl Tls {
+impl TlsEngine {
     /// Makes an engine with a configuration.
-    pub(crate) fn new(config: &TlsEngineConfig) -> Tls {
-        Tls { config: config.clone() }
+    pub(crate) fn new(config: &TlsEngineConfig) -> TlsEngine {
+        TlsEngine { config: config.clone() }
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum TlsState {
     Receive(TlsReceive),
 }
 
-impl Engine for Tls {
+impl Engine for TlsEngine {
     const NAME: &'static str = TlsContexts::ENGINE;
     type Spec = TlsContext;
     type Command = Infallible;
@@ -67,7 +67,7 @@ impl Engine for Tls {
             return None;
         }
         let expanded = Key::new(algorithm(key.suite())?, key.key()).ok()?;
-        let protection = Protection::of(&key);
+        let protection = RecordProtection::from_key(&key);
         let state = match direction {
             Direction::Transmit => TlsState::Transmit(TlsTransmit::new(protection)),
             Direction::Receive => {
@@ -108,7 +108,7 @@ impl Engine for Tls {
 
     fn answer(
         &mut self,
-        context: Option<Context<'_, Tls>>,
+        context: Option<Context<'_, TlsEngine>>,
         (header, number): (Seq, Option<u64>),
         counters: &mut TlsCounters,
     ) {
@@ -123,8 +123,12 @@ impl Engine for Tls {
     }
 }
 
-impl StreamEngine for Tls {
-    fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, counters: &mut TlsCounters) -> Option<Verdict> {
+impl StreamEngine for TlsEngine {
+    fn receive(
+        context: Context<'_, TlsEngine>,
+        payload: &mut Payload<'_>,
+        counters: &mut TlsCounters,
+    ) -> Option<Verdict> {
         let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
         // The position is needed only if another engine wants to see the content, and copying it costs per packet.
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
@@ -154,13 +158,13 @@ impl StreamEngine for Tls {
         Some(received.verdict.into())
     }
 
-    fn count_from(context: Context<'_, Tls>, number: u64) -> bool {
+    fn count_from(context: Context<'_, TlsEngine>, number: u64) -> bool {
         let TlsState::Transmit(engine) = context.state else { return false };
         engine.set_static(number);
         true
     }
 
-    fn begin(context: Context<'_, Tls>, start: Seq) -> bool {
+    fn begin(context: Context<'_, TlsEngine>, start: Seq) -> bool {
         let TlsState::Transmit(engine) = context.state else { return false };
         engine.set_progress(start);
         true
@@ -173,7 +177,7 @@ impl StreamEngine for Tls {
         }
     }
 
-    fn transmit(context: Context<'_, Tls>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(context: Context<'_, TlsEngine>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
         let Context { state: TlsState::Transmit(engine), held: key, .. } = context else { return Err(OutOfStep) };
         let walked = engine.encrypt(key, at, bytes, out).map_err(|_| OutOfStep)?;
         Ok(walked.body_bytes)

@@ -22,7 +22,7 @@
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux's tls-offload documentation.
 //! The two differ about a negative answer of software; this engine follows the paper.
 
-use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
+use super::record::{HEADER, RecordCursor, RecordMode, RecordProtection, WalkedRecords};
 use bytes::BytesMut;
 use nic_engine::Content;
 use nic_engine::{ImageReader, ImageWriter};
@@ -33,20 +33,20 @@ use resumable_aead::Key;
 /// The state of a receive context.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsReceive {
-    protection: Protection,
+    protection: RecordProtection,
     /// Whether the context searches and asks, instead of waiting for a hint.
     asks: bool,
-    place: Place,
+    place: StreamTracking,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum StreamTracking {
     /// `next` is the next byte of the stream; the cursor is at this byte.
     Known { next: Seq, cursor: RecordCursor },
     /// Position unknown; looking for a header. The stream was searched up to `seen_to`.
-    Searching { seen: Header, seen_to: Seq },
+    Searching { seen: PartialHeader, seen_to: Seq },
     /// Following record lengths from a candidate header.
-    Tracking(Track),
+    Tracking(RecordTrack),
     /// Position unknown; waiting for a hint. The stream was seen up to `seen_to`.
     Waiting { seen_to: Seq },
     /// Software announced the position of the next record.
@@ -55,7 +55,7 @@ enum Place {
 
 /// A walk over records by their lengths, without decryption.
 #[derive(Clone, Copy, Debug)]
-struct Track {
+struct RecordTrack {
     /// The candidate header about which software was asked.
     asked: Seq,
     /// Number of the record at `asked`, if software confirmed it.
@@ -63,14 +63,14 @@ struct Track {
     /// Headers passed so far, `asked` included.
     headers: u64,
     /// The header that is being read or awaited.
-    header: Header,
+    header: PartialHeader,
     /// Sequence number up to which the stream was seen.
     seen_to: Seq,
 }
 
 /// The received bytes of a header.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct PartialHeader {
     start: Seq,
     have: u8,
     bytes: [u8; HEADER],
@@ -78,9 +78,9 @@ struct Header {
 
 /// The result of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedRecords {
     pub(crate) verdict: TlsVerdict,
-    pub(crate) walked: Walked,
+    pub(crate) walked: WalkedRecords,
     /// Whether the context lost its position with this packet.
     pub(crate) lost: bool,
     /// Whether the context found its position with this packet, and works from the next packet on.
@@ -88,12 +88,12 @@ pub(crate) struct Received {
 }
 
 /// A position: the next byte, and the cursor in its record.
-pub(crate) type Standing = (Seq, RecordCursor);
+pub(crate) type RecordPosition = (Seq, RecordCursor);
 
-impl Received {
-    const UNTOUCHED: Received = Received {
+impl ReceivedRecords {
+    const UNTOUCHED: ReceivedRecords = ReceivedRecords {
         verdict: TlsVerdict::NotDecrypted,
-        walked: Walked { body_bytes: 0, records: 0 },
+        walked: WalkedRecords { body_bytes: 0, records: 0 },
         lost: false,
         found: false,
     };
@@ -102,8 +102,12 @@ impl Received {
 impl TlsReceive {
     /// Makes a context that starts with record `number` at `start`. After a loss the context searches and `asks`, or
     /// waits for a hint.
-    pub(crate) fn new(protection: Protection, start: Seq, number: u64, asks: bool) -> TlsReceive {
-        TlsReceive { protection, asks, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
+    pub(crate) fn new(protection: RecordProtection, start: Seq, number: u64, asks: bool) -> TlsReceive {
+        TlsReceive {
+            protection,
+            asks,
+            place: StreamTracking::Known { next: start, cursor: RecordCursor::at_record(number) },
+        }
     }
 
     /// Writes the state to an image.
@@ -111,17 +115,17 @@ impl TlsReceive {
         self.protection.write(image);
         image.put_u8(u8::from(self.asks));
         match &self.place {
-            Place::Known { next, cursor } => {
+            StreamTracking::Known { next, cursor } => {
                 image.put_u8(KNOWN);
                 image.put_seq(*next);
                 cursor.write(image);
             }
-            Place::Searching { seen, seen_to } => {
+            StreamTracking::Searching { seen, seen_to } => {
                 image.put_u8(SEARCHING);
                 seen.write(image);
                 image.put_seq(*seen_to);
             }
-            Place::Tracking(track) => {
+            StreamTracking::Tracking(track) => {
                 image.put_u8(TRACKING);
                 image.put_seq(track.asked);
                 image.put_u8(u8::from(track.confirmed.is_some()));
@@ -131,11 +135,11 @@ impl TlsReceive {
                 track.header.write(image);
                 image.put_seq(track.seen_to);
             }
-            Place::Waiting { seen_to } => {
+            StreamTracking::Waiting { seen_to } => {
                 image.put_u8(WAITING);
                 image.put_seq(*seen_to);
             }
-            Place::Expecting { header, number } => {
+            StreamTracking::Expecting { header, number } => {
                 image.put_u8(EXPECTING);
                 image.put_seq(*header);
                 image.put_u64(*number);
@@ -145,19 +149,25 @@ impl TlsReceive {
 
     /// Reads the state from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsReceive> {
-        let (protection, asks) = (Protection::read(image)?, image.take_u8()? != 0);
+        let (protection, asks) = (RecordProtection::read(image)?, image.take_u8()? != 0);
         let place = match image.take_u8()? {
-            KNOWN => Place::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
-            SEARCHING => Place::Searching { seen: Header::read(image)?, seen_to: image.take_seq()? },
+            KNOWN => StreamTracking::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
+            SEARCHING => StreamTracking::Searching { seen: PartialHeader::read(image)?, seen_to: image.take_seq()? },
             TRACKING => {
                 let asked = image.take_seq()?;
                 let (is_confirmed, number) = (image.take_u8()? != 0, image.take_u64()?);
                 let headers = image.take_u64()?;
-                let (header, seen_to) = (Header::read(image)?, image.take_seq()?);
-                Place::Tracking(Track { asked, confirmed: is_confirmed.then_some(number), headers, header, seen_to })
+                let (header, seen_to) = (PartialHeader::read(image)?, image.take_seq()?);
+                StreamTracking::Tracking(RecordTrack {
+                    asked,
+                    confirmed: is_confirmed.then_some(number),
+                    headers,
+                    header,
+                    seen_to,
+                })
             }
-            WAITING => Place::Waiting { seen_to: image.take_seq()? },
-            EXPECTING => Place::Expecting { header: image.take_seq()?, number: image.take_u64()? },
+            WAITING => StreamTracking::Waiting { seen_to: image.take_seq()? },
+            EXPECTING => StreamTracking::Expecting { header: image.take_seq()?, number: image.take_u64()? },
             _ => return None,
         };
         Some(TlsReceive { protection, asks, place })
@@ -165,42 +175,48 @@ impl TlsReceive {
 
     /// Decrypts `source`, the payload at `seq`, and appends the result to `destination`. The result is complete only
     /// with the verdict [`TlsVerdict::Decrypted`]; otherwise the caller truncates `destination`.
-    pub(crate) fn receive(&mut self, key: &Key, seq: Seq, source: &[u8], destination: &mut BytesMut) -> Received {
+    pub(crate) fn receive(
+        &mut self,
+        key: &Key,
+        seq: Seq,
+        source: &[u8],
+        destination: &mut BytesMut,
+    ) -> ReceivedRecords {
         let end = seq + source.len() as u32;
         match &mut self.place {
             // The usual case: the packet continues the stream.
-            Place::Known { next, cursor } if seq == *next => {
-                match cursor.walk(Mode::Open, key, &self.protection, source, destination) {
+            StreamTracking::Known { next, cursor } if seq == *next => {
+                match cursor.walk(RecordMode::Open, key, &self.protection, source, destination) {
                     Ok(walked) => {
                         *next = end;
-                        Received { verdict: TlsVerdict::Decrypted, walked, ..Received::UNTOUCHED }
+                        ReceivedRecords { verdict: TlsVerdict::Decrypted, walked, ..ReceivedRecords::UNTOUCHED }
                     }
                     Err(_) => {
                         self.lose(end);
-                        Received { verdict: TlsVerdict::Error, lost: true, ..Received::UNTOUCHED }
+                        ReceivedRecords { verdict: TlsVerdict::Error, lost: true, ..ReceivedRecords::UNTOUCHED }
                     }
                 }
             }
             // A retransmission, whole or in part: the bytes were processed before.
-            Place::Known { next, .. } if seq.before(*next) => Received::UNTOUCHED,
-            Place::Known { next, cursor } => {
+            StreamTracking::Known { next, .. } if seq.before(*next) => ReceivedRecords::UNTOUCHED,
+            StreamTracking::Known { next, cursor } => {
                 let (next, cursor) = (*next, *cursor);
                 let received = self.jump(key, (next, cursor), seq, source, destination);
-                Received { lost: !matches!(self.place, Place::Known { .. }), ..received }
+                ReceivedRecords { lost: !matches!(self.place, StreamTracking::Known { .. }), ..received }
             }
-            Place::Searching { seen, seen_to } => {
+            StreamTracking::Searching { seen, seen_to } => {
                 let (seen, seen_to) = (*seen, *seen_to);
                 self.search_on((seen, seen_to), seq, source)
             }
-            Place::Tracking(track) => {
+            StreamTracking::Tracking(track) => {
                 let track = *track;
                 self.track(key, track, seq, source, destination)
             }
-            Place::Waiting { seen_to } => {
+            StreamTracking::Waiting { seen_to } => {
                 *seen_to = seen_to.max(end);
-                Received::UNTOUCHED
+                ReceivedRecords::UNTOUCHED
             }
-            Place::Expecting { header, number } => {
+            StreamTracking::Expecting { header, number } => {
                 let (header, number) = (*header, *number);
                 self.expect(key, (header, number), seq, source, destination)
             }
@@ -208,9 +224,9 @@ impl TlsReceive {
     }
 
     /// Returns the position, if it is known.
-    pub(crate) fn standing(&self) -> Option<Standing> {
+    pub(crate) fn standing(&self) -> Option<RecordPosition> {
         match &self.place {
-            Place::Known { next, cursor } => Some((*next, *cursor)),
+            StreamTracking::Known { next, cursor } => Some((*next, *cursor)),
             _ => None,
         }
     }
@@ -218,7 +234,13 @@ impl TlsReceive {
     /// Describes the record content that a packet at `seq` revealed, for the engine of the layer above. `before` is the
     /// position before the packet, and `plain` the appended bytes. Returns `None` if the content's position relative to
     /// earlier content is unknown.
-    pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<Content> {
+    pub(crate) fn shown(
+        &self,
+        before: RecordPosition,
+        seq: Seq,
+        received: &ReceivedRecords,
+        plain: &[u8],
+    ) -> Option<Content> {
         let (last, cursor) = before;
         match received.verdict {
             TlsVerdict::Decrypted if last == seq => {
@@ -236,7 +258,7 @@ impl TlsReceive {
     /// Returns the header about which software must answer, if a request is open.
     pub(crate) fn question(&self) -> Option<Seq> {
         match &self.place {
-            Place::Tracking(track) if track.confirmed.is_none() => Some(track.asked),
+            StreamTracking::Tracking(track) if track.confirmed.is_none() => Some(track.asked),
             _ => None,
         }
     }
@@ -246,17 +268,21 @@ impl TlsReceive {
     /// has passed.
     pub(crate) fn answer(&mut self, asked: Seq, number: Option<u64>) -> bool {
         match &mut self.place {
-            Place::Waiting { seen_to: earliest } | Place::Expecting { header: earliest, .. } => match number {
-                Some(number) if asked.at_or_after(*earliest) => {
-                    self.place = Place::Expecting { header: asked, number };
-                    true
+            StreamTracking::Waiting { seen_to: earliest } | StreamTracking::Expecting { header: earliest, .. } => {
+                match number {
+                    Some(number) if asked.at_or_after(*earliest) => {
+                        self.place = StreamTracking::Expecting { header: asked, number };
+                        true
+                    }
+                    _ => false,
                 }
-                _ => false,
-            },
-            Place::Tracking(track) if track.asked == asked => {
+            }
+            StreamTracking::Tracking(track) if track.asked == asked => {
                 match number {
                     Some(_) => track.confirmed = number,
-                    None => self.place = Place::Searching { seen: Header::NONE, seen_to: track.seen_to },
+                    None => {
+                        self.place = StreamTracking::Searching { seen: PartialHeader::NONE, seen_to: track.seen_to }
+                    }
                 }
                 true
             }
@@ -267,9 +293,9 @@ impl TlsReceive {
     /// Gives up the position. The stream was seen up to `end`.
     fn lose(&mut self, end: Seq) {
         self.place = if self.asks {
-            Place::Searching { seen: Header::NONE, seen_to: end }
+            StreamTracking::Searching { seen: PartialHeader::NONE, seen_to: end }
         } else {
-            Place::Waiting { seen_to: end }
+            StreamTracking::Waiting { seen_to: end }
         };
     }
 
@@ -281,22 +307,22 @@ impl TlsReceive {
         seq: Seq,
         source: &[u8],
         destination: &mut BytesMut,
-    ) -> Received {
+    ) -> ReceivedRecords {
         let end = seq + source.len() as u32;
         let record = RecordCursor::at_record(number);
         if end.at_or_before(header) {
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
         // The packet starts behind the announced header, so the header was lost.
         if seq.after(header) {
             self.lose(end);
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
         if seq == header {
-            self.place = Place::Known { next: header, cursor: record };
+            self.place = StreamTracking::Known { next: header, cursor: record };
             // The packet starts with the announced header, so it can be decrypted itself.
             let received = self.receive(key, seq, source, destination);
-            return Received { lost: false, found: !received.lost, ..received };
+            return ReceivedRecords { lost: false, found: !received.lost, ..received };
         }
         self.enter(key, record, &source[header.distance_from(seq) as usize..], end, destination)
     }
@@ -309,19 +335,19 @@ impl TlsReceive {
         seq: Seq,
         source: &[u8],
         scratch: &mut BytesMut,
-    ) -> Received {
+    ) -> ReceivedRecords {
         let Some(left) = cursor.bytes_left() else {
             // The gap hides the header with the record's length.
-            return self.search(Header::NONE, seq, source);
+            return self.search(PartialHeader::NONE, seq, source);
         };
         let header = next + left;
         let end = seq + source.len() as u32;
         if end.at_or_before(header) {
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
         // The next header lies in the gap, so record boundaries are unknown.
         if seq.after(header) {
-            return self.search(Header::NONE, seq, source);
+            return self.search(PartialHeader::NONE, seq, source);
         }
         let at = header.distance_from(seq) as usize;
         self.enter(key, RecordCursor::at_record(cursor.number.wrapping_add(1)), &source[at..], end, scratch)
@@ -329,25 +355,32 @@ impl TlsReceive {
 
     /// Resumes at the start of a record; `source` starts with its header. The packet itself stays undecrypted, because
     /// part of it belongs to a record that was not followed. The engine parses it to be ready for the next packet.
-    fn enter(&mut self, key: &Key, record: RecordCursor, source: &[u8], end: Seq, scratch: &mut BytesMut) -> Received {
+    fn enter(
+        &mut self,
+        key: &Key,
+        record: RecordCursor,
+        source: &[u8],
+        end: Seq,
+        scratch: &mut BytesMut,
+    ) -> ReceivedRecords {
         let mut cursor = record;
-        match cursor.walk(Mode::Open, key, &self.protection, source, scratch) {
+        match cursor.walk(RecordMode::Open, key, &self.protection, source, scratch) {
             Ok(_) => {
-                self.place = Place::Known { next: end, cursor };
-                Received { found: true, ..Received::UNTOUCHED }
+                self.place = StreamTracking::Known { next: end, cursor };
+                ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED }
             }
             Err(_) => {
                 self.lose(end);
-                Received { verdict: TlsVerdict::Error, ..Received::UNTOUCHED }
+                ReceivedRecords { verdict: TlsVerdict::Error, ..ReceivedRecords::UNTOUCHED }
             }
         }
     }
 
     /// Searches the new part of a packet for a header; `seen` contains the bytes before it.
-    fn search_on(&mut self, (seen, seen_to): (Header, Seq), seq: Seq, source: &[u8]) -> Received {
+    fn search_on(&mut self, (seen, seen_to): (PartialHeader, Seq), seq: Seq, source: &[u8]) -> ReceivedRecords {
         if !seq.before(seen_to) {
             let follows = seq == seen_to;
-            return self.search(if follows { seen } else { Header::NONE }, seq, source);
+            return self.search(if follows { seen } else { PartialHeader::NONE }, seq, source);
         }
         // Only the unseen part is searched; the rest was searched before.
         let fresh = source.get(seen_to.distance_from(seq) as usize..).unwrap_or_default();
@@ -356,37 +389,38 @@ impl TlsReceive {
         }
         // An overtaken or retransmitted packet. A header in it helps only if its record reaches beyond the bytes seen
         // so far.
-        match self.find(&mut { Header::NONE }, seq, source) {
+        match self.find(&mut { PartialHeader::NONE }, seq, source) {
             Some(track) if track.header.start.at_or_after(seen_to) => {
-                self.place = Place::Tracking(Track { seen_to, ..track });
-                Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED }
+                self.place = StreamTracking::Tracking(RecordTrack { seen_to, ..track });
+                ReceivedRecords { verdict: TlsVerdict::ResyncRequested, ..ReceivedRecords::UNTOUCHED }
             }
-            _ => Received::UNTOUCHED,
+            _ => ReceivedRecords::UNTOUCHED,
         }
     }
 
     /// Searches `source` for a header, which may start in the bytes of `seen`.
-    fn search(&mut self, mut seen: Header, seq: Seq, source: &[u8]) -> Received {
+    fn search(&mut self, mut seen: PartialHeader, seq: Seq, source: &[u8]) -> ReceivedRecords {
         if !self.asks {
             self.lose(seq + source.len() as u32);
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
         if let Some(track) = self.find(&mut seen, seq, source) {
-            self.place = Place::Tracking(track);
-            return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
+            self.place = StreamTracking::Tracking(track);
+            return ReceivedRecords { verdict: TlsVerdict::ResyncRequested, ..ReceivedRecords::UNTOUCHED };
         }
-        self.place = Place::Searching { seen, seen_to: seq + source.len() as u32 };
-        Received::UNTOUCHED
+        self.place = StreamTracking::Searching { seen, seen_to: seq + source.len() as u32 };
+        ReceivedRecords::UNTOUCHED
     }
 
     /// Returns a candidate header in `source`, possibly started in `seen`, with record lengths that hold up to the end
     /// of `source`. If there is no candidate, `seen` contains the last bytes.
-    fn find(&self, seen: &mut Header, seq: Seq, source: &[u8]) -> Option<Track> {
+    fn find(&self, seen: &mut PartialHeader, seq: Seq, source: &[u8]) -> Option<RecordTrack> {
         let end = seq + source.len() as u32;
         for (offset, byte) in source.iter().enumerate() {
             seen.push_sliding(seq + offset as u32, *byte);
             if seen.is_complete() && self.protection.record_bytes(&seen.bytes).is_some() {
-                let mut track = Track { asked: seen.start, confirmed: None, headers: 0, header: *seen, seen_to: end };
+                let mut track =
+                    RecordTrack { asked: seen.start, confirmed: None, headers: 0, header: *seen, seen_to: end };
                 let rest = seen.end();
                 if track.follow(&self.protection, rest, &source[rest.distance_from(seq) as usize..]).is_some() {
                     return Some(track);
@@ -397,18 +431,25 @@ impl TlsReceive {
     }
 
     /// Follows record lengths through a packet.
-    fn track(&mut self, key: &Key, mut track: Track, seq: Seq, source: &[u8], scratch: &mut BytesMut) -> Received {
+    fn track(
+        &mut self,
+        key: &Key,
+        mut track: RecordTrack,
+        seq: Seq,
+        source: &[u8],
+        scratch: &mut BytesMut,
+    ) -> ReceivedRecords {
         let end = seq + source.len() as u32;
         track.seen_to = track.seen_to.max(end);
         let wanted = track.header.end();
         if end.at_or_before(wanted) {
             // Before the next header, or a retransmission.
-            self.place = Place::Tracking(track);
-            return Received::UNTOUCHED;
+            self.place = StreamTracking::Tracking(track);
+            return ReceivedRecords::UNTOUCHED;
         }
         if seq.after(wanted) {
             // The gap hides the header.
-            return self.search(Header::NONE, seq, source);
+            return self.search(PartialHeader::NONE, seq, source);
         }
         // Resume only at a header that starts in this packet: a header split over two packets was not decrypted from
         // its first byte.
@@ -420,22 +461,22 @@ impl TlsReceive {
         let asked_at = track.headers / RECORDS_BETWEEN_QUESTIONS;
         match track.follow(&self.protection, wanted, &source[wanted.distance_from(seq) as usize..]) {
             Some(()) => {
-                self.place = Place::Tracking(track);
+                self.place = StreamTracking::Tracking(track);
                 if track.confirmed.is_none() && track.headers / RECORDS_BETWEEN_QUESTIONS > asked_at {
                     // The request or its answer may have been lost, so ask again.
-                    return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
+                    return ReceivedRecords { verdict: TlsVerdict::ResyncRequested, ..ReceivedRecords::UNTOUCHED };
                 }
-                Received::UNTOUCHED
+                ReceivedRecords::UNTOUCHED
             }
-            None => self.search(Header::NONE, seq, source),
+            None => self.search(PartialHeader::NONE, seq, source),
         }
     }
 }
 
-impl Track {
+impl RecordTrack {
     /// Follows record lengths through `source`, which starts at `at`. Returns `None` if a length does not lead to a
     /// header.
-    fn follow(&mut self, protection: &Protection, mut at: Seq, mut source: &[u8]) -> Option<()> {
+    fn follow(&mut self, protection: &RecordProtection, mut at: Seq, mut source: &[u8]) -> Option<()> {
         loop {
             if self.header.is_complete() {
                 let length = protection.record_bytes(&self.header.bytes)?;
@@ -444,7 +485,7 @@ impl Track {
                 if self.headers > RECORDS_TO_WAIT {
                     return None;
                 }
-                self.header = Header { start: self.header.start + length, ..Header::NONE };
+                self.header = PartialHeader { start: self.header.start + length, ..PartialHeader::NONE };
             }
             let skipped = self.header.end().distance_from(at) as usize;
             let Some(rest) = source.get(skipped..).filter(|rest| !rest.is_empty()) else { return Some(()) };
@@ -458,8 +499,8 @@ impl Track {
     }
 }
 
-impl Header {
-    const NONE: Header = Header { start: Seq(0), have: 0, bytes: [0; HEADER] };
+impl PartialHeader {
+    const NONE: PartialHeader = PartialHeader { start: Seq(0), have: 0, bytes: [0; HEADER] };
 
     fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_seq(self.start);
@@ -467,10 +508,10 @@ impl Header {
         image.put(&self.bytes);
     }
 
-    fn read(image: &mut ImageReader<'_>) -> Option<Header> {
+    fn read(image: &mut ImageReader<'_>) -> Option<PartialHeader> {
         let start = image.take_seq()?;
         let have = image.take_u8().filter(|have| usize::from(*have) <= HEADER)?;
-        Some(Header { start, have, bytes: image.take()? })
+        Some(PartialHeader { start, have, bytes: image.take()? })
     }
 
     /// Returns the sequence number of the next byte of the header.

@@ -16,21 +16,21 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// The record format and IV of a context; the key is stored separately. The IV is never printed, and overwritten when
 /// dropped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub(crate) struct Protection {
+pub(crate) struct RecordProtection {
     #[zeroize(skip)]
     format: RecordFormat,
     iv: [u8; NONCE_LEN],
 }
 
-impl fmt::Debug for Protection {
+impl fmt::Debug for RecordProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Protection({:?}, redacted)", self.format)
+        write!(f, "RecordProtection({:?}, redacted)", self.format)
     }
 }
 
-impl Protection {
-    pub(crate) fn of(key: &TlsKey) -> Protection {
-        Protection { format: key.format(), iv: *key.iv() }
+impl RecordProtection {
+    pub(crate) fn from_key(key: &TlsKey) -> RecordProtection {
+        RecordProtection { format: key.format(), iv: *key.iv() }
     }
 
     /// Returns the length of the whole record; `None` if this is not a record header.
@@ -53,7 +53,7 @@ impl Protection {
     }
 
     /// Reads the protection from an image.
-    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<Protection> {
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<RecordProtection> {
         let version = match image.take_u8()? {
             2 => TlsVersion::Tls12,
             3 => TlsVersion::Tls13,
@@ -65,7 +65,7 @@ impl Protection {
             3 => TlsSuite::ChaCha20Poly1305,
             _ => return None,
         };
-        Some(Protection { format: RecordFormat::new(version, suite), iv: image.take()? })
+        Some(RecordProtection { format: RecordFormat::new(version, suite), iv: image.take()? })
     }
 }
 
@@ -74,32 +74,32 @@ impl Protection {
 pub(crate) struct RecordCursor {
     /// Number of the record.
     pub(crate) number: u64,
-    phase: Phase,
+    phase: RecordPhase,
 }
 
 #[derive(Clone, Copy)]
-enum Phase {
+enum RecordPhase {
     Header { have: u8, bytes: [u8; HEADER] },
     Nonce { header: [u8; HEADER], have: u8, bytes: [u8; EXPLICIT_NONCE_LEN], body: u16 },
     Body { state: State, left: u16 },
     Tag { tag: [u8; TAG_LEN], at: u8, difference: u8 },
 }
 
-impl fmt::Debug for Phase {
+impl fmt::Debug for RecordPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Phase::Header { have, .. } => write!(f, "Header({have} bytes)"),
-            Phase::Nonce { have, body, .. } => write!(f, "Nonce({have} bytes, before a body of {body})"),
-            Phase::Body { left, .. } => write!(f, "Body({left} bytes left)"),
+            RecordPhase::Header { have, .. } => write!(f, "Header({have} bytes)"),
+            RecordPhase::Nonce { have, body, .. } => write!(f, "Nonce({have} bytes, before a body of {body})"),
+            RecordPhase::Body { left, .. } => write!(f, "Body({left} bytes left)"),
             // The expected tag of an unverified message would allow a reader of the log to forge the message.
-            Phase::Tag { at, .. } => write!(f, "Tag({at} bytes, redacted)"),
+            RecordPhase::Tag { at, .. } => write!(f, "Tag({at} bytes, redacted)"),
         }
     }
 }
 
 /// The work on bodies and tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum RecordMode {
     /// Encrypts bodies and writes tags over their placeholders.
     Seal,
     /// Decrypts bodies and checks tags, which stay unchanged.
@@ -119,7 +119,7 @@ pub(crate) enum RecordError {
 
 /// Statistics of the processed range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub(crate) struct WalkedRecords {
     /// Body bytes encrypted or decrypted.
     pub(crate) body_bytes: u64,
     /// Records completed.
@@ -130,20 +130,22 @@ impl RecordCursor {
     /// Returns the ranges of record content in `plain`, the next bytes of the stream, already decrypted. Content is the
     /// body without the last byte in TLS 1.3, which is the content type. (Rare padding counts as content, and so do
     /// alerts, because in TLS 1.3 the type comes last.)
-    pub(crate) fn content(&self, protection: &Protection, plain: &[u8]) -> Parts {
+    pub(crate) fn content(&self, protection: &RecordProtection, plain: &[u8]) -> Parts {
         let format = &protection.format;
         let inner_type = format.inner_type_len();
         let mut parts = Parts::new();
         let (mut header, mut have) = ([0; HEADER], 0);
         // Bytes of nonce, body and tag still to come in this record.
         let (mut before, mut body, mut after) = match self.phase {
-            Phase::Header { have: gathered, bytes } => {
+            RecordPhase::Header { have: gathered, bytes } => {
                 (header, have) = (bytes, usize::from(gathered));
                 (0, 0, 0)
             }
-            Phase::Nonce { have, body, .. } => (EXPLICIT_NONCE_LEN - usize::from(have), usize::from(body), TAG_LEN),
-            Phase::Body { left, .. } => (0, usize::from(left), TAG_LEN),
-            Phase::Tag { at, .. } => (0, 0, TAG_LEN - usize::from(at)),
+            RecordPhase::Nonce { have, body, .. } => {
+                (EXPLICIT_NONCE_LEN - usize::from(have), usize::from(body), TAG_LEN)
+            }
+            RecordPhase::Body { left, .. } => (0, usize::from(left), TAG_LEN),
+            RecordPhase::Tag { at, .. } => (0, 0, TAG_LEN - usize::from(at)),
         };
         let mut at = 0;
         while at < plain.len() {
@@ -178,30 +180,30 @@ impl RecordCursor {
     }
 
     /// Returns the content bytes left in this record; `None` while the header is incomplete.
-    pub(crate) fn content_left(&self, protection: &Protection) -> Option<u32> {
+    pub(crate) fn content_left(&self, protection: &RecordProtection) -> Option<u32> {
         let body = match self.phase {
-            Phase::Header { .. } => return None,
-            Phase::Nonce { body, .. } => body,
-            Phase::Body { left, .. } => left,
-            Phase::Tag { .. } => 0,
+            RecordPhase::Header { .. } => return None,
+            RecordPhase::Nonce { body, .. } => body,
+            RecordPhase::Body { left, .. } => left,
+            RecordPhase::Tag { .. } => 0,
         };
         Some(u32::from(body).saturating_sub(protection.format.inner_type_len() as u32))
     }
 
     /// Makes a cursor at the first byte of record `number`.
     pub(crate) fn at_record(number: u64) -> RecordCursor {
-        RecordCursor { number, phase: Phase::Header { have: 0, bytes: [0; HEADER] } }
+        RecordCursor { number, phase: RecordPhase::Header { have: 0, bytes: [0; HEADER] } }
     }
 
     /// Returns the number of bytes before the next record's header; `None` while this record's header is incomplete.
     pub(crate) fn bytes_left(&self) -> Option<u32> {
         match self.phase {
-            Phase::Header { .. } => None,
-            Phase::Nonce { have, body, .. } => {
+            RecordPhase::Header { .. } => None,
+            RecordPhase::Nonce { have, body, .. } => {
                 Some(EXPLICIT_NONCE_LEN as u32 - u32::from(have) + u32::from(body) + TAG_LEN as u32)
             }
-            Phase::Body { left, .. } => Some(u32::from(left) + TAG_LEN as u32),
-            Phase::Tag { at, .. } => Some(TAG_LEN as u32 - u32::from(at)),
+            RecordPhase::Body { left, .. } => Some(u32::from(left) + TAG_LEN as u32),
+            RecordPhase::Tag { at, .. } => Some(TAG_LEN as u32 - u32::from(at)),
         }
     }
 
@@ -209,24 +211,24 @@ impl RecordCursor {
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u64(self.number);
         match &self.phase {
-            Phase::Header { have, bytes } => {
+            RecordPhase::Header { have, bytes } => {
                 image.put_u8(IN_HEADER);
                 image.put_u8(*have);
                 image.put(bytes);
             }
-            Phase::Nonce { header, have, bytes, body } => {
+            RecordPhase::Nonce { header, have, bytes, body } => {
                 image.put_u8(IN_NONCE);
                 image.put(header);
                 image.put_u8(*have);
                 image.put(bytes);
                 image.put_u16(*body);
             }
-            Phase::Body { state, left } => {
+            RecordPhase::Body { state, left } => {
                 image.put_u8(IN_BODY);
                 image.put_u16(*left);
                 image.put(&state.to_bytes());
             }
-            Phase::Tag { tag, at, difference } => {
+            RecordPhase::Tag { tag, at, difference } => {
                 image.put_u8(IN_TAG);
                 image.put_u8(*at);
                 image.put_u8(*difference);
@@ -241,21 +243,21 @@ impl RecordCursor {
         let phase = match image.take_u8()? {
             IN_HEADER => {
                 let have = image.take_u8().filter(|have| usize::from(*have) < HEADER)?;
-                Phase::Header { have, bytes: image.take()? }
+                RecordPhase::Header { have, bytes: image.take()? }
             }
             IN_NONCE => {
                 let header = image.take()?;
                 let have = image.take_u8().filter(|have| usize::from(*have) < EXPLICIT_NONCE_LEN)?;
-                Phase::Nonce { header, have, bytes: image.take()?, body: image.take_u16()? }
+                RecordPhase::Nonce { header, have, bytes: image.take()?, body: image.take_u16()? }
             }
             IN_BODY => {
                 let left = image.take_u16()?;
-                Phase::Body { state: State::from_bytes(&image.take()?).ok()?, left }
+                RecordPhase::Body { state: State::from_bytes(&image.take()?).ok()?, left }
             }
             IN_TAG => {
                 let at = image.take_u8().filter(|at| usize::from(*at) < TAG_LEN)?;
                 let difference = image.take_u8()?;
-                Phase::Tag { tag: image.take()?, at, difference }
+                RecordPhase::Tag { tag: image.take()?, at, difference }
             }
             _ => return None,
         };
@@ -266,16 +268,16 @@ impl RecordCursor {
     /// After an error the cursor and the appended bytes are invalid.
     pub(crate) fn walk(
         &mut self,
-        mode: Mode,
+        mode: RecordMode,
         key: &Key,
-        protection: &Protection,
+        protection: &RecordProtection,
         mut source: &[u8],
         destination: &mut BytesMut,
-    ) -> Result<Walked, RecordError> {
-        let mut walked = Walked::default();
+    ) -> Result<WalkedRecords, RecordError> {
+        let mut walked = WalkedRecords::default();
         while !source.is_empty() {
             let taken = match &mut self.phase {
-                Phase::Header { have, bytes } => {
+                RecordPhase::Header { have, bytes } => {
                     let start = usize::from(*have);
                     let taken = source.len().min(HEADER - start);
                     bytes[start..start + taken].copy_from_slice(&source[..taken]);
@@ -286,12 +288,12 @@ impl RecordCursor {
                         let body = protection.format.body_len(&header).ok_or(RecordError::NotARecord)? as u16;
                         self.phase = match protection.format.explicit_nonce_len() {
                             0 => body_phase(key, protection, self.number, &header, &[], body),
-                            _ => Phase::Nonce { header, have: 0, bytes: [0; EXPLICIT_NONCE_LEN], body },
+                            _ => RecordPhase::Nonce { header, have: 0, bytes: [0; EXPLICIT_NONCE_LEN], body },
                         };
                     }
                     taken
                 }
-                Phase::Nonce { header, have, bytes, body } => {
+                RecordPhase::Nonce { header, have, bytes, body } => {
                     let start = usize::from(*have);
                     let taken = source.len().min(EXPLICIT_NONCE_LEN - start);
                     bytes[start..start + taken].copy_from_slice(&source[..taken]);
@@ -302,11 +304,11 @@ impl RecordCursor {
                     }
                     taken
                 }
-                Phase::Body { state, left } => {
+                RecordPhase::Body { state, left } => {
                     let taken = source.len().min(usize::from(*left));
                     match mode {
-                        Mode::Seal => state.encrypt_append(key, &source[..taken], destination),
-                        Mode::Open => state.decrypt_append(key, &source[..taken], destination),
+                        RecordMode::Seal => state.encrypt_append(key, &source[..taken], destination),
+                        RecordMode::Open => state.decrypt_append(key, &source[..taken], destination),
                     }
                     .map_err(|_| RecordError::Crypto)?;
                     walked.body_bytes += taken as u64;
@@ -314,17 +316,17 @@ impl RecordCursor {
                     // An empty body ends here too, so that the tag is computed for records without content.
                     if *left == 0 {
                         let tag = state.tag(key).map_err(|_| RecordError::Crypto)?;
-                        self.phase = Phase::Tag { tag, at: 0, difference: 0 };
+                        self.phase = RecordPhase::Tag { tag, at: 0, difference: 0 };
                     }
                     taken
                 }
-                Phase::Tag { tag, at, difference } => {
+                RecordPhase::Tag { tag, at, difference } => {
                     let start = usize::from(*at);
                     let taken = source.len().min(TAG_LEN - start);
                     let expected = &tag[start..start + taken];
                     match mode {
-                        Mode::Seal => destination.extend_from_slice(expected),
-                        Mode::Open => {
+                        RecordMode::Seal => destination.extend_from_slice(expected),
+                        RecordMode::Open => {
                             destination.extend_from_slice(&source[..taken]);
                             // No early exit: the time must not reveal how many bytes of the tag were correct.
                             *difference |= expected.iter().zip(source).fold(0, |all, (a, b)| all | (a ^ b));
@@ -350,15 +352,15 @@ impl RecordCursor {
 /// Starts the body of a record.
 fn body_phase(
     key: &Key,
-    protection: &Protection,
+    protection: &RecordProtection,
     number: u64,
     header: &[u8; HEADER],
     explicit: &[u8],
     body: u16,
-) -> Phase {
-    let Protection { format, iv } = protection;
+) -> RecordPhase {
+    let RecordProtection { format, iv } = protection;
     let state = State::new(key, &format.nonce(iv, number, explicit), &format.aad(number, header));
-    Phase::Body { state, left: body }
+    RecordPhase::Body { state, left: body }
 }
 
 const IN_HEADER: u8 = 1;
@@ -375,8 +377,8 @@ pub(crate) mod tests {
     use resumable_aead::Algorithm;
 
     /// Makes the protection for the tests.
-    pub(crate) fn protection(version: TlsVersion, suite: TlsSuite, iv: [u8; 12]) -> Protection {
-        Protection { format: RecordFormat::new(version, suite), iv }
+    pub(crate) fn protection(version: TlsVersion, suite: TlsSuite, iv: [u8; 12]) -> RecordProtection {
+        RecordProtection { format: RecordFormat::new(version, suite), iv }
     }
 
     fn ciphers() -> impl Strategy<Value = (TlsVersion, TlsSuite)> {
@@ -435,15 +437,15 @@ pub(crate) mod tests {
     }
 
     fn walk_in_pieces(
-        mode: Mode,
+        mode: RecordMode,
         (version, suite): (TlsVersion, TlsSuite),
         first: u64,
         stream: &[u8],
         cuts: &[usize],
-    ) -> Result<(Vec<u8>, Walked), RecordError> {
+    ) -> Result<(Vec<u8>, WalkedRecords), RecordError> {
         let (key, protection) = (key_of(suite), protection(version, suite, [9; 12]));
         let mut cursor = RecordCursor::at_record(first);
-        let (mut out, mut total, mut at) = (BytesMut::new(), Walked::default(), 0);
+        let (mut out, mut total, mut at) = (BytesMut::new(), WalkedRecords::default(), 0);
         let mut cuts = cuts.iter().cycle();
         while at < stream.len() {
             let piece = &stream[at..stream.len().min(at + cuts.next().unwrap())];
@@ -472,12 +474,12 @@ pub(crate) mod tests {
                 lengths[0] = 0;
             }
             let (plain, sealed) = records(version, suite, first, &lengths);
-            let (out, walked) = walk_in_pieces(Mode::Seal, cipher, first, &plain, &cuts).unwrap();
+            let (out, walked) = walk_in_pieces(RecordMode::Seal, cipher, first, &plain, &cuts).unwrap();
             prop_assert_eq!(&out, &sealed);
             prop_assert_eq!(walked.records, lengths.len() as u64);
             prop_assert_eq!(walked.body_bytes, lengths.iter().sum::<usize>() as u64);
 
-            let (out, _) = walk_in_pieces(Mode::Open, cipher, first, &sealed, &cuts).unwrap();
+            let (out, _) = walk_in_pieces(RecordMode::Open, cipher, first, &sealed, &cuts).unwrap();
             let mut at = 0;
             for length in lengths {
                 let end = at + RecordFormat::new(version, suite).prefix_len() + length;
@@ -491,7 +493,7 @@ pub(crate) mod tests {
         fn one_wrong_bit_is_found(cipher in ciphers(), at in 0usize..2000, bit in 0u8..8) {
             let (_, mut sealed) = records(cipher.0, cipher.1, 0, &[1000, 958]);
             sealed[at] ^= 1 << bit;
-            let result = walk_in_pieces(Mode::Open, cipher, 0, &sealed, &[700]);
+            let result = walk_in_pieces(RecordMode::Open, cipher, 0, &sealed, &[700]);
             // A longer length makes the parser wait for missing bytes; all other changes are detected.
             let first = RecordFormat::new(cipher.0, cipher.1).prefix_len() + 1000 + 16;
             let in_length = [3, 4].contains(&(at % first));
@@ -506,7 +508,7 @@ pub(crate) mod tests {
         let tls12 = [[20, 3, 3, 1, 0], [24, 3, 3, 1, 0], [23, 3, 1, 1, 0], [23, 3, 3, 0, 23], [23, 3, 3, 0x40, 25]];
         let cases = tls13.map(|header| (gcm(TlsVersion::Tls13), header)).into_iter();
         for (cipher, header) in cases.chain(tls12.map(|header| (gcm(TlsVersion::Tls12), header))) {
-            let walked = walk_in_pieces(Mode::Open, cipher, 0, &header, &[5]);
+            let walked = walk_in_pieces(RecordMode::Open, cipher, 0, &header, &[5]);
             assert_eq!(walked.unwrap_err(), RecordError::NotARecord, "{header:?}");
         }
     }

@@ -3,7 +3,7 @@
 //! The engine does not handle retransmissions. The driver guarantees that a packet continues the stream, and otherwise
 //! restores the state with parameters and DUMPs first. A packet that breaks the guarantee is refused.
 
-use super::record::{Mode, Protection, RecordCursor, RecordError, Walked};
+use super::record::{RecordCursor, RecordError, RecordMode, RecordProtection, WalkedRecords};
 use bytes::BytesMut;
 use nic_engine::{ImageReader, ImageWriter};
 use offload_base::Seq;
@@ -12,14 +12,14 @@ use resumable_aead::Key;
 /// The state of a transmit context.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsTransmit {
-    protection: Protection,
+    protection: RecordProtection,
     /// Number of the record at the position of the progress parameters, from the static parameters.
     initial_number: u64,
-    position: Option<Position>,
+    position: Option<TransmitPosition>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Position {
+struct TransmitPosition {
     next: Seq,
     cursor: RecordCursor,
 }
@@ -35,7 +35,7 @@ pub(crate) enum TransmitError {
 
 impl TlsTransmit {
     /// Makes a context without parameters, which refuses all packets.
-    pub(crate) fn new(protection: Protection) -> TlsTransmit {
+    pub(crate) fn new(protection: RecordProtection) -> TlsTransmit {
         TlsTransmit { protection, initial_number: 0, position: None }
     }
 
@@ -44,7 +44,7 @@ impl TlsTransmit {
     }
 
     pub(crate) fn set_progress(&mut self, start: Seq) {
-        self.position = Some(Position { next: start, cursor: RecordCursor::at_record(self.initial_number) });
+        self.position = Some(TransmitPosition { next: start, cursor: RecordCursor::at_record(self.initial_number) });
     }
 
     /// Writes the state to an image.
@@ -60,10 +60,10 @@ impl TlsTransmit {
 
     /// Reads the state from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsTransmit> {
-        let (protection, initial_number) = (Protection::read(image)?, image.take_u64()?);
+        let (protection, initial_number) = (RecordProtection::read(image)?, image.take_u64()?);
         let position = match image.take_u8()? {
             0 => None,
-            _ => Some(Position { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
+            _ => Some(TransmitPosition { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
         };
         Some(TlsTransmit { protection, initial_number, position })
     }
@@ -81,14 +81,14 @@ impl TlsTransmit {
         seq: Seq,
         source: &[u8],
         destination: &mut BytesMut,
-    ) -> Result<Walked, TransmitError> {
+    ) -> Result<WalkedRecords, TransmitError> {
         // Changed in place, because the cursor is too large to move for each packet.
         let Some(position) = self.position.as_mut().filter(|at| at.next == seq) else {
             self.position = None;
             return Err(TransmitError::OutOfOrder);
         };
         position.next += source.len() as u32;
-        let walked = position.cursor.walk(Mode::Seal, key, &self.protection, source, destination);
+        let walked = position.cursor.walk(RecordMode::Seal, key, &self.protection, source, destination);
         if walked.is_err() {
             self.position = None;
         }

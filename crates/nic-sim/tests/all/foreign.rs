@@ -525,7 +525,10 @@ fn an_engine_that_names_no_place_has_nobody_asked() {
     frame.device.process(Instant::ZERO);
     let frame = frame.device.poll_frame(Instant::ZERO).unwrap().data.to_vec();
     let heard = nic.receive(&[frame]);
-    assert_eq!(heard[0].meta.marks.of(engine).map(|mark| (mark.context, mark.verdict)), Some((context, Verdict::Asks)));
+    assert_eq!(
+        heard[0].meta.marks.for_engine(engine).map(|mark| (mark.context, mark.verdict)),
+        Some((context, Verdict::Asks))
+    );
     nic.device.process(Instant::ZERO);
     assert_eq!(nic.driver.poll_event(), None, "there is no header to ask about");
 }

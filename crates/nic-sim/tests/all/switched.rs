@@ -6,7 +6,8 @@ use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
 use nic_sim::switch::overlay::{Outer, encapsulate};
 use nic_sim::switch::{
-    Change, FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
+    Change, FunctionConfig, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection,
+    TunnelSet,
 };
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, Vport, function, switched_nic};
@@ -72,7 +73,7 @@ impl Hypervisor {
 
     fn set_up(&mut self) {
         let (own, other) = (self.side, 3 - self.side);
-        self.ask(EswitchCommand::Mode(Mode::Switchdev));
+        self.ask(EswitchCommand::Mode(SwitchMode::Switchdev));
         self.ask(EswitchCommand::Tunnel(Tunnel::new(DEVICE, vec![address(own)])));
         let hop = NextHop { source: mac(own, 9), destination: mac(other, 9) };
         self.ask(EswitchCommand::NextHop(address(other), Some(hop)));
@@ -80,7 +81,7 @@ impl Hypervisor {
             let ipsec = self.host.ipsec().expect("the host has IPsec");
             let send = vec![ipsec.add_sa(&sa(Direction::Transmit, own, other, tenant)).expect("room")];
             let receive = vec![ipsec.add_sa(&sa(Direction::Receive, other, own, tenant)).expect("room")];
-            self.ask(EswitchCommand::Protect(DEVICE, Some(network(tenant)), Some(Protection { send, receive })));
+            self.ask(EswitchCommand::Protect(DEVICE, Some(network(tenant)), Some(TunnelProtection { send, receive })));
             let lines = format!(
                 "tc filter add dev pf0vf{tenant} ingress prio 1 flower action tunnel_key set src_ip {} dst_ip {} id {} nocsum \
                  action mirred egress redirect dev vxlan0\n\
@@ -553,7 +554,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     let (mut device, mut host, mut eswitch) = switched_nic(own.clone(), SwitchConfig::default());
     let (plugged, mut machine) = function(quick);
     device.plug(Vport::Virtual(0), FunctionConfig::new(mac(2, 0)), plugged);
-    eswitch.command(EswitchCommand::Mode(Mode::Switchdev)).expect("room");
+    eswitch.command(EswitchCommand::Mode(SwitchMode::Switchdev)).expect("room");
     let rule = "tc filter add dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
     let change = RuleFile::parse("test", rule).expect("a valid rule").changes;
     eswitch.command(EswitchCommand::Change(change)).expect("room");

@@ -5,7 +5,7 @@ use core::convert::Infallible;
 use core::task::Waker;
 use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Stop};
+use nic_sim::lookaside::{LookasideConfig, StopSignal};
 use offload_api::{Direction, Handle, Job, JobOutcome, JobQueue, JobStatus, NewContext};
 use offload_base::Instant;
 
@@ -105,7 +105,7 @@ fn jobs_of_a_thread_that_dies_come_back() {
     let clock = std::time::Instant::now();
     let thread = std::thread::spawn(move || {
         std::panic::set_hook(Box::new(|_| ())); // it is meant to
-        lookaside::run(device, || Instant::from_nanos(clock.elapsed().as_nanos() as u64), &Stop::default());
+        lookaside::run(device, || Instant::from_nanos(clock.elapsed().as_nanos() as u64), &StopSignal::default());
     });
     assert!(thread.join().is_err());
     let _hook = std::panic::take_hook();

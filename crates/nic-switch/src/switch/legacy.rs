@@ -1,19 +1,19 @@
 //! Legacy mode: forwarding by learned addresses, and flooding to unknown ones.
 
 use super::Switch;
-use super::passage::{ID, Out};
-use crate::addresses::Station;
+use super::passage::{ID, SwitchOutput};
+use crate::addresses::VlanAddress;
 use crate::edit;
 use crate::frame::Frame;
 use crate::function::FunctionConfig;
 use crate::matching::Mac;
-use crate::police::Bucket;
+use crate::police::TokenBucket;
 use crate::port::Vport;
 use offload_base::Instant;
 
 impl Switch {
     /// Forwards a frame by its destination address.
-    pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut Out) {
+    pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut SwitchOutput) {
         let vlan = edit::outermost_tag(&frame.bytes).map_or(0, |(_, control)| control & ID);
         // Only a trusted function may choose its VLAN by a tag.
         let sender = self.functions.get(&from).map(|function| function.config);
@@ -40,8 +40,15 @@ impl Switch {
         }
     }
 
-    fn flood(&mut self, now: Instant, from: Vport, (vlan, destination): &Station, frame: &Frame, out: &mut Out) {
-        let storm = self.storms.entry(from).or_insert_with(|| Bucket::new(self.config.storm));
+    fn flood(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        (vlan, destination): &VlanAddress,
+        frame: &Frame,
+        out: &mut SwitchOutput,
+    ) {
+        let storm = self.storms.entry(from).or_insert_with(|| TokenBucket::new(self.config.storm));
         if !storm.take(now, frame.bytes.len()) {
             self.counters.storm += 1;
             return;
@@ -57,7 +64,7 @@ impl Switch {
     }
 
     /// Returns the function with this address in this VLAN.
-    fn function_at(&self, (vlan, mac): &Station) -> Option<Vport> {
+    fn function_at(&self, (vlan, mac): &VlanAddress) -> Option<Vport> {
         let has = |config: &FunctionConfig| config.mac == *mac && config.vlan.unwrap_or(0) == *vlan;
         self.functions.iter().find(|(_, function)| has(&function.config)).map(|(port, _)| *port)
     }

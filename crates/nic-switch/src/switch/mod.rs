@@ -15,21 +15,21 @@ mod legacy;
 mod passage;
 
 use crate::action::Police;
-use crate::addresses::Addresses;
+use crate::addresses::AddressTable;
 use crate::frame::Frame;
 use crate::function::FunctionConfig;
 use crate::key::TunnelState;
-use crate::overlay::{self, NextHop, Shown};
-use crate::police::Bucket;
+use crate::overlay::{self, NextHop, TunnelEvidence};
+use crate::police::TokenBucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
-use crate::protection::{Protection, Protections};
+use crate::protection::{Protections, TunnelProtection};
 use crate::rule::{Change, Rule};
-use crate::table::{ChangeError, RuleCounters, Table};
+use crate::table::{ChangeError, RuleCounters, RuleTable};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_base::Instant;
 use offload_formats::frame::ETHERNET_BYTES;
-use passage::{Outcome, Passing, Way};
+use passage::{RuleOutcome, SwitchedFrame, UnwrapOutcome};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ use std::sync::Arc;
 ///
 /// See [`Switch`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum SwitchMode {
     /// Forwards by learned addresses, and floods frames to unknown addresses. There are no rules.
     #[default]
     Legacy,
@@ -176,14 +176,14 @@ pub struct RuleReport {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, RuleFile, Switch, SwitchConfig, Vport};
+/// use nic_switch::{Egress, Frame, FunctionConfig, Mac, SwitchMode, RuleFile, Switch, SwitchConfig, Vport};
 /// use offload_base::Instant;
 ///
 /// let mut switch = Switch::new(SwitchConfig::default());
 /// let (one, other) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 /// switch.set_function(Vport::Virtual(0), FunctionConfig::new(one));
 /// switch.set_function(Vport::Virtual(1), FunctionConfig::new(other));
-/// switch.set_mode(Mode::Switchdev);
+/// switch.set_mode(SwitchMode::Switchdev);
 /// let rules = "tc filter add dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev pf0vf1";
 /// switch.change(&RuleFile::parse("rules", rules)?.changes)?;
 ///
@@ -199,9 +199,9 @@ pub struct RuleReport {
 #[derive(Debug)]
 pub struct Switch {
     config: SwitchConfig,
-    mode: Mode,
-    functions: BTreeMap<Vport, Function>,
-    table: Table,
+    mode: SwitchMode,
+    functions: BTreeMap<Vport, FunctionState>,
+    table: RuleTable,
     tunnels: Vec<Tunnel>,
     /// UDP tunnel ports: the default ones, and all that tunnels or rules have ever named.
     tunnel_ports: BTreeSet<u16>,
@@ -209,19 +209,19 @@ pub struct Switch {
     hops: HashMap<IpAddr, NextHop>,
     /// Interval at which a rule sends a sample frame to the representor.
     sampling: Option<Duration>,
-    addresses: Addresses,
-    storms: HashMap<Vport, Bucket>,
+    addresses: AddressTable,
+    storms: HashMap<Vport, TokenBucket>,
     /// Rate limits of the ICMP messages to functions.
-    told: HashMap<Vport, Bucket>,
+    told: HashMap<Vport, TokenBucket>,
     /// IPv4 identification of the next outer packet.
     identification: u16,
     counters: SwitchCounters,
 }
 
 #[derive(Debug)]
-struct Function {
+struct FunctionState {
     config: FunctionConfig,
-    rate: Option<Bucket>,
+    rate: Option<TokenBucket>,
 }
 
 impl Switch {
@@ -229,15 +229,15 @@ impl Switch {
     pub fn new(config: SwitchConfig) -> Switch {
         Switch {
             config,
-            mode: Mode::Legacy,
+            mode: SwitchMode::Legacy,
             functions: BTreeMap::new(),
-            table: Table::new(config.rules),
+            table: RuleTable::new(config.rules),
             tunnels: Vec::new(),
             tunnel_ports: TunnelKind::ALL.iter().filter_map(|kind| kind.port()).collect(),
             protections: Protections::default(),
             hops: HashMap::new(),
             sampling: None,
-            addresses: Addresses::new(config.addresses, config.aging),
+            addresses: AddressTable::new(config.addresses, config.aging),
             storms: HashMap::new(),
             told: HashMap::new(),
             identification: 0,
@@ -251,7 +251,7 @@ impl Switch {
             self.addresses.forget_port(port);
             // A function's own address must not stay learned at another port.
             self.addresses.forget(&(config.vlan.unwrap_or(0), config.mac));
-            self.functions.insert(port, Function { config, rate: config.rate.map(Bucket::new) });
+            self.functions.insert(port, FunctionState { config, rate: config.rate.map(TokenBucket::new) });
         }
     }
 
@@ -262,9 +262,9 @@ impl Switch {
     }
 
     /// Sets the forwarding mode. Legacy mode deletes all rules.
-    pub fn set_mode(&mut self, mode: Mode) {
-        if mode == Mode::Legacy {
-            self.table = Table::new(self.config.rules);
+    pub fn set_mode(&mut self, mode: SwitchMode) {
+        if mode == SwitchMode::Legacy {
+            self.table = RuleTable::new(self.config.rules);
         }
         self.mode = mode;
     }
@@ -288,8 +288,8 @@ impl Switch {
     /// Sets or removes the protection of a tunnel network. `key` is the network id of VXLAN or Geneve, or the key of
     /// GRE; `None` means GRE without a key.
     ///
-    /// See [`Protection`] for an example.
-    pub fn protect(&mut self, tunnel: TunnelDevice, key: Option<u32>, protection: Option<Protection>) {
+    /// See [`TunnelProtection`] for an example.
+    pub fn protect(&mut self, tunnel: TunnelDevice, key: Option<u32>, protection: Option<TunnelProtection>) {
         self.protections.set((tunnel, key), protection);
     }
 
@@ -325,18 +325,18 @@ impl Switch {
     /// ```
     pub fn is_of_tunnel(&self, frame: &[u8]) -> Option<bool> {
         match self.shown(frame) {
-            Shown::Tunnel => Some(true),
-            Shown::NoTunnel => Some(false),
-            Shown::Rest | Shown::Hidden => None,
+            TunnelEvidence::Tunnel => Some(true),
+            TunnelEvidence::NoTunnel => Some(false),
+            TunnelEvidence::Rest | TunnelEvidence::Hidden => None,
         }
     }
 
-    fn shown(&self, frame: &[u8]) -> Shown {
+    fn shown(&self, frame: &[u8]) -> TunnelEvidence {
         overlay::shown(frame, |port| self.tunnel_ports.contains(&port))
     }
 
     /// Returns the forwarding mode.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> SwitchMode {
         self.mode
     }
 
@@ -371,19 +371,19 @@ impl Switch {
     /// If one change fails; then none is applied.
     ///
     /// ```
-    /// use nic_switch::{ChangeError, Mode, RuleFile, Switch, SwitchConfig};
+    /// use nic_switch::{ChangeError, SwitchMode, RuleFile, Switch, SwitchConfig};
     ///
     /// let mut switch = Switch::new(SwitchConfig { rules: 1, ..SwitchConfig::default() });
     /// let two = "tc filter add dev p0 ingress prio 1 flower action drop\ntc filter add dev p0 ingress prio 2 flower action pass";
     /// let two = RuleFile::parse("two", two)?.changes;
     /// assert_eq!(switch.change(&two), Err(ChangeError::Legacy));
-    /// switch.set_mode(Mode::Switchdev);
+    /// switch.set_mode(SwitchMode::Switchdev);
     /// assert_eq!(switch.change(&two), Err(ChangeError::Full));
     /// assert_eq!(switch.rules().count(), 0);
     /// # Ok::<(), nic_switch::ParseError>(())
     /// ```
     pub fn change(&mut self, changes: &[Change]) -> Result<(), ChangeError> {
-        if self.mode == Mode::Legacy {
+        if self.mode == SwitchMode::Legacy {
             return Err(ChangeError::Legacy);
         }
         match changes {
@@ -409,10 +409,10 @@ impl Switch {
     /// If one rule is invalid; then the old rules stay.
     ///
     /// ```
-    /// use nic_switch::{Change, Mode, RuleFile, RuleReport, Switch, SwitchConfig};
+    /// use nic_switch::{Change, SwitchMode, RuleFile, RuleReport, Switch, SwitchConfig};
     ///
     /// let mut switch = Switch::new(SwitchConfig::default());
-    /// switch.set_mode(Mode::Switchdev);
+    /// switch.set_mode(SwitchMode::Switchdev);
     /// let file = RuleFile::parse("one", "tc filter add dev p0 ingress prio 1 flower action drop")?;
     /// let rules = file.changes.into_iter().filter_map(|change| match change { Change::Add(rule) => Some(rule), _ => None });
     /// switch.replace_rules(rules)?;
@@ -421,10 +421,10 @@ impl Switch {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace_rules(&mut self, rules: impl IntoIterator<Item = Rule>) -> Result<(), ChangeError> {
-        if self.mode == Mode::Legacy {
+        if self.mode == SwitchMode::Legacy {
             return Err(ChangeError::Legacy);
         }
-        let mut table = Table::new(self.config.rules);
+        let mut table = RuleTable::new(self.config.rules);
         rules.into_iter().try_for_each(|rule| table.change(&Change::Add(rule)))?;
         // Counters survive, because a restarted controller installs its old rules again.
         table.inherit(&self.table);
@@ -452,29 +452,29 @@ impl Switch {
         // The frame must not leave under the SA through which it arrived.
         let sa = frame.sa.take().filter(|_| from == Vport::Uplink);
         match self.mode {
-            Mode::Legacy => self.forward(now, from, &frame, out),
+            SwitchMode::Legacy => self.forward(now, from, &frame, out),
             // Packets of a network's SA bypass the host's rules, which could redirect them elsewhere.
-            Mode::Switchdev if self.protections.binds(sa) => match self.unwrap(now, &frame, sa, out) {
-                Way::Done => {}
-                Way::Missed => self.miss(from, frame, out),
-                Way::Left => self.represent(from, frame, out),
-                Way::NoTunnel => self.counters.other_sa += 1,
+            SwitchMode::Switchdev if self.protections.binds(sa) => match self.unwrap(now, &frame, sa, out) {
+                UnwrapOutcome::Done => {}
+                UnwrapOutcome::Missed => self.miss(from, frame, out),
+                UnwrapOutcome::Left => self.represent(from, frame, out),
+                UnwrapOutcome::NoTunnel => self.counters.other_sa += 1,
             },
-            Mode::Switchdev => {
-                let passing = Passing::new(frame.clone(), TunnelState::default());
+            SwitchMode::Switchdev => {
+                let passing = SwitchedFrame::new(frame.clone(), TunnelState::default());
                 match self.run(now, from, Device::Port(from), passing, out) {
-                    Outcome::Done => {}
-                    Outcome::Left(left) => self.represent(from, left, out),
-                    Outcome::Missed(left) => {
+                    RuleOutcome::Done => {}
+                    RuleOutcome::Left(left) => self.represent(from, left, out),
+                    RuleOutcome::Missed(left) => {
                         // Only the uplink has tunnels; frames of functions that look encapsulated are ordinary payload.
                         let way = match from {
                             Vport::Uplink => self.unwrap(now, &left, sa, out),
-                            _ => Way::NoTunnel,
+                            _ => UnwrapOutcome::NoTunnel,
                         };
                         match way {
-                            Way::Done => {}
-                            Way::Left => self.represent(from, left, out),
-                            Way::Missed | Way::NoTunnel => self.miss(from, left, out),
+                            UnwrapOutcome::Done => {}
+                            UnwrapOutcome::Left => self.represent(from, left, out),
+                            UnwrapOutcome::Missed | UnwrapOutcome::NoTunnel => self.miss(from, left, out),
                         }
                     }
                 }

@@ -4,12 +4,12 @@ use super::{Switch, Tunnel};
 use crate::action::{Action, Police, TunnelSet};
 use crate::edit;
 use crate::frame::Frame;
-use crate::key::{Key, TunnelState};
+use crate::key::{MatchKey, TunnelState};
 use crate::matching::VLAN;
-use crate::overlay::{self, NotUnwrapped, Outer, Shown, Unwrapped};
-use crate::police::Bucket;
+use crate::overlay::{self, DecapsulatedFrame, DecapsulationError, OuterHeaders, TunnelEvidence};
+use crate::police::TokenBucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
-use crate::protection::Objection;
+use crate::protection::TunnelRejection;
 use crate::too_big;
 use bytes::{Bytes, BytesMut};
 use core::hash::BuildHasher;
@@ -19,7 +19,7 @@ use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
 
 /// A frame in the switch, with its parsed headers and tunnels.
-pub(super) struct Passing {
+pub(super) struct SwitchedFrame {
     pub(super) frame: Frame,
     headers: Headers,
     tunnel: TunnelState,
@@ -28,7 +28,7 @@ pub(super) struct Passing {
 }
 
 /// The result of running the rules on a frame.
-pub(super) enum Outcome {
+pub(super) enum RuleOutcome {
     /// The frame was sent or dropped.
     Done,
     /// No rule matched; the frame is as earlier chains changed it.
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
 
 /// The result of decapsulating a frame.
 #[derive(PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum UnwrapOutcome {
     /// The frame was sent or dropped.
     Done,
     /// The frame is a tunnel packet, and no rule matched the inner frame.
@@ -50,7 +50,7 @@ pub(super) enum Way {
     NoTunnel,
 }
 
-pub(super) type Out = Vec<(Egress, Frame)>;
+pub(super) type SwitchOutput = Vec<(Egress, Frame)>;
 
 impl Switch {
     /// Checks a frame from a port, and adds the tag of the function's VLAN. Returns `None` if the frame was dropped.
@@ -97,22 +97,22 @@ impl Switch {
         now: Instant,
         from: Vport,
         device: Device,
-        mut passing: Passing,
-        out: &mut Out,
-    ) -> Outcome {
+        mut passing: SwitchedFrame,
+        out: &mut SwitchOutput,
+    ) -> RuleOutcome {
         let mut chain = 0;
         loop {
             // The key is computed anew for each chain, because actions may have changed the frame.
-            let key = Key::of_frame(&passing.frame.bytes, &passing.headers, passing.tunnel.received.as_ref());
-            let Some(slot) = self.table.find(device, chain, &key) else { return Outcome::Missed(passing.frame) };
-            let Some(installed) = self.table.installed_mut(slot) else { return Outcome::Missed(passing.frame) };
+            let key = MatchKey::from_frame(&passing.frame.bytes, &passing.headers, passing.tunnel.received.as_ref());
+            let Some(slot) = self.table.find(device, chain, &key) else { return RuleOutcome::Missed(passing.frame) };
+            let Some(installed) = self.table.installed_mut(slot) else { return RuleOutcome::Missed(passing.frame) };
             installed.counters.packets += 1;
             installed.counters.bytes += passing.frame.bytes.len() as u64;
             installed.counters.last_used = Some(now);
             // Only in chain 0 is the frame still unchanged.
             if chain == 0 && self.sampling.is_some_and(|every| installed.is_sample(now, every)) {
                 self.counters.samples += 1;
-                return Outcome::Left(passing.frame);
+                return RuleOutcome::Left(passing.frame);
             }
             let rule = installed.rule.clone();
             let mut bucket = 0;
@@ -121,12 +121,12 @@ impl Switch {
                 match action {
                     Action::Redirect(to) => {
                         self.leave(now, from, *to, passing, out);
-                        return Outcome::Done;
+                        return RuleOutcome::Done;
                     }
                     Action::Mirror(to) => self.leave(now, from, *to, passing.copy(), out),
                     Action::Drop => {
                         self.counters.by_rule += 1;
-                        return Outcome::Done;
+                        return RuleOutcome::Done;
                     }
                     Action::Pass => return self.pass(from, device, passing.frame, out),
                     Action::Goto(chain) => next = Some(*chain),
@@ -138,7 +138,7 @@ impl Switch {
                         bucket += 1;
                         if !conforms {
                             self.counters.policed += 1;
-                            return Outcome::Done;
+                            return RuleOutcome::Done;
                         }
                     }
                     other => passing.change(other),
@@ -153,76 +153,101 @@ impl Switch {
 
     /// Sends a frame to the representor. For a tunnel device, the caller sends the original packet of the uplink
     /// instead, because there are no tunnels behind a representor.
-    fn pass(&mut self, from: Vport, device: Device, frame: Frame, out: &mut Out) -> Outcome {
+    fn pass(&mut self, from: Vport, device: Device, frame: Frame, out: &mut SwitchOutput) -> RuleOutcome {
         if matches!(device, Device::Tunnel(_)) {
-            return Outcome::Left(frame);
+            return RuleOutcome::Left(frame);
         }
         self.represent(from, frame, out);
-        Outcome::Done
+        RuleOutcome::Done
     }
 
     /// Decapsulates a frame from the uplink and runs the tunnel's rules.
-    pub(super) fn unwrap(&mut self, now: Instant, frame: &Frame, sa: Option<Handle>, out: &mut Out) -> Way {
+    pub(super) fn unwrap(
+        &mut self,
+        now: Instant,
+        frame: &Frame,
+        sa: Option<Handle>,
+        out: &mut SwitchOutput,
+    ) -> UnwrapOutcome {
         // The host behind the uplink's representor would decapsulate the packet. Later fragments are harmless without
         // their first one.
-        if self.protections.all && sa.is_none() && matches!(self.shown(&frame.bytes), Shown::Tunnel | Shown::Hidden) {
+        if self.protections.all
+            && sa.is_none()
+            && matches!(self.shown(&frame.bytes), TunnelEvidence::Tunnel | TunnelEvidence::Hidden)
+        {
             self.counters.unprotected += 1;
-            return Way::Done;
+            return UnwrapOutcome::Done;
         }
         let headers = Headers::parse(&frame.bytes);
-        let Some((version, network)) = headers.network() else { return Way::NoTunnel };
+        let Some((version, network)) = headers.network() else { return UnwrapOutcome::NoTunnel };
         let (_, local) = version.addresses(&frame.bytes[network..]);
         let of_port =
             |port: u16| self.tunnels.iter().find(|tunnel| tunnel.port == Some(port)).map(|tunnel| tunnel.device.kind);
         if !self.tunnels.iter().any(|tunnel| tunnel.local.contains(&local)) {
-            return Way::NoTunnel;
+            return UnwrapOutcome::NoTunnel;
         }
         let unwrapped = match overlay::decapsulate(&frame.bytes, &headers, of_port) {
             Ok(unwrapped) => unwrapped,
-            Err(NotUnwrapped::NoTunnel) => return Way::NoTunnel,
+            Err(DecapsulationError::NoTunnel) => return UnwrapOutcome::NoTunnel,
             Err(reason) => {
                 match reason {
-                    NotUnwrapped::Critical => self.counters.tunnel_critical += 1,
-                    NotUnwrapped::Congestion => self.counters.tunnel_ecn += 1,
+                    DecapsulationError::Critical => self.counters.tunnel_critical += 1,
+                    DecapsulationError::Congestion => self.counters.tunnel_ecn += 1,
                     _ => self.counters.tunnel_checksum += 1,
                 }
-                return Way::Done;
+                return UnwrapOutcome::Done;
             }
         };
-        let Unwrapped { kind, received, inner } = unwrapped;
+        let DecapsulatedFrame { kind, received, inner } = unwrapped;
         // Several tunnels may share a kind, so port and local address select the device.
         let is_it = |tunnel: &&Tunnel| {
             let by_port = kind == TunnelKind::Gretap || tunnel.port == Some(received.destination_port);
             tunnel.device.kind == kind && by_port && tunnel.local.contains(&local)
         };
-        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else { return Way::NoTunnel };
+        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else {
+            return UnwrapOutcome::NoTunnel;
+        };
         match self.protections.check(&(device, received.key), sa) {
             Ok(()) => {}
             Err(objection) => {
                 *match objection {
-                    Objection::Plain => &mut self.counters.unprotected,
-                    Objection::OtherSa => &mut self.counters.other_sa,
+                    TunnelRejection::Plain => &mut self.counters.unprotected,
+                    TunnelRejection::OtherSa => &mut self.counters.other_sa,
                 } += 1;
-                return Way::Done;
+                return UnwrapOutcome::Done;
             }
         }
         self.counters.unwrapped += 1;
-        let passing = Passing::new(Frame::from(inner), TunnelState { received: Some(received), set: None });
+        let passing = SwitchedFrame::new(Frame::from(inner), TunnelState { received: Some(received), set: None });
         match self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out) {
-            Outcome::Done => Way::Done,
-            Outcome::Missed(_) => Way::Missed,
-            Outcome::Left(_) => Way::Left,
+            RuleOutcome::Done => UnwrapOutcome::Done,
+            RuleOutcome::Missed(_) => UnwrapOutcome::Missed,
+            RuleOutcome::Left(_) => UnwrapOutcome::Left,
         }
     }
 
-    pub(super) fn leave(&mut self, now: Instant, from: Vport, to: Device, passing: Passing, out: &mut Out) {
+    pub(super) fn leave(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        to: Device,
+        passing: SwitchedFrame,
+        out: &mut SwitchOutput,
+    ) {
         match to {
             Device::Port(port) => self.deliver(port, passing.frame, out),
             Device::Tunnel(device) => self.wrap(now, from, device, passing, out),
         }
     }
 
-    pub(super) fn wrap(&mut self, now: Instant, from: Vport, device: TunnelDevice, passing: Passing, out: &mut Out) {
+    pub(super) fn wrap(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        device: TunnelDevice,
+        passing: SwitchedFrame,
+        out: &mut SwitchOutput,
+    ) {
         let tunnel = self.tunnels.iter().find(|tunnel| tunnel.device == device);
         let known = passing.tunnel.set.and_then(|set| Some((tunnel?, set, *self.hops.get(&set.destination)?)));
         let Some((tunnel, set, hop)) = known.filter(|_| passing.frame.inner == 0) else {
@@ -244,7 +269,7 @@ impl Switch {
             self.refuse_length(now, from, &passing, mtu, out);
             return;
         }
-        let key = Key::of_frame(&passing.frame.bytes, &passing.headers, None);
+        let key = MatchKey::from_frame(&passing.frame.bytes, &passing.headers, None);
         // The hash spreads flows over source ports and SAs, and keeps the packets of a flow in order.
         let hash = QuickHash.hash_one(key);
         let source_port = port_of(hash, first, last);
@@ -253,7 +278,7 @@ impl Switch {
             return;
         };
         let set = TunnelSet { destination_port: set.destination_port.or(device.kind.port()), ..set };
-        let outer = Outer { kind: device.kind, set, hop, source_port, identification: self.identification };
+        let outer = OuterHeaders { kind: device.kind, set, hop, source_port, identification: self.identification };
         // Each segment will use its own identification.
         let packets = passing.frame.cut.map_or(1, |cut| passing.frame.bytes.len().div_ceil(cut.get().into()));
         self.identification = self.identification.wrapping_add(packets as u16);
@@ -263,11 +288,18 @@ impl Switch {
     }
 
     /// Drops a frame that is too long and informs its sender.
-    pub(super) fn refuse_length(&mut self, now: Instant, from: Vport, passing: &Passing, mtu: u16, out: &mut Out) {
+    pub(super) fn refuse_length(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        passing: &SwitchedFrame,
+        mtu: u16,
+        out: &mut SwitchOutput,
+    ) {
         self.counters.too_long += 1;
         let message = too_big::message(&passing.frame.bytes, &passing.headers, mtu).filter(|_| from != Vport::Uplink);
         let Some(message) = message else { return };
-        let bucket = self.told.entry(from).or_insert_with(|| Bucket::new(TOLD));
+        let bucket = self.told.entry(from).or_insert_with(|| TokenBucket::new(TOLD));
         if bucket.take(now, message.len()) {
             self.counters.told += 1;
             self.deliver(from, Frame::from(message), out);
@@ -275,7 +307,7 @@ impl Switch {
     }
 
     /// Sends a frame to a port, if the port's function accepts it.
-    pub(super) fn deliver(&mut self, port: Vport, mut frame: Frame, out: &mut Out) {
+    pub(super) fn deliver(&mut self, port: Vport, mut frame: Frame, out: &mut SwitchOutput) {
         let mut mtu = self.config.mtu;
         if port != Vport::Uplink {
             let Some(function) = self.functions.get(&port) else {
@@ -303,21 +335,21 @@ impl Switch {
         out.push((Egress::Port(port), frame));
     }
 
-    pub(super) fn miss(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+    pub(super) fn miss(&mut self, from: Vport, frame: Frame, out: &mut SwitchOutput) {
         self.counters.misses += 1;
         self.represent(from, frame, out);
     }
 
-    pub(super) fn represent(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+    pub(super) fn represent(&mut self, from: Vport, frame: Frame, out: &mut SwitchOutput) {
         self.counters.to_representors += 1;
         out.push((Egress::Representor(from), frame));
     }
 }
 
-impl Passing {
-    pub(super) fn new(frame: Frame, tunnel: TunnelState) -> Passing {
+impl SwitchedFrame {
+    pub(super) fn new(frame: Frame, tunnel: TunnelState) -> SwitchedFrame {
         let headers = headers_of(&frame);
-        Passing { frame, headers, tunnel, unwrapped: tunnel.received.is_some() }
+        SwitchedFrame { frame, headers, tunnel, unwrapped: tunnel.received.is_some() }
     }
 
     /// Returns the length of the packet, or of the longest segment if it will be cut.
@@ -331,8 +363,8 @@ impl Passing {
         bytes.saturating_sub(ETHERNET_BYTES + tag)
     }
 
-    fn copy(&self) -> Passing {
-        Passing { frame: self.frame.clone(), ..*self }
+    fn copy(&self) -> SwitchedFrame {
+        SwitchedFrame { frame: self.frame.clone(), ..*self }
     }
 
     /// Executes an action that changes the frame or its metadata.

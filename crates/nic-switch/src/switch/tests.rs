@@ -4,7 +4,7 @@ use super::passage::ID;
 use super::*;
 use crate::action::{Action, TunnelSet};
 use crate::matching::{Mac, VLAN};
-use crate::overlay::{self, Outer};
+use crate::overlay::{self, OuterHeaders};
 use crate::port::TunnelKind;
 use crate::words::RuleFile;
 use crate::{arbitrary, edit};
@@ -24,7 +24,7 @@ fn switch(rules: &str) -> Switch {
     for number in 0..3 {
         switch.set_function(Vport::Virtual(number), FunctionConfig::new(mac(number as u8)));
     }
-    switch.set_mode(Mode::Switchdev);
+    switch.set_mode(SwitchMode::Switchdev);
     let changes: Vec<Change> = rules
         .lines()
         .flat_map(|line| RuleFile::parse("test", &format!("tc filter add dev {line}")).unwrap().changes)
@@ -89,7 +89,7 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
     let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
     let inner = datagram(mac(1), mac(0));
     // A plain frame at a port, a tunnel packet, and a plain frame at the uplink.
     for (device, from, frame) in [
@@ -131,7 +131,7 @@ fn what_a_tunnels_rule_passes_goes_to_the_uplinks_representor_as_it_came() {
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
     let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
     let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
     for actions in ["action pass", "action vlan push id 5 pipe", "action goto chain 1"] {
         let last = "vxlan0 ingress protocol ip prio 1 chain 1 flower action pass";
@@ -158,7 +158,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
         switch.add_tunnel(Tunnel::new(vxlan0, vec![local]));
         let ends = TunnelSet::new([192, 0, 2, 2].into(), local);
         let set = TunnelSet { key: Some(5), destination_port: Some(4789), tos, checksum, dont_fragment, ..ends };
-        let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+        let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
         let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
         assert_eq!(frame.bytes[20] == 0x40, dont_fragment);
         let mut sum = Sum::default();
@@ -194,7 +194,7 @@ fn a_rule_may_want_control_packets_of_geneve_or_none() {
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), checksum: false, ..TunnelSet::new([192, 0, 2, 2].into(), local) };
     let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = Outer { kind: TunnelKind::Geneve, set, hop, source_port: 50_000, identification: 7 };
+    let outer = OuterHeaders { kind: TunnelKind::Geneve, set, hop, source_port: 50_000, identification: 7 };
     let plain = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
     let mut control = plain.bytes.to_vec();
     control[43] = 0x80;
@@ -452,7 +452,7 @@ fn what_came_out_of_a_tunnel_and_finds_no_way_into_another_is_shown_to_nobody() 
 #[test]
 fn virtual_machines_talk_without_rules() {
     let mut switch = switch("");
-    switch.set_mode(Mode::Legacy);
+    switch.set_mode(SwitchMode::Legacy);
     assert_eq!(ways(&sent(&mut switch, ONE, datagram(mac(1), mac(0)))), [Egress::Port(OTHER)]);
     let all = [Egress::Port(Vport::Uplink), Egress::Port(OTHER), Egress::Port(Vport::Virtual(2))];
     assert_eq!(ways(&sent(&mut switch, ONE, datagram(Mac::BROADCAST, mac(0)))), all);
@@ -493,7 +493,7 @@ proptest! {
     ) {
         let mut switch = tenants();
         if !legacy {
-            switch.set_mode(Mode::Switchdev);
+            switch.set_mode(SwitchMode::Switchdev);
             // Rules may send frames anywhere, but must not change tags: tags are the administrator's decision.
             let is_plain = |change: &&Change| match change {
                 Change::Add(rule) | Change::Replace(rule) => rule.actions.iter().all(|action| {
@@ -535,7 +535,7 @@ proptest! {
             let inner = Frame::from(Bytes::from(bytes));
             let hop = NextHop { source: mac(9), destination: mac(8) };
             let set = TunnelSet { key: Some(77), ..TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into()) };
-            let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 5, identification: 0 };
+            let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 5, identification: 0 };
             frame = overlay::encapsulate(&outer, &inner).bytes.to_vec();
         }
         let port = if from == 3 { Vport::Uplink } else { Vport::Virtual(from) };

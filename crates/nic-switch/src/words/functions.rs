@@ -1,17 +1,17 @@
 //! Parser of function configuration: lines of `ip link set ... vf` and `devlink` (iproute2).
 
-use super::line::{ParseError, Problem, Words};
+use super::line::{LineWords, ParseError, ParseProblem};
 use super::value;
 use crate::action::Police;
 use crate::function::FunctionConfig;
 use crate::matching::Mac;
 use crate::port::Vport;
-use crate::switch::Mode;
+use crate::switch::SwitchMode;
 
 /// The changes from a file of such lines.
 ///
 /// ```
-/// use nic_switch::{FunctionChange, FunctionConfig, FunctionFile, Mac, Mode, Vport};
+/// use nic_switch::{FunctionChange, FunctionConfig, FunctionFile, Mac, SwitchMode, Vport};
 ///
 /// let text = "ip link set p0 vf 3 mac 02:00:00:00:00:03 vlan 7 trust on max_tx_rate 100\n\
 ///             ip link set dev pf0vf3 mtu 1416   # the representor's MTU is the function's\n\
@@ -22,7 +22,7 @@ use crate::switch::Mode;
 ///     match change {
 ///         FunctionChange::Function(port, words) if *port == Vport::Virtual(3) => words.apply(&mut config),
 ///         FunctionChange::Function(..) => unreachable!("no line is about another"),
-///         FunctionChange::Mode(mode) => assert_eq!(*mode, Mode::Switchdev),
+///         FunctionChange::Mode(mode) => assert_eq!(*mode, SwitchMode::Switchdev),
 ///     }
 /// }
 /// assert_eq!((config.mac, config.vlan, config.mtu), (Mac([2, 0, 0, 0, 0, 3]), Some(7), 1416));
@@ -41,16 +41,16 @@ pub struct FunctionFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionChange {
     /// Changes the configuration of a function.
-    Function(Vport, FunctionWords),
+    Function(Vport, FunctionOptions),
     /// Sets the forwarding mode.
-    Mode(Mode),
+    Mode(SwitchMode),
 }
 
 /// The changed options of a function; `None` leaves an option unchanged.
 ///
 /// See [`FunctionFile`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FunctionWords {
+pub struct FunctionOptions {
     /// Ethernet address.
     pub mac: Option<Mac>,
     /// VLAN id; 0 removes the VLAN.
@@ -65,7 +65,7 @@ pub struct FunctionWords {
     pub mtu: Option<u16>,
 }
 
-impl FunctionWords {
+impl FunctionOptions {
     /// Applies the changed options to `config`.
     pub fn apply(&self, config: &mut FunctionConfig) {
         config.mac = self.mac.unwrap_or(config.mac);
@@ -90,7 +90,7 @@ impl FunctionFile {
     pub fn parse(file: &str, text: &str) -> Result<FunctionFile, ParseError> {
         let mut changes = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let mut words = Words::new(file, number + 1, line);
+            let mut words = LineWords::new(file, number + 1, line);
             if words.peek().is_some() {
                 changes.push(self::line(&mut words)?);
             }
@@ -99,21 +99,21 @@ impl FunctionFile {
     }
 }
 
-fn line(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
+fn line(words: &mut LineWords<'_>) -> Result<FunctionChange, ParseError> {
     match words.expect("ip")? {
         "ip" => link(words),
         "devlink" => devlink(words),
-        _ => Err(words.wrong(Problem::Expected("ip or devlink"))),
+        _ => Err(words.wrong(ParseProblem::Expected("ip or devlink"))),
     }
 }
 
 /// Parses `ip link set [dev] p0 vf N ...` and `ip link set [dev] pf0vfN mtu M`.
-fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
+fn link(words: &mut LineWords<'_>) -> Result<FunctionChange, ParseError> {
     words.expect_word("link")?;
     words.expect_word("set")?;
     words.take_if("dev");
     let device = port(words)?;
-    let mut said = FunctionWords::default();
+    let mut said = FunctionOptions::default();
     // Options of a virtual function are set through the uplink; on a function's own device only the MTU can be set.
     if device != Vport::Uplink {
         words.expect_word("mtu")?;
@@ -134,18 +134,18 @@ fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
             "spoofchk" => words.once(&mut said.spoof_check, "on or off", switched)?,
             "trust" => words.once(&mut said.trust, "on or off", switched)?,
             "max_tx_rate" | "rate" => words.once(&mut said.max_rate, "10^6 bits a second, or 0", value::number)?,
-            _ => return Err(words.wrong(Problem::Expected("mac, vlan, spoofchk, trust or max_tx_rate"))),
+            _ => return Err(words.wrong(ParseProblem::Expected("mac, vlan, spoofchk, trust or max_tx_rate"))),
         }
     }
     // A line without an option is incomplete.
-    if said == FunctionWords::default() {
+    if said == FunctionOptions::default() {
         words.expect("mac, vlan, spoofchk, trust or max_tx_rate")?;
     }
     Ok(FunctionChange::Function(Vport::Virtual(number), said))
 }
 
 /// Parses `devlink dev eswitch set DEVICE mode M` and `devlink port function set PORT hw_addr A`.
-fn devlink(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
+fn devlink(words: &mut LineWords<'_>) -> Result<FunctionChange, ParseError> {
     let change = match words.expect("dev or port")? {
         "dev" => {
             words.expect_word("eswitch")?;
@@ -153,8 +153,8 @@ fn devlink(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
             words.expect("the device, which may be called anything")?;
             words.expect_word("mode")?;
             FunctionChange::Mode(words.value("legacy or switchdev", |word| match word {
-                "legacy" => Some(Mode::Legacy),
-                "switchdev" => Some(Mode::Switchdev),
+                "legacy" => Some(SwitchMode::Legacy),
+                "switchdev" => Some(SwitchMode::Switchdev),
                 _ => None,
             })?)
         }
@@ -164,22 +164,22 @@ fn devlink(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
             let port = port(words)?;
             words.expect_word("hw_addr")?;
             let mac = Some(words.value(MAC, mac)?);
-            FunctionChange::Function(port, FunctionWords { mac, ..FunctionWords::default() })
+            FunctionChange::Function(port, FunctionOptions { mac, ..FunctionOptions::default() })
         }
-        _ => return Err(words.wrong(Problem::Expected("dev or port"))),
+        _ => return Err(words.wrong(ParseProblem::Expected("dev or port"))),
     };
     end(words)?;
     Ok(change)
 }
 
-fn port(words: &mut Words<'_>) -> Result<Vport, ParseError> {
+fn port(words: &mut LineWords<'_>) -> Result<Vport, ParseError> {
     words.value("a port of the switch: name p0, pf0hpf, pf0vfN or card0", |word| word.parse().ok())
 }
 
-fn end(words: &mut Words<'_>) -> Result<(), ParseError> {
+fn end(words: &mut LineWords<'_>) -> Result<(), ParseError> {
     match words.take() {
         None => Ok(()),
-        Some(_) => Err(words.wrong(Problem::Expected("the line's end"))),
+        Some(_) => Err(words.wrong(ParseProblem::Expected("the line's end"))),
     }
 }
 
@@ -220,7 +220,7 @@ mod tests {
             Ok(FunctionChange::Function(port, words)) => (port, words),
             other => panic!("{other:?}"),
         };
-        let limited = FunctionWords { max_rate: Some(0), spoof_check: Some(false), ..FunctionWords::default() };
+        let limited = FunctionOptions { max_rate: Some(0), spoof_check: Some(false), ..FunctionOptions::default() };
         assert_eq!(function(read("ip link set dev p0 vf 0 spoofchk off max_tx_rate 0")), (Vport::Virtual(0), limited));
         let (port, words) = function(read("devlink port function set pf0vf255 hw_addr 2:0:0:0:0:1"));
         assert_eq!((port, words.mac), (Vport::Virtual(255), Some(Mac([2, 0, 0, 0, 0, 1]))));

@@ -17,7 +17,7 @@ pub struct ParseError {
     /// The word, escaped and limited to 40 characters. Empty if a word is missing.
     pub word: String,
     /// The problem.
-    pub problem: Problem,
+    pub problem: ParseProblem,
 }
 
 /// The problem with a word.
@@ -25,7 +25,7 @@ pub struct ParseError {
 /// See [`RuleFile`](crate::RuleFile) for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum ParseProblem {
     /// Another word is expected here.
     #[error("is not {0}")]
     Expected(&'static str),
@@ -51,8 +51,10 @@ impl fmt::Display for ParseError {
         let ParseError { file, line, column, word, problem } = self;
         write!(f, "{file}:{line}:{column}: ")?;
         match problem {
-            Problem::Missing(_) => write!(f, "{problem}"),
-            Problem::ConnectionState | Problem::SoftwareOnly | Problem::Rule(_) => write!(f, "`{word}`{problem}"),
+            ParseProblem::Missing(_) => write!(f, "{problem}"),
+            ParseProblem::ConnectionState | ParseProblem::SoftwareOnly | ParseProblem::Rule(_) => {
+                write!(f, "`{word}`{problem}")
+            }
             _ => write!(f, "`{word}` {problem}"),
         }
     }
@@ -61,7 +63,7 @@ impl fmt::Display for ParseError {
 impl std::error::Error for ParseError {}
 
 /// The words of one line. Words behind `#` are a comment.
-pub(super) struct Words<'a> {
+pub(super) struct LineWords<'a> {
     file: &'a str,
     line: usize,
     words: Vec<(usize, &'a str)>,
@@ -70,8 +72,8 @@ pub(super) struct Words<'a> {
     end: usize,
 }
 
-impl<'a> Words<'a> {
-    pub(super) fn new(file: &'a str, line: usize, text: &'a str) -> Words<'a> {
+impl<'a> LineWords<'a> {
+    pub(super) fn new(file: &'a str, line: usize, text: &'a str) -> LineWords<'a> {
         // Columns stay correct, because a comment only ends the line.
         let text = text.split('#').next().unwrap_or("");
         let mut words = Vec::new();
@@ -83,7 +85,7 @@ impl<'a> Words<'a> {
             }
             column += piece.chars().count();
         }
-        Words { file, line, words, next: 0, end: column }
+        LineWords { file, line, words, next: 0, end: column }
     }
 
     /// Takes the next word.
@@ -122,7 +124,7 @@ impl<'a> Words<'a> {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, ParseError> {
         let word = self.expect(what)?;
-        read(word).ok_or_else(|| self.wrong(Problem::Expected(what)))
+        read(word).ok_or_else(|| self.wrong(ParseProblem::Expected(what)))
     }
 
     /// Takes the next word as the value of an option that must not be repeated.
@@ -133,28 +135,28 @@ impl<'a> Words<'a> {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<(), ParseError> {
         if place.is_some() {
-            return Err(self.wrong(Problem::Twice));
+            return Err(self.wrong(ParseProblem::Twice));
         }
         *place = Some(self.value(what, read)?);
         Ok(())
     }
 
     /// Makes an error at the word taken last.
-    pub(super) fn wrong(&self, problem: Problem) -> ParseError {
+    pub(super) fn wrong(&self, problem: ParseProblem) -> ParseError {
         self.wrong_at(self.next.saturating_sub(1), problem)
     }
 
     /// Makes an error at the word with this index.
-    pub(super) fn wrong_at(&self, index: usize, problem: Problem) -> ParseError {
+    pub(super) fn wrong_at(&self, index: usize, problem: ParseProblem) -> ParseError {
         let (column, word) = self.words.get(index).copied().unwrap_or((self.end, ""));
         self.error(column, word.escape_debug().take(MOST_SHOWN).collect(), problem)
     }
 
     fn missing(&self, what: &'static str) -> ParseError {
-        self.error(self.end, String::new(), Problem::Missing(what))
+        self.error(self.end, String::new(), ParseProblem::Missing(what))
     }
 
-    fn error(&self, column: usize, word: String, problem: Problem) -> ParseError {
+    fn error(&self, column: usize, word: String, problem: ParseProblem) -> ParseError {
         ParseError { file: self.file.into(), line: self.line, column, word, problem }
     }
 }

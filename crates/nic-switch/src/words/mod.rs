@@ -24,12 +24,12 @@ mod print;
 mod read;
 mod value;
 
-pub use functions::{FunctionChange, FunctionFile, FunctionWords};
-pub use line::{ParseError, Problem};
+pub use functions::{FunctionChange, FunctionFile, FunctionOptions};
+pub use line::{ParseError, ParseProblem};
 
 use crate::rule::Change;
 use core::fmt;
-use line::Words;
+use line::LineWords;
 
 /// Rule changes from a file.
 ///
@@ -56,7 +56,7 @@ impl RuleFile {
     pub fn parse(file: &str, text: &str) -> Result<RuleFile, ParseError> {
         let mut changes = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let mut words = Words::new(file, number + 1, line);
+            let mut words = LineWords::new(file, number + 1, line);
             if let Some(change) = read::line(&mut words)? {
                 changes.push(change);
             }
@@ -162,7 +162,7 @@ mod tests {
         assert!(matches!(actions("vlan push id 3 protocol 802.1Q")[..], [VlanPush(tag)] if tag.ether_type == 0x8100));
         let text = "tc filter add dev p0 ingress protocol ip prio 1 flower action pedit ex munge eth dst set 2:0:0:0:0:1 action drop";
         let error = RuleFile::parse("f", text).unwrap_err();
-        assert_eq!(error.problem, Problem::Rule(RuleError::BehindTheEnd), "pedit without pipe ends");
+        assert_eq!(error.problem, ParseProblem::Rule(RuleError::BehindTheEnd), "pedit without pipe ends");
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
             let text = format!(
                 "tc filter add dev {device} ingress protocol {protocol} prio 1 flower {matching} action {action}"
             );
-            assert_eq!(RuleFile::parse("f", &text).unwrap_err().problem, Problem::Rule(expected), "{text}");
+            assert_eq!(RuleFile::parse("f", &text).unwrap_err().problem, ParseProblem::Rule(expected), "{text}");
         }
         let gre = format!(
             "tc filter add dev p0 ingress prio 1 flower action {vxlan} action mirred egress redirect dev gretap0"

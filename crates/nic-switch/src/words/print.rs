@@ -1,7 +1,7 @@
 //! Printer of rules as `tc filter` lines, in the form that the parser accepts.
 
 use super::value;
-use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{ClassMatch, EtherMatch, Mac, Match, Ports};
 use crate::rule::{Change, Rule, Selection};
 use core::fmt::{Display, Formatter, Result};
@@ -161,8 +161,8 @@ fn vlan(f: &mut Formatter<'_>, what: &str, tag: &VlanTag) -> Result {
     option(f, "priority", tag.priority.as_ref())
 }
 
-fn checksum(f: &mut Formatter<'_>, checksums: &Checksums) -> Result {
-    let Checksums { ipv4, tcp, udp } = *checksums;
+fn checksum(f: &mut Formatter<'_>, checksums: &ChecksumSet) -> Result {
+    let ChecksumSet { ipv4, tcp, udp } = *checksums;
     let words: Vec<&str> = [(ipv4, "ip4h"), (tcp, "tcp"), (udp, "udp")]
         .iter()
         .filter(|(is_there, _)| *is_there)

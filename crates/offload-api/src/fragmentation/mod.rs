@@ -114,7 +114,7 @@ fn cut(
     if headers.version == Version::Six && headers.fragment.is_some() && !own {
         return Err(FragmentationError::Forbidden);
     }
-    let cut = Cut::plan(&headers, ip, mtu, identification)?;
+    let cut = FragmentPlan::plan(&headers, ip, mtu, identification)?;
     // An IPv6 fragment keeps extension headers in front of the data, and the receiver counts them in the length of the
     // whole.
     let total = ip.len() - headers.upper + packet.payload_len();
@@ -122,7 +122,7 @@ fn cut(
     if in_front + total > usize::from(u16::MAX) {
         return Err(FragmentationError::TooLong);
     }
-    let mut rest = Rest::of(&packet, network + headers.upper);
+    let mut rest = UncutPayload::new(&packet, network + headers.upper);
     let mut made = Vec::with_capacity(total.div_ceil(cut.most).max(1));
     let mut at = 0;
     loop {
@@ -138,7 +138,7 @@ fn cut(
 }
 
 /// The parameters of a fragmentation.
-struct Cut {
+struct FragmentPlan {
     version: Version,
     identification: u32,
     /// Header bytes of the packet that each fragment repeats, without a fragment header.
@@ -153,8 +153,8 @@ struct Cut {
     more_behind: bool,
 }
 
-impl Cut {
-    fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, FragmentationError> {
+impl FragmentPlan {
+    fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<FragmentPlan, FragmentationError> {
         let (kept, own) = match headers.version {
             Version::Four => (headers.upper, headers.upper),
             Version::Six => (headers.unfragmentable(), headers.unfragmentable() + FRAGMENT_HEADER_BYTES),
@@ -174,7 +174,7 @@ impl Cut {
         if let Some(fragment) = headers.fragment {
             (identification, before, more_behind) = (fragment.identification, fragment.offset, fragment.more);
         }
-        Ok(Cut {
+        Ok(FragmentPlan {
             version: headers.version,
             identification,
             kept,
@@ -217,16 +217,16 @@ impl Cut {
 }
 
 /// The part of the packet that is not in a fragment yet.
-struct Rest {
+struct UncutPayload {
     pieces: SmallVec<[Bytes; 5]>,
 }
 
-impl Rest {
+impl UncutPayload {
     /// Takes all of `packet` from offset `at` of its header on.
-    fn of(packet: &TxPacket, at: usize) -> Rest {
+    fn new(packet: &TxPacket, at: usize) -> UncutPayload {
         // The transport header is payload of the first fragment.
         let header = Bytes::copy_from_slice(&packet.header[at..]);
-        Rest { pieces: core::iter::once(header).chain(packet.fragments.iter().cloned()).collect() }
+        UncutPayload { pieces: core::iter::once(header).chain(packet.fragments.iter().cloned()).collect() }
     }
 
     fn take(&mut self, mut bytes: usize) -> SmallVec<[Bytes; 4]> {

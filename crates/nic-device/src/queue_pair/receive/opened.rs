@@ -6,10 +6,10 @@
 //! Invariant: packets of a context reach the host in the order of arrival, for any flow. Otherwise a packet that
 //! overtakes a waiting session would move the host's replay window past the session's packets.
 
-use super::Contents;
-use crate::context::Found;
+use super::ProcessedFrame;
+use crate::context::FrameMatch;
 use crate::queue_pair::QueuePair;
-use crate::queue_pair::coalesce::Wrapping;
+use crate::queue_pair::coalesce::OuterParts;
 use bytes::{Bytes, BytesMut};
 use nic_engine::{Opened, Within};
 use offload_api::rx::Checksums;
@@ -20,7 +20,7 @@ use offload_formats::{Headers, Transport};
 
 /// A received frame after the packet engines.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum OpenResult {
     /// Unchanged, and of no engine's kind.
     AsItWas,
     /// Unchanged, with this mark. The packet is of an engine's kind and must not be joined, because a joined packet
@@ -64,28 +64,28 @@ impl OpenedPacket {
 
 impl QueuePair {
     /// Passes a received frame to the engine that opens it, if any.
-    pub(crate) fn open(&mut self, data: &[u8], headers: &Headers) -> Arrived {
+    pub(crate) fn open(&mut self, data: &[u8], headers: &Headers) -> OpenResult {
         let QueuePair { contexts, steering, dma, .. } = self;
         let opener = match contexts.look(data, headers, steering) {
-            Found::Nothing => return Arrived::AsItWas,
-            Found::Opener(handle) => handle,
-            Found::Unknown => return Arrived::Unopened(PacketMark::None),
-            Found::Fragment { engine } => {
+            FrameMatch::Nothing => return OpenResult::AsItWas,
+            FrameMatch::Opener(handle) => handle,
+            FrameMatch::Unknown => return OpenResult::Unopened(PacketMark::None),
+            FrameMatch::Fragment { engine } => {
                 // The fragment may be of any context, so no opened packet may wait behind it.
                 self.close_opened();
-                return Arrived::Unopened(PacketMark::Fragment { engine });
+                return OpenResult::Unopened(PacketMark::Fragment { engine });
             }
-            Found::PerhapsFragment => {
+            FrameMatch::PerhapsFragment => {
                 self.close_opened();
-                return Arrived::AsItWas;
+                return OpenResult::AsItWas;
             }
         };
         contexts.note_work(data.len());
         let opened = contexts.packet(opener, dma).map(|engine| engine.open(opener, data));
         let (frame, inner, mark, (checksums, transport)) = match opened {
-            None => return Arrived::Unopened(PacketMark::None),
-            Some(Opened::Untouched(mark)) => return Arrived::Unopened(mark),
-            Some(Opened::Dropped) => return Arrived::Dropped,
+            None => return OpenResult::Unopened(PacketMark::None),
+            Some(Opened::Untouched(mark)) => return OpenResult::Unopened(mark),
+            Some(Opened::Dropped) => return OpenResult::Dropped,
             Some(Opened::InPlace { frame, inner, mark, new }) => {
                 let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner, &Headers::parse(inner)));
                 let (checksums, transport) = looked.unwrap_or((Checksums::Unchecked, None));
@@ -104,7 +104,7 @@ impl QueuePair {
         let mut marks = Marks::default();
         marks.set_packet(mark);
         let meta = RxMeta { checksums, marks, ..RxMeta::default() };
-        Arrived::Opened(OpenedPacket { frame, meta, inner, transport })
+        OpenResult::Opened(OpenedPacket { frame, meta, inner, transport })
     }
 
     /// Receives an opened packet; `data` is the frame on the wire.
@@ -129,7 +129,7 @@ impl QueuePair {
         self.dma.rx_payload += opened.frame.len() as u64;
         buffer.extend_from_slice(&opened.frame);
         let within = opened.inner.as_ref().map(|(_, within)| *within);
-        let contents = Contents { buffer, meta: opened.meta, placed: Placements::new(), within };
+        let contents = ProcessedFrame { buffer, meta: opened.meta, placed: Placements::new(), within };
         self.begin(opened.plain(), opened.transport.as_ref(), contents, due);
     }
 
@@ -153,7 +153,7 @@ impl QueuePair {
         let (bytes, wrapped_alike) = match (&opened.inner, &session.wrapping) {
             (None, None) => (transport.payload_len(), true),
             (Some((_, within)), Some(wrapping)) => {
-                let (payload, tail) = Wrapping::parts(*within, &opened.frame, transport);
+                let (payload, tail) = OuterParts::parts(*within, &opened.frame, transport);
                 (payload.len() + tail.len(), wrapping.takes(&session.buffer, &opened.frame, *within))
             }
             _ => return false,
@@ -174,7 +174,7 @@ impl QueuePair {
         let session = &mut self.receive.open[place];
         let payload = match (&opened.inner, &mut session.wrapping) {
             (Some((_, within)), Some(wrapping)) => {
-                let (payload, tail) = Wrapping::parts(*within, &opened.frame, transport);
+                let (payload, tail) = OuterParts::parts(*within, &opened.frame, transport);
                 wrapping.set_tail(tail);
                 payload
             }

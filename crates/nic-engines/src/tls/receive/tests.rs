@@ -7,7 +7,7 @@ use offload_api::{TlsSuite, TlsVersion};
 use proptest::prelude::*;
 use resumable_aead::Algorithm;
 
-fn protection() -> Protection {
+fn protection() -> RecordProtection {
     crate::tls::record::tests::protection(TlsVersion::Tls13, TlsSuite::Aes128Gcm, [3; 12])
 }
 
@@ -22,24 +22,24 @@ fn sealed(number: u64, length: usize) -> Vec<u8> {
     let mut record = vec![23, 3, 3, ((length + 16) >> 8) as u8, (length + 16) as u8];
     record.resize(5 + length + 16, number as u8);
     let mut out = BytesMut::new();
-    RecordCursor::at_record(number).walk(Mode::Seal, &key(), &protection(), &record, &mut out).unwrap();
+    RecordCursor::at_record(number).walk(RecordMode::Seal, &key(), &protection(), &record, &mut out).unwrap();
     out.into()
 }
 
 /// Records 5, 6, 7 and so on, of one length, and an engine that starts with record 5.
-struct Rig {
+struct ReceiveRig {
     key: Key,
     stream: Vec<u8>,
     engine: TlsReceive,
 }
 
-impl Rig {
-    fn new(records: u64, length: usize) -> Rig {
+impl ReceiveRig {
+    fn new(records: u64, length: usize) -> ReceiveRig {
         let stream = (5..5 + records).flat_map(|number| sealed(number, length)).collect();
-        Rig { key: key(), stream, engine: TlsReceive::new(protection(), START, 5, true) }
+        ReceiveRig { key: key(), stream, engine: TlsReceive::new(protection(), START, 5, true) }
     }
 
-    fn feed(&mut self, from: usize, to: usize) -> Received {
+    fn feed(&mut self, from: usize, to: usize) -> ReceivedRecords {
         let mut out = BytesMut::new();
         let received = self.engine.receive(&self.key, START + from as u32, &self.stream[from..to], &mut out);
         assert!(received.verdict != TlsVerdict::Error, "this stream has no errors");
@@ -55,7 +55,7 @@ use TlsVerdict::{Decrypted, NotDecrypted, ResyncRequested};
 
 #[test]
 fn the_past_passes_by() {
-    let mut rig = Rig::new(3, 100);
+    let mut rig = ReceiveRig::new(3, 100);
     assert_eq!(rig.verdict(0, 60), Decrypted);
     assert_eq!(rig.verdict(0, 60), NotDecrypted);
     assert_eq!(rig.verdict(30, 90), NotDecrypted);
@@ -64,7 +64,7 @@ fn the_past_passes_by() {
 
 #[test]
 fn what_was_missing_may_still_come_in_order() {
-    let mut rig = Rig::new(2, 100);
+    let mut rig = ReceiveRig::new(2, 100);
     assert_eq!(rig.verdict(0, 30), Decrypted);
     assert_eq!(rig.verdict(60, 90), NotDecrypted);
     assert_eq!(rig.verdict(30, 60), Decrypted);
@@ -75,7 +75,7 @@ fn what_was_missing_may_still_come_in_order() {
 
 #[test]
 fn a_context_that_does_not_ask_waits_for_a_hint() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     rig.engine.asks = false;
     assert!(rig.feed(10, 130).lost, "121 is in the packet, but the context does not search");
     assert_eq!(rig.verdict(130, 250), NotDecrypted);
@@ -84,25 +84,25 @@ fn a_context_that_does_not_ask_waits_for_a_hint() {
     assert!(!rig.engine.answer(START + 363, None), "a negative answer is no hint");
     assert!(rig.engine.answer(START + 363, Some(8)));
     assert!(!rig.engine.answer(START + 242, Some(7)), "older than the last hint");
-    assert_eq!(rig.feed(250, 363), Received::UNTOUCHED, "before it");
-    assert_eq!(rig.feed(350, 480), Received { found: true, ..Received::UNTOUCHED }, "contains it");
+    assert_eq!(rig.feed(250, 363), ReceivedRecords::UNTOUCHED, "before it");
+    assert_eq!(rig.feed(350, 480), ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED }, "contains it");
     assert_eq!(rig.verdict(480, 605), Decrypted);
     // Lost again, with a hint for the first byte of the next packet.
     assert!(rig.feed(730, 740).lost);
     assert!(rig.engine.answer(START + 847, Some(12)));
-    assert_eq!(rig.feed(740, 847), Received::UNTOUCHED);
+    assert_eq!(rig.feed(740, 847), ReceivedRecords::UNTOUCHED);
     let received = rig.feed(847, 968);
     assert_eq!((received.verdict, received.found), (Decrypted, true));
 }
 
 #[test]
 fn a_hint_whose_header_is_lost_helps_nobody() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     rig.engine.asks = false;
     assert!(rig.feed(10, 130).lost);
     assert!(rig.engine.answer(START + 242, Some(7)));
-    assert_eq!(rig.feed(250, 300), Received::UNTOUCHED);
-    assert_eq!(rig.feed(300, 363), Received::UNTOUCHED);
+    assert_eq!(rig.feed(250, 300), ReceivedRecords::UNTOUCHED);
+    assert_eq!(rig.feed(300, 363), ReceivedRecords::UNTOUCHED);
     assert!(!rig.engine.answer(START + 242, Some(7)));
     assert!(rig.engine.answer(START + 363, Some(8)));
     assert_eq!(rig.verdict(363, 605), Decrypted);
@@ -118,7 +118,7 @@ fn a_false_header_is_found_out() {
     let record = sealed(9, 100);
     stream.extend_from_slice(&record);
     stream.extend_from_slice(&sealed(10, 300));
-    let mut rig = Rig { key: key(), engine: TlsReceive::new(protection(), START - 1000, 1, true), stream };
+    let mut rig = ReceiveRig { key: key(), engine: TlsReceive::new(protection(), START - 1000, 1, true), stream };
     assert_eq!(rig.verdict(0, 100), ResyncRequested);
     assert_eq!(rig.engine.question(), Some(START + 50));
     assert_eq!(rig.verdict(100, 200), ResyncRequested);
@@ -131,7 +131,7 @@ fn a_false_header_is_found_out() {
 /// A retransmission during a search does not hide a header that is split over the two packets around it.
 #[test]
 fn the_past_does_not_disturb_a_search() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     assert!(rig.feed(10, 120).lost);
     assert_eq!(rig.verdict(130, 244), NotDecrypted, "two bytes of the header at 242");
     assert_eq!(rig.verdict(100, 140), NotDecrypted, "a retransmission that contains the header at 121");
@@ -149,7 +149,7 @@ fn the_past_does_not_disturb_a_search() {
 /// An overtaken packet may contain the header that the gap hid.
 #[test]
 fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() {
-    let mut rig = Rig::new(3, 1000);
+    let mut rig = ReceiveRig::new(3, 1000);
     assert_eq!(rig.verdict(0, 900), Decrypted);
     assert!(rig.feed(1100, 1500).lost);
     assert_eq!(rig.verdict(900, 1100), ResyncRequested, "the header at 1021 leads to 2042");
@@ -166,7 +166,7 @@ fn a_question_is_asked_again_until_it_is_given_up() {
     let header = [23, 3, 3, 0, 17];
     let record: Vec<u8> = header.iter().copied().chain([0; 17]).collect();
     let many = record.repeat(RECORDS_BETWEEN_QUESTIONS as usize);
-    let mut rig = Rig::new(1, 100);
+    let mut rig = ReceiveRig::new(1, 100);
     assert!(rig.feed(10, 120).lost);
     let mut at = START + 130;
     let mut asked = Vec::new();
@@ -184,13 +184,13 @@ fn a_question_is_asked_again_until_it_is_given_up() {
 
 #[test]
 fn a_wrong_tag_is_an_error_once() {
-    let mut rig = Rig::new(1, 50);
+    let mut rig = ReceiveRig::new(1, 50);
     rig.stream[70] ^= 1;
     let mut out = BytesMut::new();
     let received = rig.engine.receive(&rig.key, START, &rig.stream, &mut out);
     assert_eq!((received.verdict, received.lost), (TlsVerdict::Error, true));
     let after = rig.engine.receive(&rig.key, START + 71, &[0; 71], &mut out);
-    assert_eq!(after, Received::UNTOUCHED);
+    assert_eq!(after, ReceivedRecords::UNTOUCHED);
 }
 
 proptest! {

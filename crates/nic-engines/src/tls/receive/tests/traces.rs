@@ -11,7 +11,7 @@ use super::*;
 
 /// The state of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum TrackingState {
     /// Offloading; the next byte is this one.
     Offloading(u32),
     Searching,
@@ -20,25 +20,25 @@ enum At {
     /// Tracking, and confirmed by software.
     Confirmed(u32),
 }
-use At::{Confirmed, Offloading, Searching, Tracking};
+use TrackingState::{Confirmed, Offloading, Searching, Tracking};
 
-impl Rig {
-    fn at(&self) -> At {
+impl ReceiveRig {
+    fn at(&self) -> TrackingState {
         match &self.engine.place {
-            Place::Known { next, .. } => Offloading(next.distance_from(START)),
-            Place::Searching { .. } => Searching,
-            Place::Tracking(track) if track.confirmed.is_some() => Confirmed(track.asked.distance_from(START)),
-            Place::Tracking(track) => Tracking(track.asked.distance_from(START)),
+            StreamTracking::Known { next, .. } => Offloading(next.distance_from(START)),
+            StreamTracking::Searching { .. } => Searching,
+            StreamTracking::Tracking(track) if track.confirmed.is_some() => Confirmed(track.asked.distance_from(START)),
+            StreamTracking::Tracking(track) => Tracking(track.asked.distance_from(START)),
             place => panic!("unexpected state of a searching engine: {place:?}"),
         }
     }
 
     /// Receives the packet of bytes `from..to`.
-    fn step(&mut self, from: usize, to: usize) -> (TlsVerdict, At) {
+    fn step(&mut self, from: usize, to: usize) -> (TlsVerdict, TrackingState) {
         (self.verdict(from, to), self.at())
     }
 
-    fn says(&mut self, header: u32, number: Option<u64>) -> (bool, At) {
+    fn says(&mut self, header: u32, number: Option<u64>) -> (bool, TrackingState) {
         (self.engine.answer(START + header, number), self.at())
     }
 }
@@ -46,7 +46,7 @@ impl Rig {
 /// A packet from the past: an unnecessary retransmission, or a packet that fills a hole.
 #[test]
 fn a_retransmission_passes_by() {
-    let mut rig = Rig::new(3, 100);
+    let mut rig = ReceiveRig::new(3, 100);
     assert_eq!(rig.step(0, 60), (Decrypted, Offloading(60)));
     assert_eq!(rig.step(60, 120), (Decrypted, Offloading(120)));
     assert_eq!(rig.step(0, 60), (NotDecrypted, Offloading(120)));
@@ -58,11 +58,15 @@ fn a_retransmission_passes_by() {
 /// A gap inside a record: M's position is known, and M arrives.
 #[test]
 fn a_gap_inside_a_record() {
-    let mut rig = Rig::new(4, 100);
+    let mut rig = ReceiveRig::new(4, 100);
     assert_eq!(rig.step(0, 30), (Decrypted, Offloading(30)));
     // 30..60 is missing.
     assert_eq!(rig.step(60, 100), (NotDecrypted, Offloading(30)), "before M: ignored");
-    assert_eq!(rig.feed(100, 160), Received { found: true, ..Received::UNTOUCHED }, "contains M: not offloaded");
+    assert_eq!(
+        rig.feed(100, 160),
+        ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED },
+        "contains M: not offloaded"
+    );
     assert_eq!(rig.at(), Offloading(160), "but the position moved on");
     assert_eq!(rig.step(30, 60), (NotDecrypted, Offloading(160)), "the hole is filled: from the past");
     assert_eq!(rig.step(160, 300), (Decrypted, Offloading(300)), "offloaded again from the next packet on");
@@ -71,7 +75,7 @@ fn a_gap_inside_a_record() {
 /// A gap over a header: M itself is missing. The engine searches, asks, follows lengths, gets an answer, and resumes.
 #[test]
 fn a_gap_over_a_header() {
-    let mut rig = Rig::new(7, 100);
+    let mut rig = ReceiveRig::new(7, 100);
     assert_eq!(rig.step(0, 30), (Decrypted, Offloading(30)));
     // 30..150 is missing, and with it M at 121.
     assert_eq!(rig.step(150, 200), (NotDecrypted, Searching));
@@ -81,7 +85,7 @@ fn a_gap_over_a_header() {
     assert_eq!(rig.step(30, 150), (NotDecrypted, Tracking(242)), "the hole is filled: from the past");
     assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)));
     assert_eq!(rig.step(380, 480), (NotDecrypted, Confirmed(242)), "no header in it");
-    assert_eq!(rig.feed(480, 500), Received { found: true, ..Received::UNTOUCHED }, "record 9 at 484");
+    assert_eq!(rig.feed(480, 500), ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED }, "record 9 at 484");
     assert_eq!(rig.at(), Offloading(500));
     assert_eq!(rig.step(500, 847), (Decrypted, Offloading(847)));
 }
@@ -89,7 +93,7 @@ fn a_gap_over_a_header() {
 /// A gap that starts inside a record header, so that even the length is unknown.
 #[test]
 fn a_gap_inside_a_header() {
-    let mut rig = Rig::new(5, 100);
+    let mut rig = ReceiveRig::new(5, 100);
     assert_eq!(rig.step(0, 123), (Decrypted, Offloading(123)), "two bytes of M");
     // 123..130 is missing.
     assert_eq!(rig.step(130, 200), (NotDecrypted, Searching), "the end of M's record is unknown");
@@ -102,7 +106,7 @@ fn a_gap_inside_a_header() {
 /// A gap beyond the next header: M and the next header are missing, with a whole record.
 #[test]
 fn a_gap_beyond_the_next_header() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     assert_eq!(rig.step(0, 100), (Decrypted, Offloading(100)));
     // 100..400 is missing: headers at 121, 242 and 363.
     assert_eq!(rig.step(400, 450), (NotDecrypted, Searching), "no header in it");
@@ -119,7 +123,7 @@ fn a_gap_beyond_the_next_header() {
 /// Late answers and answers to other requests have no effect; a negative answer restarts the search.
 #[test]
 fn a_late_answer_and_a_no() {
-    let mut rig = Rig::new(8, 100);
+    let mut rig = ReceiveRig::new(8, 100);
     assert_eq!(
         rig.step(10, 130),
         (ResyncRequested, Tracking(121)),
@@ -143,7 +147,7 @@ fn a_late_answer_and_a_no() {
 #[test]
 fn a_header_split_over_two_packets() {
     for split in 122..126 {
-        let mut rig = Rig::new(5, 100);
+        let mut rig = ReceiveRig::new(5, 100);
         assert_eq!(rig.step(10, split), (NotDecrypted, Searching), "the first bytes of the header");
         assert_eq!(rig.step(split, 200), (ResyncRequested, Tracking(121)), "split at {split}");
         assert_eq!(rig.says(121, Some(6)), (true, Confirmed(121)));
@@ -156,7 +160,7 @@ fn a_header_split_over_two_packets() {
         assert_eq!(rig.step(next_split, 605), (Decrypted, Offloading(605)));
     }
     // Two packets that are not adjacent do not form a header, even if their bytes would.
-    let mut rig = Rig::new(5, 100);
+    let mut rig = ReceiveRig::new(5, 100);
     assert_eq!(rig.step(10, 123), (NotDecrypted, Searching));
     assert_eq!(rig.step(124, 200), (NotDecrypted, Searching));
 }
@@ -164,7 +168,7 @@ fn a_header_split_over_two_packets() {
 /// While tracking, a header split over two packets is recognized.
 #[test]
 fn a_header_split_while_tracking() {
-    let mut rig = Rig::new(6, 100);
+    let mut rig = ReceiveRig::new(6, 100);
     assert_eq!(rig.step(10, 130), (ResyncRequested, Tracking(121)));
     assert_eq!(rig.step(130, 244), (NotDecrypted, Tracking(121)));
     assert_eq!(rig.step(244, 364), (NotDecrypted, Tracking(121)));
