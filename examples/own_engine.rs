@@ -110,7 +110,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<(usize, usize)> {
     let (mut by_nic, mut by_software) = (0, 0);
     while let Some(range) = poll_fn(|cx| stream.poll_segment(cx)).await? {
         // What the engine said of these bytes. A context of somebody else proves nothing.
-        let mark = range.meta.marks.of(context.engine());
+        let mark = range.meta.marks.for_engine(context.engine());
         let length = range.data.len();
         if mark.is_some_and(|mark| mark.context == context && mark.verdict == Verdict::Done) {
             assert!(range.data.iter().all(|byte| *byte == b'!'));

@@ -19,7 +19,7 @@ use core::fmt;
 use core::net::IpAddr;
 use futures_util::future::try_join;
 use ktls_offload::{HandshakeError, LookasideStream, Offload, TlsCounters};
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use nic_sim::wire::{LinkConfig, Port};
 use nic_sim::{Delays, NicConfig};
 use offload_api::NetDevice;
@@ -298,7 +298,7 @@ fn accelerator_on(clock: ClockKind, config: &LookasideConfig) -> LookasideConfig
     match clock {
         ClockKind::Virtual => config.clone(),
         ClockKind::Real => {
-            let units = vec![Unit::NO_TIME; config.units.len()];
+            let units = vec![LookasideUnit::NO_TIME; config.units.len()];
             LookasideConfig { units, delays: Delays::NONE, ..config.clone() }
         }
     }

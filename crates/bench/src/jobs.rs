@@ -11,8 +11,8 @@ use core::time::Duration;
 use crypto_services::{Goal, Predictive, ServiceQueue, ServiceQueueConfig};
 use nic_sim::NicConfig;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
-use offload_api::{Done, Handle, Job, JobQueue, JobStatus, TlsSuite, TlsVersion};
+use nic_sim::lookaside::{Lookaside, LookasideConfig, LookasideUnit};
+use offload_api::{CompletedJob, Handle, Job, JobQueue, JobStatus, TlsSuite, TlsVersion};
 use offload_base::{Instant, Seed};
 use offload_bench_tls::bulk::{Bulk, BulkError, Mode};
 use offload_bench_tls::choices;
@@ -145,7 +145,7 @@ pub struct Jobs {
     /// Jobs that the accelerator has at a time.
     pub in_flight: usize,
     /// Its units.
-    pub units: Vec<Unit>,
+    pub units: Vec<LookasideUnit>,
     /// The NICs that do it inline.
     pub nic: NicConfig,
 }
@@ -212,7 +212,14 @@ pub enum JobsError {
 impl Jobs {
     /// Of 16 KiB each, 32 at a time, by one unit of the default speed.
     pub fn new(kind: Kind, data: Bytes) -> Jobs {
-        Jobs { kind, data, size: 16 << 10, in_flight: 32, units: vec![Unit::default()], nic: NicConfig::default() }
+        Jobs {
+            kind,
+            data,
+            size: 16 << 10,
+            in_flight: 32,
+            units: vec![LookasideUnit::default()],
+            nic: NicConfig::default(),
+        }
     }
 
     /// Does them.
@@ -233,8 +240,9 @@ impl Jobs {
 
     /// How many in flight keep the units busy: rate x latency, and the job that is read meanwhile.
     pub fn fills(&self) -> f64 {
-        let of =
-            |unit: &Unit| unit.rate.map_or(0.0, |rate| rate as f64 * unit.latency.as_secs_f64() / self.size as f64);
+        let of = |unit: &LookasideUnit| {
+            unit.rate.map_or(0.0, |rate| rate as f64 * unit.latency.as_secs_f64() / self.size as f64)
+        };
         self.units.iter().map(of).sum::<f64>() + 1.0
     }
 
@@ -454,7 +462,7 @@ fn job(session: Handle, number: u64, source: &Bytes) -> Job {
     Job { user: number, iv: u128::from(number).to_le_bytes(), ..Job::new(session, source.clone(), target) }
 }
 
-fn result(done: &Done) -> Result<usize, JobsError> {
+fn result(done: &CompletedJob) -> Result<usize, JobsError> {
     match done.outcome.status {
         JobStatus::Done => Ok(done.outcome.produced),
         status => Err(JobsError::Job(status)),

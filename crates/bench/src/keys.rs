@@ -17,7 +17,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipsec::{KeyFile, KeyMemory, KeyedDevice, Keying, NumberFile, SaAdded, SecureDevice};
 use nic_sim::{NicConfig, nic};
 use offload_api::ipsec::Packet;
-use offload_api::{Action, Direction, NetDevice, Policy, Prefix, SaParams, SaRefused, Selector};
+use offload_api::{Action, Direction, NetDevice, Policy, Prefix, SaParams, SaRefusal, Selector};
 use offload_base::Instant;
 use offload_esp::selectors::rank;
 use std::ffi::OsString;
@@ -174,7 +174,7 @@ pub struct RefusedSa {
     /// Its SPI.
     pub spi: u32,
     /// Why.
-    pub why: SaRefused,
+    pub why: SaRefusal,
 }
 
 impl RefusedSa {

@@ -15,7 +15,7 @@ use nic_sim::wire::LinkConfig;
 use nvme_tcp::host::{Done, KeyedVolume, Read};
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use nvme_tcp::{Buffer, Host, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
-use offload_api::Refused;
+use offload_api::ContextRefusal;
 use offload_base::Seed;
 use offload_base::cost::{self, CpuMeter, Domain, WorkKind};
 use offload_base::counters::CounterSet;
@@ -314,7 +314,7 @@ fn volume(seed: Seed, host: &BedHost) -> io::Result<KeyedVolume> {
     };
     let (key, wrapping) = (drawn("volume", 64), WrappingKey { tenant: 1, key: drawn("wrapping key", 32) });
     let on_device = host.stack().with_device(|device| {
-        let device = device.contexts().ok_or(ImportError::Refused(Refused::Unsupported))?;
+        let device = device.contexts().ok_or(ImportError::Refused(ContextRefusal::Unsupported))?;
         wrapping.import(device, 1, &key, BLOCK, Tweak::Unit)
     });
     let on_device = on_device.map_err(io::Error::other)?;

@@ -7,8 +7,8 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::{
-    Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsKey, TlsSuite,
-    TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
+    Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, StreamAsk, TlsKey, TlsSuite,
+    TlsVersion, TransmitResult, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
 };
 use offload_base::{Instant, Seq};
 
@@ -85,7 +85,7 @@ impl Workbench {
             let ask = TxAsk { seq: Seq(at as u32), streams, checksum, mss, ..TxAsk::default() };
             let fragments = [stream.queued.slice(at..end)].into_iter().collect();
             let packet = TxPacket { header: headers(stream.flow, at as u32).as_slice().into(), fragments, ask };
-            assert_eq!(self.driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+            assert_eq!(self.driver.transmit(Instant::ZERO, packet, stream), TransmitResult::Posted);
             at = end;
         }
         self.driver.flush(Instant::ZERO);

@@ -5,7 +5,7 @@ use crate::sessions::{Cell, Sessions};
 use crate::{ChainId, Change, Controller, Fabric, FabricConfig, Keys, Packet, Suite};
 use core::task::Waker;
 use core::time::Duration;
-use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome, Way};
+use offload_api::{CompletedJob, Contexts, Job, JobOutcome, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Default for ServiceQueueConfig {
 ///     }
 /// };
 /// assert_eq!((done.outcome.status, done.target.len()), (JobStatus::Done, 8));
-/// # Ok::<(), offload_api::Refused>(())
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 #[derive(Debug)]
 pub struct ServiceQueue {
@@ -101,8 +101,8 @@ pub struct ServiceQueue {
     submitted: VecDeque<Job>,
     /// By chain, those that the first service has no place for.
     waiting: BTreeMap<ChainId, VecDeque<Waiting>>,
-    under_way: HashMap<u64, Done>,
-    ended: VecDeque<Done>,
+    under_way: HashMap<u64, CompletedJob>,
+    ended: VecDeque<CompletedJob>,
     next: u64,
     now: Instant,
 }
@@ -203,7 +203,7 @@ impl JobQueue for ServiceQueue {
         }
         for job in core::mem::take(&mut self.submitted) {
             let Some(session) = self.sessions.slots.get(job.session) else {
-                self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
+                self.ended.push_back(job.done(JobOutcome::failed(JobStatus::NoSession)));
                 continue;
             };
             let session = session.clone();
@@ -217,7 +217,7 @@ impl JobQueue for ServiceQueue {
         self.offer_waiting(to_ns(self.now));
     }
 
-    fn complete(&mut self, now: Instant) -> Option<Done> {
+    fn complete(&mut self, now: Instant) -> Option<CompletedJob> {
         self.advance(now);
         self.ended.pop_front()
     }

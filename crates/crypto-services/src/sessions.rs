@@ -3,8 +3,8 @@
 use crate::driven::Driven;
 use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};
 use offload_api::{
-    Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobStatus, NewContext, Outcome, Piece, Refused,
-    Slots, Spec, Way,
+    Capabilities, CompletedJob, ContextNews, ContextRefusal, Contexts, EngineInfo, Handle, Job, JobOutcome, JobStatus,
+    NewContext, Piece, Slots, Spec, Way,
 };
 use offload_jobs::{TRANSFORM, TransformCapabilities, perform};
 use offload_transforms::{Aead, HmacHash, MacOrder, Session, Transform};
@@ -38,7 +38,7 @@ pub(crate) enum Work {
 
 impl Work {
     /// Does a job.
-    pub(crate) fn done(&self, mut job: Job) -> Done {
+    pub(crate) fn done(&self, mut job: Job) -> CompletedJob {
         let outcome = match self {
             Work::Transform(session) => perform(session, &mut job),
             Work::Cipher(cipher) => run(cipher, &mut job),
@@ -48,26 +48,26 @@ impl Work {
 }
 
 /// A job by a suite's cipher.
-fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
+fn run(cipher: &Cipher, job: &mut Job) -> JobOutcome {
     let mut packet = Vec::with_capacity(job.source_len() + TAG_MAX);
     job.source.iter().for_each(|piece| packet.extend_from_slice(piece));
     let consumed = packet.len();
     match job.way {
         Way::Apply => cipher.seal(&job.iv, &job.aad, &mut packet),
         Way::Undo if cipher.open(&job.iv, &job.aad, &mut packet).is_err() => {
-            return Outcome::failed(JobStatus::NotAuthentic);
+            return JobOutcome::failed(JobStatus::NotAuthentic);
         }
         Way::Undo => {}
     }
     let may_be_empty = consumed == 0 && matches!(cipher.suite(), Suite::Nea(_));
     if packet.is_empty() && !may_be_empty && job.way == Way::Apply {
-        return Outcome::failed(JobStatus::Length);
+        return JobOutcome::failed(JobStatus::Length);
     }
     if job.target.capacity() - job.target.len() < packet.len() {
-        return Outcome::failed(JobStatus::OutOfSpace);
+        return JobOutcome::failed(JobStatus::OutOfSpace);
     }
     job.target.extend_from_slice(&packet);
-    Outcome { status: JobStatus::Done, consumed, produced: packet.len(), checksums: None }
+    JobOutcome { status: JobStatus::Done, consumed, produced: packet.len(), checksums: None }
 }
 
 impl Contexts for Sessions {
@@ -82,7 +82,7 @@ impl Contexts for Sessions {
         }
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let made = match new.engine {
             OF_TRANSFORMS => new.spec.downcast_ref().and_then(|transform| {
                 let work = Work::Transform(Session::new(transform).ok()?);
@@ -93,10 +93,10 @@ impl Contexts for Sessions {
                 Some((work, spec.suite, spec.tenant, spec.share))
             }),
         };
-        let Some((work, suite, tenant, share)) = made else { return Err((Refused::Unsupported, new.spec)) };
+        let Some((work, suite, tenant, share)) = made else { return Err((ContextRefusal::Unsupported, new.spec)) };
         let session = self.chains(tenant, suite, share).map(|chains| Arc::new(Cell { work, chains }));
         let handle = session.and_then(|session| self.slots.insert(session).ok());
-        let Some(handle) = handle else { return Err((Refused::NoSpace, new.spec)) };
+        let Some(handle) = handle else { return Err((ContextRefusal::NoSpace, new.spec)) };
         self.open += 1;
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)

@@ -4,7 +4,7 @@ use crate::device::{SecureDevice, SecureQueue};
 use core::net::IpAddr;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Direction, EspKey, Handle, Lifetime, Limit, NetDevice, Policy, SaParams, SaRefused, Selector, Template,
+    Direction, EspKey, Handle, Lifetime, Limit, NetDevice, Policy, SaParams, SaRefusal, Selector, Template,
 };
 use offload_base::Instant;
 
@@ -16,10 +16,10 @@ pub struct SaId(pub Handle);
 ///
 /// ```
 /// use ipsec::{SaAdded, SaId};
-/// use offload_api::{Handle, SaRefused};
+/// use offload_api::{Handle, SaRefusal};
 ///
 /// let sa = SaId(Handle { index: 3, generation: 0 });
-/// let added = SaAdded { sa, spi: 0x1001, refused: Some(SaRefused::NoSpace) };
+/// let added = SaAdded { sa, spi: 0x1001, refused: Some(SaRefusal::NoSpace) };
 /// assert_eq!(added.refused.unwrap().to_string(), "the device has no room for one more SA or policy");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct SaAdded {
     pub spi: u32,
     /// Why no device does what was asked of it; the SA works in software then. For want of space that is for the time
     /// being: the device gets it when others have left.
-    pub refused: Option<SaRefused>,
+    pub refused: Option<SaRefusal>,
 }
 
 /// What was wrong with a request to [`Keying`]: the caller's fault.

@@ -36,7 +36,7 @@ pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, Sh
 pub use stream::KtlsStream;
 pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};
 
-pub use offload_api::{Handle, Refused, RxSegment, SegmentStream, TlsKey, TlsSuite, TlsVersion};
+pub use offload_api::{ContextRefusal, Handle, RxSegment, SegmentStream, TlsKey, TlsSuite, TlsVersion};
 pub use offload_base::counters::{CounterSet, Counters};
 #[cfg(feature = "rustls")]
 pub use rustls;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use linux_mirror::Listener;
 use linux_mirror::tc::Mirror;
 use nic_switch::{
-    Action, Change, Device, Frame, FunctionConfig, Mac, Mode, Rule, RuleFile, Switch, SwitchConfig, Vport,
+    Action, Change, Device, Frame, FunctionConfig, Mac, Rule, RuleFile, Switch, SwitchConfig, SwitchMode, Vport,
 };
 use offload_base::Instant;
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut says, mut hears) = (BufReader::new(agent.try_clone()?), agent);
     let mut mirror = Mirror::new();
     let mut switch = Switch::new(SwitchConfig::default());
-    switch.set_mode(Mode::Switchdev);
+    switch.set_mode(SwitchMode::Switchdev);
     switch.set_function(Vport::Card, FunctionConfig::new(Mac::default()));
     let (mut rules, mut compared, mut next, mut difference) = (0, 0, 0, String::new());
     while next < sets.len() {

@@ -1,4 +1,4 @@
-//! The device: a NIC as its port and the thread that runs it see it, with one function and no switch.
+//! The device: a NIC with one function and no switch, for its port and the thread that runs it.
 
 use crate::function::Function;
 use crate::queue_pair::QueuePair;
@@ -12,7 +12,7 @@ use offload_base::counters::CounterSet;
 use offload_wire::Port;
 use offload_wire::frame::Frame;
 
-/// An offload NIC, seen from its port and from the thread that runs it. Made by `nic_sim::nic` and its siblings.
+/// An offload NIC for its port and the thread that runs it. Made by `nic_sim::nic` and its siblings.
 ///
 /// ```
 /// use nic_sim::wire::Port;
@@ -27,37 +27,37 @@ use offload_wire::frame::Frame;
 #[derive(Debug)]
 pub struct Device {
     config: NicConfig,
-    /// The one function that a host sees.
+    /// The function that the host sees.
     function: Function,
 }
 
 impl Device {
-    /// For `nic-sim`, which makes the drivers as well.
+    /// Makes a device. For `nic-sim`, which makes the drivers as well.
     pub fn new(config: &NicConfig, pairs: Vec<QueuePair>) -> Device {
         Device { function: Function::new(config, pairs), config: config.clone() }
     }
 
-    /// The function that a host sees.
+    /// Returns the function that the host sees.
     pub fn function(&self) -> &Function {
         &self.function
     }
 
-    /// What the NIC was built with.
+    /// Returns the configuration.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
 
-    /// What all queue pairs counted, together, but for engines.
+    /// Returns the sum of all queue pairs' counters, without engines.
     pub fn counters(&self) -> DeviceCounters {
         self.function.counters()
     }
 
-    /// What engines with counters of the type `C` counted at all queue pairs, together.
+    /// Returns the sum over all queue pairs of the engine counters of type `C`.
     pub fn engine_counters<C: EngineCounters>(&self) -> C {
         self.function.engine_counters()
     }
 
-    /// Adds what all queue pairs counted to `set`, engines included.
+    /// Adds the counters of all queue pairs and engines to `set`.
     ///
     /// ```
     /// use nic_sim::base::Instant;
@@ -70,23 +70,23 @@ impl Device {
     /// device.receive_frame(Instant::ZERO, Frame::new(vec![0; 60].into()));
     /// let mut set = CounterSet::default();
     /// device.count(&mut set);
-    /// assert_eq!(set.value("rx_drop_address"), 1, "it was for another NIC");
+    /// assert_eq!(set.value("rx_drop_address"), 1, "the frame was for another NIC");
     /// ```
     pub fn count(&self, set: &mut CounterSet) {
         self.function.count(set);
     }
 
-    /// How many contexts there are, on the NIC and in host memory.
+    /// Returns the number of contexts, on the NIC and in host memory.
     pub fn contexts(&self) -> usize {
         self.function.contexts()
     }
 
-    /// What was moved over PCIe.
+    /// Returns the bytes moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
         self.function.dma()
     }
 
-    /// Resets the NIC: every queue pair's contexts are gone ([`QueuePair::reset`]). The indirection table stays.
+    /// Resets the NIC: every queue pair loses its contexts ([`QueuePair::reset`]). The indirection table stays.
     pub fn reset(&mut self, now: Instant) {
         self.function.reset(now);
     }
@@ -99,7 +99,7 @@ impl Port for Device {
 
     fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
         frames.iter().for_each(|frame| self.function.take_frame(now, &frame.data));
-        // Together: to give up a share in memory waits for all that was written before, and a copy takes a while.
+        // Dropped together: releasing shared memory waits for all earlier writes, which include the copies just made.
         frames.clear();
     }
 

@@ -1,17 +1,18 @@
-//! A function: what a host sees of a NIC on PCIe. Its queue pairs, and which of them a received packet comes to.
+//! A PCIe function of a NIC: its queue pairs, and the choice of a queue for each received packet.
 //!
-//! Each queue pair has engines, contexts and memory for them of its own: what a driver creates is on the pair it was
-//! created from, so two pairs share no handle, no order of commands and no lock, and a context is where the shard
-//! of the host is that knows its flow. So that this holds whatever the indirection table says, a flow that a
-//! receive context follows is steered to that context's queue, before the hash is asked; NICs that offload TLS do
-//! likewise. So are the packets of an SA, which is at one queue: two must not count one SA's packets, nor one of them
-//! overtake others at another queue. That goes for fragments as well, if a packet's first, which alone shows the SA,
-//! comes before the rest of it. ESP that no queue has an SA for is hashed by its addresses.
+//! Each queue pair has its own engines, contexts and memory. A driver creates contexts on its own pair, so two pairs
+//! share no handle, no order of commands and no lock, and the context of a flow is on the queue of the host's shard for
+//! that flow. To keep this for any indirection table, a flow with a receive context goes to the queue of the context
+//! before the hash is computed, as in real TLS NICs.
 //!
-//! Invariant: it sends one frame at a time, the queues' in turn.
+//! Packets of an SA also go to the queue of the SA, because two queues must not count one SA's packets or reorder them.
+//! Fragments follow if the first fragment, the only one that shows the SA, arrives first. ESP without an SA on any
+//! queue is hashed by its addresses.
+//!
+//! Invariant: the function sends one frame at a time, and queues take turns.
 
 use crate::queue_pair::transmit::line_time;
-use crate::queue_pair::{Arrived, QueuePair};
+use crate::queue_pair::{OpenResult, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::Bytes;
 use core::task::Waker;
@@ -42,20 +43,20 @@ pub struct Function {
     table: [u16; INDIRECTION_ENTRIES],
     /// Packets that engines open, and that come in fragments: the queue with the context.
     fragments: FragmentMemory<usize>,
-    /// The queue that is asked for a frame next.
+    /// Queue to poll first for the next frame.
     turn: usize,
-    /// `None` with one queue, which keeps the time itself.
+    /// Line rate; `None` with one queue, which paces the port itself.
     line_rate: Option<u64>,
-    /// When what it was given to send is sent.
+    /// Time at which the port has sent all frames so far.
     port_free_at: Instant,
 }
 
 /// A packet must not leave.
 #[derive(Debug)]
-pub(crate) struct Refused;
+pub(crate) struct ProtectionFailure;
 
 impl Function {
-    /// For `nic-sim`, which makes the drivers as well.
+    /// Makes a function. For `nic-sim`, which makes the drivers as well.
     pub fn new(config: &NicConfig, pairs: Vec<QueuePair>) -> Function {
         Function {
             turn: 0,
@@ -68,48 +69,48 @@ impl Function {
         }
     }
 
-    /// Its queue pairs, each with what it counted.
+    /// Returns the queue pairs.
     pub fn queue_pairs(&self) -> &[QueuePair] {
         &self.pairs
     }
 
-    /// What all queue pairs counted, together, but for engines.
+    /// Returns the sum of all queue pairs' counters, without engines.
     pub fn counters(&self) -> DeviceCounters {
         let mut all = DeviceCounters::default();
         self.pairs.iter().for_each(|pair| all += pair.counters());
         all
     }
 
-    /// What engines with counters of the type `C` counted at all queue pairs, together.
+    /// Returns the sum over all queue pairs of the engine counters of type `C`.
     pub fn engine_counters<C: EngineCounters>(&self) -> C {
         let mut sum = C::default();
         self.pairs.iter().for_each(|pair| pair.add_engine_counters(&mut sum));
         sum
     }
 
-    /// Adds what all queue pairs counted to `set`, engines included.
+    /// Adds the counters of all queue pairs and engines to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         self.pairs.iter().for_each(|pair| pair.count(set));
     }
 
-    /// How many contexts there are, on the NIC and in host memory.
+    /// Returns the number of contexts, on the NIC and in host memory.
     pub fn contexts(&self) -> usize {
         self.pairs.iter().map(QueuePair::contexts).sum()
     }
 
-    /// What was moved over PCIe.
+    /// Returns the bytes moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
         let mut all = DmaBytes::default();
         self.pairs.iter().for_each(|pair| all += pair.dma());
         all
     }
 
-    /// Every queue pair's contexts are gone ([`QueuePair::reset`]). The indirection table stays.
+    /// Removes the contexts of every queue pair ([`QueuePair::reset`]). The indirection table stays.
     pub(crate) fn reset(&mut self, now: Instant) {
         self.pairs.iter_mut().for_each(|pair| pair.reset(now));
     }
 
-    /// The next frame that leaves it, if one does at `now` or earlier.
+    /// Returns the next frame that leaves at `now` or earlier.
     pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         if self.port_free_at > now {
             return None;
@@ -118,6 +119,7 @@ impl Function {
             let queue = self.turn;
             self.turn = (queue + 1) % self.pairs.len();
             let frame = self.pairs[queue].poll_frame(now);
+            // Polling may have executed a `SetIndirection` command.
             self.take_table(queue);
             if let Some(frame) = frame {
                 self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.line_rate);
@@ -127,7 +129,7 @@ impl Function {
         None
     }
 
-    /// Does what is due, but for frames.
+    /// Performs the work that is due, except sending frames.
     pub(crate) fn process(&mut self, now: Instant) {
         for queue in 0..self.pairs.len() {
             self.pairs[queue].process(now);
@@ -135,62 +137,69 @@ impl Function {
         }
     }
 
-    /// When something else is due.
+    /// Returns the time of the next event other than a frame.
     pub(crate) fn next_other(&self) -> Option<Instant> {
         self.pairs.iter().filter_map(QueuePair::next_other).min()
     }
 
-    /// When anything is due.
+    /// Returns the time of the next event.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         let of_pair = |pair: &QueuePair| {
+            // A pair's frame cannot leave before the shared port is free.
             let frame = pair.next_transmit().map(|at| at.max(self.port_free_at));
             earliest(frame, pair.next_other())
         };
         self.pairs.iter().filter_map(of_pair).min()
     }
 
-    /// Has `waker` woken at the next doorbell of any queue.
+    /// Wakes `waker` at the next doorbell of any queue.
     pub(crate) fn register_doorbell(&mut self, waker: &Waker) {
         self.pairs.iter_mut().for_each(|pair| pair.register_doorbell(waker));
     }
 
     /// Runs a frame that came by the uplink through the engine that it is for, if any is; tells at which queue, and when that is done.
-    pub(crate) fn open(&mut self, now: Instant, frame: &[u8], headers: &Headers) -> ((usize, Arrived), Instant) {
+    pub(crate) fn open(&mut self, now: Instant, frame: &[u8], headers: &Headers) -> ((usize, OpenResult), Instant) {
         let queue = if self.pairs.len() == 1 { Some(0) } else { self.queue_that_opens(frame, headers) };
         match queue {
             Some(queue) => {
                 let (arrived, done_at) = self.pairs[queue].open_at_uplink(now, frame, headers);
                 ((queue, arrived), done_at)
             }
-            None => ((0, Arrived::AsItWas), now),
+            None => ((0, OpenResult::AsItWas), now),
         }
     }
 
-    /// Takes a frame that is for one of its queues.
+    /// Receives a frame for one of the queues.
     pub(crate) fn take_frame(&mut self, now: Instant, frame: &[u8]) {
-        // Found once, here: whoever asks for them later is handed them.
+        // The headers are parsed once, here, and passed along.
         let headers = Headers::parse(frame);
         let queue = self.queue_for(frame, &headers);
         self.pairs[queue].take_frame(now, frame, &headers);
     }
 
-    /// Takes a frame that no rule of a switch took, and for which the engines of a queue have done what they can.
-    pub(crate) fn take_represented(&mut self, now: Instant, frame: &[u8], (queue, arrived): (usize, Arrived)) {
+    /// Receives a frame that no rule of a switch took, after the engines of a queue have processed it.
+    pub(crate) fn take_represented(&mut self, now: Instant, frame: &[u8], (queue, arrived): (usize, OpenResult)) {
         let headers = Headers::parse(frame);
-        let queue = if matches!(arrived, Arrived::AsItWas) { self.queue_for(frame, &headers) } else { queue };
+        let queue = if matches!(arrived, OpenResult::AsItWas) { self.queue_for(frame, &headers) } else { queue };
         self.pairs[queue].take_represented(now, frame, &headers, arrived);
     }
 
-    /// Counts a packet that an engine of a queue would not have.
+    /// Counts a packet that an engine of a queue dropped.
     pub(crate) fn note_dropped(&mut self, frame: &[u8], queue: usize) {
         self.pairs[queue].note_dropped(frame);
     }
 
     /// Wraps a packet by a context of the first queue, or by that of any queue which its policies ask for. `Ok`: it may leave, from then on.
     /// `Err`: it must not, which is counted.
-    pub(crate) fn wrap(&mut self, now: Instant, frame: Bytes, sa: Option<Handle>) -> Result<(Bytes, Instant), Refused> {
+    pub(crate) fn wrap(
+        &mut self,
+        now: Instant,
+        frame: Bytes,
+        sa: Option<Handle>,
+    ) -> Result<(Bytes, Instant), ProtectionFailure> {
+        // Handles are local to a queue; switch rules name contexts of the first one.
         if let Some(sa) = sa {
-            return self.pairs[0].wrap(now, sa, &frame).ok_or(Refused);
+            return self.pairs[0].wrap(now, sa, &frame).ok_or(ProtectionFailure);
         }
         if self.pairs.iter().all(QueuePair::is_empty) {
             return Ok((frame, now));
@@ -199,25 +208,26 @@ impl Function {
         for pair in &mut self.pairs {
             match pair.claims(&frame, &headers) {
                 EgressClaim::Nobody => {}
-                EgressClaim::Context(sa) => return pair.wrap(now, sa, &frame).ok_or(Refused),
-                EgressClaim::Unclear => return Err(Refused),
+                EgressClaim::Context(sa) => return pair.wrap(now, sa, &frame).ok_or(ProtectionFailure),
+                EgressClaim::Unclear => return Err(ProtectionFailure),
             }
         }
         Ok((frame, now))
     }
 
-    /// The queue that a received frame goes to.
+    /// Returns the queue of a received frame.
     fn queue_for(&mut self, frame: &[u8], headers: &Headers) -> usize {
         if self.pairs.len() == 1 {
             return 0;
         }
+        // A context decides before the hash, because only its own queue can process the packet.
         let following = self.queue_that_follows(frame, headers).or_else(|| self.queue_that_opens(frame, headers));
         following
             .or_else(|| self.hash.hash_frame(frame, headers).map(|hash| self.table[entry_of(hash)].into()))
             .unwrap_or(0)
     }
 
-    /// The queue with a receive context for the frame's flow.
+    /// Returns the queue with a receive context for the frame's flow.
     fn queue_that_follows(&self, frame: &[u8], headers: &Headers) -> Option<usize> {
         if self.pairs.iter().all(QueuePair::follows_nothing) {
             return None;
@@ -226,13 +236,13 @@ impl Function {
         self.pairs.iter().position(|queue| queue.follows(&flow))
     }
 
-    /// The queue with the context that opens a frame.
+    /// Returns the queue with the context that opens a frame.
     fn queue_that_opens(&mut self, frame: &[u8], headers: &Headers) -> Option<usize> {
         if self.pairs.iter().all(QueuePair::opens_nothing) {
             return None;
         }
         let Self { pairs, fragments, .. } = self;
-        // All have the same engines, but each queue's know what that queue's host told them.
+        // All queues have the same engines, but each engine knows only the ports and policies of its own host shard.
         let opens = |queue: &QueuePair| {
             !queue.opens_nothing()
                 && queue
@@ -241,6 +251,7 @@ impl Function {
                     .any(|(number, engine)| engine.key(frame, headers).is_some_and(|key| queue.opens(number, key)))
         };
         let opener = pairs.iter().position(opens);
+        // Only a fragment needs the memory of its packet's first fragment.
         if opener.is_some() || !headers.is_fragment() {
             return opener;
         }
@@ -251,7 +262,8 @@ impl Function {
         })
     }
 
-    /// Takes the table that a queue's driver has set, if that was carried out, which is so on the way to a frame and without one.
+    /// Applies an indirection table that the driver of a queue has set. Commands may run with or without a frame, so
+    /// the caller checks after both.
     fn take_table(&mut self, queue: usize) {
         if let Some(table) = self.pairs[queue].new_indirection.take() {
             self.table = *table;
@@ -259,5 +271,5 @@ impl Function {
     }
 }
 
-/// Packets of SAs that come in fragments at a time.
+/// Maximum number of fragmented SA packets that are tracked at a time.
 const FRAGMENTED: usize = 64;

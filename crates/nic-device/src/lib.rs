@@ -1,19 +1,19 @@
-//! An offload NIC in software, as it is behind its rings: steering, contexts and their store, segmentation and joining. It knows
-//! no driver, and engines by the traits of [`nic_engine`] only.
+//! A software offload NIC behind its rings: steering, contexts and their store, segmentation and joining. The crate
+//! does not depend on any driver, and knows engines only by the traits of [`nic_engine`].
 //!
 //! ```text
 //! wire - parse - steer - packet engines - stream engines - join (LRO) - queue - host        receive
 //! host - queue - shape - cut (TSO, USO) - stream engines - packet engines - checksum - wire   send
 //! ```
 //!
-//! - [`Device`]: the device, seen from its port and from the thread that runs it; [`Function`]: what a host sees of it, and
-//!   which queue a packet comes to; [`QueuePair`]: the rings of one driver, and what is behind them;
+//! - [`Device`]: the device for its port and its thread; [`Function`]: the part of the device that a host sees, with
+//!   the choice of a queue for each packet; [`QueuePair`]: the rings of one driver with their engines and contexts;
 //! - [`eswitch`]: a device with a switch between its port and its functions;
-//! - `context`: the store of all contexts, with its cache; `steering`: which contexts a packet finds;
-//! - [`lookaside`]: engines behind job queues, from memory to memory: a device that is no port;
-//! - [`stats`]: what is counted.
+//! - `context`: the store of all contexts, with its cache; `steering`: the contexts of a packet;
+//! - [`lookaside`]: engines behind job queues, from memory to memory, without a port;
+//! - [`stats`]: counters.
 //!
-//! Most users want `nic-sim`, which puts a device and its driver together.
+//! Most users want `nic-sim`, which combines a device and its driver.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub use eswitch::SwitchedDevice;
 pub use function::Function;
 pub use queue_pair::QueuePair;
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

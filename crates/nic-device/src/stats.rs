@@ -1,4 +1,4 @@
-//! What the device counts, but for its engines, under the names of the mlx5 driver and of Linux where those exist.
+//! Counters of the device without its engines. Names follow the mlx5 driver and Linux where possible.
 
 offload_base::counters! {
     /// Counters of the device.
@@ -13,43 +13,44 @@ offload_base::counters! {
     pub struct DeviceCounters {
         /// Frames sent.
         pub tx_packets: "tx_packets",
-        /// Bytes of frames sent.
+        /// Bytes of sent frames.
         pub tx_bytes: "tx_bytes",
-        /// Packets that were cut into segments.
+        /// Packets cut into segments.
         pub tx_tso_packets: "tx_tso_packets",
-        /// Payload bytes of such packets.
+        /// Payload bytes of packets cut into segments.
         pub tx_tso_bytes: "tx_tso_bytes",
-        /// Frames that were held back to the rate their packet asked for.
+        /// Frames delayed to the rate that their packet requested.
         pub tx_paced_packets: "tx_paced_packets",
-        /// Frames whose checksums the device filled in.
+        /// Frames with checksums filled in by the device.
         pub tx_csum_partial: "tx_csum_partial",
-        /// Packets dropped: they name a context that the device does not have.
+        /// Packets dropped because the device does not have their context.
         pub tx_drop_unknown_context: "tx_drop_unknown_context",
-        /// Packets dropped: their bytes were not the next of their context, or not framed as records.
+        /// Packets dropped because their bytes did not continue the context's stream, or were not framed as records.
         pub tx_drop_out_of_sync: "tx_drop_out_of_sync",
-        /// Packets dropped: the key that their context needs is not there, or another's. The context is given up.
+        /// Packets dropped because the key of their context was missing or belonged to another owner. The context is
+        /// removed.
         pub tx_drop_no_key: "tx_drop_no_key",
-        /// Parameters and DUMPs that came to nothing: their context is gone, or out of step.
+        /// Parameters and DUMPs without effect, because their context is gone or out of sync.
         pub tx_stale_parameters: "tx_stale_parameters",
         /// Frames received.
         pub rx_packets: "rx_packets",
-        /// Bytes of frames received.
+        /// Bytes of received frames.
         pub rx_bytes: "rx_bytes",
-        /// Packets handed up that were joined of several frames.
+        /// Packets joined of several frames.
         pub rx_lro_packets: "rx_lro_packets",
-        /// Bytes of such packets, headers once.
+        /// Bytes of joined packets, with headers counted once.
         pub rx_lro_bytes: "rx_lro_bytes",
-        /// Frames dropped: not for this address.
+        /// Frames dropped because of another destination address.
         pub rx_drop_address: "rx_drop_address",
-        /// Frames dropped: no receive buffer was posted, or the host has too many packets to look at.
+        /// Frames dropped for lack of receive buffers, or because the host had too many packets pending.
         pub rx_out_of_buffer: "rx_out_of_buffer",
-        /// Frames dropped: longer than a receive buffer.
+        /// Frames dropped because of a length above a receive buffer's.
         pub rx_oversize_pkts_phy: "rx_oversize_pkts_phy",
-        /// Frames whose checksums were checked and right.
+        /// Frames with correct checksums.
         pub rx_csum_unnecessary: "rx_csum_unnecessary",
-        /// Frames whose checksums were not checked.
+        /// Frames with unchecked checksums.
         pub rx_csum_none: "rx_csum_none",
-        /// Frames with a wrong checksum, handed up so marked.
+        /// Frames with a wrong checksum, passed to the host with this mark.
         pub rx_csum_bad: "rx_csum_bad",
         /// Contexts fetched from host memory.
         pub ctx_fetched: "ctx_fetched",
@@ -57,7 +58,7 @@ offload_base::counters! {
         pub ctx_evicted: "ctx_evicted",
         /// Interrupts raised.
         pub interrupts: "ch_events",
-        /// Times the device was reset.
+        /// Device resets.
         pub resets: "resets",
     }
 }

@@ -1,31 +1,31 @@
-//! Steering: from what a received packet shows to the contexts that work on it. Exact matches only.
+//! Steering: from the keys of a received packet to its contexts. Exact matches only.
 //!
-//! Keys are open: a flow, whose contexts work on it one above the other, or whatever an engine finds packets by. A context
-//! can come and go at its layer while those above and below stay.
+//! A key is a flow, with contexts in several layers, or an engine's own key. A context can be added or removed in its
+//! layer while the contexts above and below stay.
 //!
-//! Invariant: what is found for a key was steered there, and has not been taken away since.
+//! Invariant: a look-up finds only contexts that were steered to the key and not removed since.
 
 use core::cell::RefCell;
 use offload_api::{FlowKey, Handle, Key, KeyBytes, LAYERS};
 use offload_base::QuickHash;
 use std::collections::HashMap;
 
-/// The contexts of a flow, the lowest layer first.
+/// The contexts of a flow, lowest layer first.
 pub(crate) type Followers = [Option<Handle>; LAYERS];
 
-/// The steering table. It is looked up, never walked, so its order cannot matter.
+/// The steering table. Only looked up, never iterated, so the hash order cannot affect a run.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
-    /// By a keyed hash: peers choose flows.
+    /// Uses a keyed hash, because peers choose the flows.
     flows: HashMap<FlowKey, Followers>,
-    /// What was looked up last, and found or not: packets come in trains.
+    /// Result of the last look-up, negative results included, because packets arrive in bursts.
     last: RefCell<Option<(FlowKey, Followers)>>,
-    /// Keys of engines, which nobody hostile chooses.
+    /// Keys of engines. Attackers cannot choose these, so a fast hash suffices.
     engines: HashMap<(u8, KeyBytes), Handle, QuickHash>,
 }
 
 impl Steering {
-    /// Has packets with `key` go to `handle` from now on.
+    /// Steers packets with `key` to `handle` from now on.
     pub(crate) fn insert(&mut self, key: Key, handle: Handle) {
         match key {
             Key::Flow(flow, layer) => {
@@ -38,17 +38,17 @@ impl Steering {
         }
     }
 
-    /// Whether it has no flow.
+    /// Tests whether no flow is steered.
     pub(crate) fn follows_nothing(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// Whether it has no engine's key.
+    /// Tests whether no engine key is steered.
     pub(crate) fn opens_nothing(&self) -> bool {
         self.engines.is_empty()
     }
 
-    /// The contexts for packets of `flow`.
+    /// Returns the contexts of `flow`.
     pub(crate) fn followers(&self, flow: &FlowKey) -> Followers {
         if let Some((last, found)) = &*self.last.borrow()
             && last == flow
@@ -60,12 +60,12 @@ impl Steering {
         found
     }
 
-    /// The context for packets with a key of an engine.
+    /// Returns the context for an engine key.
     pub(crate) fn opener(&self, engine: u8, key: KeyBytes) -> Option<Handle> {
         self.engines.get(&(engine, key)).copied()
     }
 
-    /// Forgets `key` if it goes to `handle`: a newer context may have taken its place.
+    /// Removes `key` if it leads to `handle`. A newer context may have replaced the handle.
     pub(crate) fn remove(&mut self, key: Key, handle: Handle) {
         match key {
             Key::Flow(flow, layer) => {
@@ -76,6 +76,7 @@ impl Steering {
                     *follower = None;
                 }
                 if followers.iter().all(Option::is_none) {
+                    // An empty entry would stay for every closed flow.
                     self.flows.remove(&flow);
                 }
             }
@@ -112,7 +113,7 @@ mod tests {
         steering.insert(Key::Flow(flow(), Layer::FIRST), BELOW);
         steering.insert(Key::Flow(flow(), Layer::SECOND), ABOVE);
         assert_eq!(steering.followers(&flow()), [Some(BELOW), Some(ABOVE)]);
-        // A new key: another context below.
+        // A rekey: the context below is replaced.
         steering.insert(Key::Flow(flow(), Layer::FIRST), NEWER);
         steering.remove(Key::Flow(flow(), Layer::FIRST), BELOW);
         assert_eq!(steering.followers(&flow()), [Some(NEWER), Some(ABOVE)]);
@@ -127,14 +128,14 @@ mod tests {
     fn keys_of_engines_are_their_own_and_go_with_their_context() {
         let mut steering = Steering::default();
         let address = |text: &str| text.parse().unwrap();
-        let key = KeyBytes::of_addresses(0x1001, address("10.0.0.1"), address("10.0.0.2"));
+        let key = KeyBytes::from_addresses(0x1001, address("10.0.0.1"), address("10.0.0.2"));
         steering.insert(Key::Engine(1, key), BELOW);
         assert_eq!(steering.opener(1, key), Some(BELOW));
         assert_eq!(steering.opener(2, key), None);
         for other in [
-            KeyBytes::of_addresses(0x1002, address("10.0.0.1"), address("10.0.0.2")),
-            KeyBytes::of_addresses(0x1001, address("10.0.0.2"), address("10.0.0.1")),
-            KeyBytes::of_addresses(0x1001, address("::ffff:10.0.0.1"), address("::ffff:10.0.0.2")),
+            KeyBytes::from_addresses(0x1002, address("10.0.0.1"), address("10.0.0.2")),
+            KeyBytes::from_addresses(0x1001, address("10.0.0.2"), address("10.0.0.1")),
+            KeyBytes::from_addresses(0x1001, address("::ffff:10.0.0.1"), address("::ffff:10.0.0.2")),
         ] {
             assert_eq!(steering.opener(1, other), None, "{other:?}");
         }

@@ -6,7 +6,7 @@
 use crate::Driver;
 use crate::contexts::Shadow;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry};
-use offload_api::{ContextNews, DeviceEvent, Direction, Handle, Refused, ResyncMode};
+use offload_api::{ContextNews, ContextRefusal, DeviceEvent, Direction, Handle, ResyncMode};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::{HashSet, VecDeque};
@@ -172,7 +172,7 @@ impl Driver {
     }
 
     /// Gives the device a command. Does nothing if the command's context is gone meanwhile.
-    fn give(&mut self, command: WaitingCommand) -> Result<(), Refused> {
+    fn give(&mut self, command: WaitingCommand) -> Result<(), ContextRefusal> {
         match command {
             WaitingCommand::Query(handle) if self.contexts.live(handle).is_some() => {
                 self.command(ControlCommand::Query { handle })?;
@@ -191,8 +191,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets the device destroy an unused context, or park it for another flow.
-    fn give_up(&mut self, handle: Handle) -> Result<(), Refused> {
+    /// Has the device destroy a context that nothing needs, or keep its place for another flow.
+    fn give_up(&mut self, handle: Handle) -> Result<(), ContextRefusal> {
         // The device may have refused the context meanwhile.
         let Some(shadow) = self.contexts.shadow(handle) else { return Ok(()) };
         // Only transmit contexts are parked: a receive context must be confirmed, because packets may still arrive for
@@ -222,25 +222,24 @@ impl Driver {
         self.control.under_way + commands < self.config.control_ring && self.rings.control.room() >= commands
     }
 
-    /// Stages a command if there is room for its completion.
-    pub(super) fn command(&mut self, command: ControlCommand) -> Result<(), Refused> {
+    /// Stages a command, if its completion will have room.
+    pub(super) fn command(&mut self, command: ControlCommand) -> Result<(), ContextRefusal> {
         if !self.has_room_for_control() {
-            return Err(Refused::Busy);
+            return Err(ContextRefusal::Busy);
         }
         self.stage_command(command, true)
     }
 
-    /// Stages a command that needs no completion. If the command takes the last entry, a completion is requested,
-    /// because a task that waits for room would otherwise not be woken. (Without room for another completion, one is
-    /// outstanding anyway.)
-    pub(super) fn command_unreported(&mut self, command: ControlCommand) -> Result<(), Refused> {
+    /// Stages a command that needs no completion. It gets one if it takes the last place: a task that waits for a place
+    /// would not hear of it otherwise. (Where there is no room for a completion, one is to come.)
+    pub(super) fn command_unreported(&mut self, command: ControlCommand) -> Result<(), ContextRefusal> {
         let report = self.rings.control.room() == 1 && self.has_room_for_control();
         self.stage_command(command, report)
     }
 
-    fn stage_command(&mut self, command: ControlCommand, report: bool) -> Result<(), Refused> {
+    fn stage_command(&mut self, command: ControlCommand, report: bool) -> Result<(), ContextRefusal> {
         let entry = ControlEntry { epoch: self.epoch, report, command };
-        self.rings.control.stage(entry).map_err(|_| Refused::Busy)?;
+        self.rings.control.stage(entry).map_err(|_| ContextRefusal::Busy)?;
         self.control.under_way += usize::from(report);
         Ok(())
     }

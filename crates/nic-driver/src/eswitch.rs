@@ -13,13 +13,13 @@ use nic_switch::Vport;
 /// use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 /// use nic_sim::wire::Port;
 /// use nic_sim::{Delays, NicConfig, SwitchConfig, switched_nic};
-/// use nic_switch::{Mode, RuleFile};
+/// use nic_switch::{SwitchMode, RuleFile};
 /// use offload_base::Instant;
 ///
 /// let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
 /// let (mut device, _host, mut eswitch) = switched_nic(config, SwitchConfig::default());
 /// let file = RuleFile::parse("rules", "tc filter add dev p0 ingress prio 1 flower action drop")?;
-/// for command in [EswitchCommand::Mode(Mode::Switchdev), EswitchCommand::Change(file.changes)] {
+/// for command in [EswitchCommand::Mode(SwitchMode::Switchdev), EswitchCommand::Change(file.changes)] {
 ///     eswitch.command(command).expect("there is room");
 /// }
 /// device.process(Instant::ZERO);

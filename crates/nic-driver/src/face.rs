@@ -6,7 +6,7 @@ use crate::control::WaitingCommand;
 use crate::ordered::is_ordered;
 use nic_rings::EngineDescription;
 use nic_rings::packet::{ControlCommand, MAX_PIECES};
-use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec};
+use offload_api::{ContextNews, ContextRefusal, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Spec};
 use offload_base::Seq;
 
 impl Contexts for Driver {
@@ -17,7 +17,7 @@ impl Contexts for Driver {
             .map(|engine| engine.info.clone())
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let (engine, direction) = (new.engine, new.direction);
         let created = self.create_context(new);
         let counts = self.counts.for_engine(engine).direction(direction);
@@ -26,12 +26,12 @@ impl Contexts for Driver {
         created
     }
 
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
         if is_foreign(&key, context.engine()) {
-            return Err(Refused::Unsupported);
+            return Err(ContextRefusal::Unsupported);
         }
         if !self.has_room_for_control() {
-            return Err(Refused::Busy);
+            return Err(ContextRefusal::Busy);
         }
         if self.contexts.shadow(context).is_some() {
             // The room was checked above.
@@ -41,9 +41,9 @@ impl Contexts for Driver {
         Ok(())
     }
 
-    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         if !self.has_room_for_control() {
-            return Err((Refused::Busy, command));
+            return Err((ContextRefusal::Busy, command));
         }
         if self.contexts.shadow(context).is_some() {
             // The room was checked above.
@@ -53,12 +53,12 @@ impl Contexts for Driver {
         Ok(())
     }
 
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         if !self.description(engine).is_some_and(has_contexts_here) {
-            return Err((Refused::Unsupported, change));
+            return Err((ContextRefusal::Unsupported, change));
         }
         if !self.has_room_for_control() {
-            return Err((Refused::Busy, change));
+            return Err((ContextRefusal::Busy, change));
         }
         // The room was checked above.
         let _ = self.command(ControlCommand::Change { engine, change });
@@ -120,22 +120,22 @@ impl Contexts for Driver {
 }
 
 impl Driver {
-    fn create_context(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create_context(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
         // A key of another engine would divert its packets to this context.
         let has_foreign = keys.iter().any(|key| is_foreign(key, engine));
         if !self.description(engine).is_some_and(has_contexts_here) || has_foreign {
-            return Err((Refused::Unsupported, spec));
+            return Err((ContextRefusal::Unsupported, spec));
         }
         // A parked context can become any transmit context of a flow, and the device does not report the reuse.
         let reused = flow.filter(|_| direction == Direction::Transmit && keys.is_empty());
         let reused = reused.filter(|_| self.contexts.pooled(engine) > 0);
         if !(self.has_room_for_control() || reused.is_some() && self.rings.control.room() > 0) {
-            return Err((Refused::Busy, spec));
+            return Err((ContextRefusal::Busy, spec));
         }
         let shadow = Shadow::new(flow, direction);
         let Some((handle, from_pool)) = self.contexts.occupy(engine, shadow, reused.is_some()) else {
-            return Err((Refused::NoSpace, spec));
+            return Err((ContextRefusal::NoSpace, spec));
         };
         // The room was checked above.
         let _ = match reused {

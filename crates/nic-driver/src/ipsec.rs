@@ -7,7 +7,7 @@ use nic_rings::packet::ControlCommand;
 use offload_api::engines;
 use offload_api::ipsec::{DeviceSaEvent, PolicyChange, SaCommand};
 use offload_api::{
-    Direction, EspAsk, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, PacketAsk, SaParams, SaRefused, Selector,
+    Direction, EspAsk, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, PacketAsk, SaParams, SaRefusal, Selector,
     TxPacket,
 };
 use offload_api::{Key, KeyBytes};
@@ -51,24 +51,24 @@ impl Driver {
         }
     }
 
-    /// Checks that a transmit SA exists, and encapsulates whole packets in the device.
-    fn has_packet_sa(&self, sa: Handle) -> Result<(), SaRefused> {
-        self.ordered.sending(sa).filter(|kind| **kind == OffloadKind::Packet).map(|_| ()).ok_or(SaRefused::UnknownSa)
+    /// A sending SA whose packets the device makes as a whole.
+    fn has_packet_sa(&self, sa: Handle) -> Result<(), SaRefusal> {
+        self.ordered.sending(sa).filter(|kind| **kind == OffloadKind::Packet).map(|_| ()).ok_or(SaRefusal::UnknownSa)
     }
 }
 
 impl IpsecDevice for Driver {
-    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused> {
+    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefusal> {
         check(sa)?;
         if !self.has_room_for_command() {
-            return Err(SaRefused::Busy);
+            return Err(SaRefusal::Busy);
         }
         let context = OrderedContext { direction: sa.direction, leaving: false, of_engine: sa.offload };
-        let handle = self.ordered.slots.insert(context).map_err(|_| SaRefused::NoSpace)?;
+        let handle = self.ordered.slots.insert(context).map_err(|_| SaRefusal::NoSpace)?;
         let keys = match sa.direction {
             Direction::Transmit => Vec::new(),
             Direction::Receive => {
-                vec![Key::Engine(engines::ESP, KeyBytes::of_addresses(sa.spi, sa.source, sa.destination))]
+                vec![Key::Engine(engines::ESP, KeyBytes::from_addresses(sa.spi, sa.source, sa.destination))]
             }
         };
         let (direction, spec) = (sa.direction, Box::new(sa.clone()));
@@ -83,10 +83,10 @@ impl IpsecDevice for Driver {
         }
     }
 
-    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused> {
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefusal> {
         self.has_packet_sa(sa)?;
         if !self.has_room_for_command() {
-            return Err(SaRefused::Busy);
+            return Err(SaRefusal::Busy);
         }
         self.post_command(to_sa(sa, SaCommand::GoOnAfter(last)));
         self.ring_doorbell();
@@ -101,10 +101,10 @@ impl IpsecDevice for Driver {
         }
     }
 
-    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused> {
+    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefusal> {
         self.has_packet_sa(sa)?;
         if !self.has_room_for_command() {
-            return Err(SaRefused::Busy);
+            return Err(SaRefusal::Busy);
         }
         self.post_command(to_policies(PolicyChange::Set { selector: *selector, rank, sa }));
         self.ring_doorbell();
@@ -123,7 +123,7 @@ impl IpsecDevice for Driver {
                 OrderedNews::Ready(sa) => Some(DeviceSaEvent::Ready(sa)),
                 OrderedNews::Removed(sa) => Some(DeviceSaEvent::Removed(sa)),
                 OrderedNews::Lost(sa) => Some(DeviceSaEvent::Lost(sa)),
-                OrderedNews::Event(event) => DeviceSaEvent::of_context_event(event),
+                OrderedNews::Event(event) => DeviceSaEvent::from_context_event(event),
             };
             if event.is_some() {
                 return event;
@@ -141,24 +141,24 @@ fn to_policies(change: PolicyChange) -> ControlCommand {
     ControlCommand::Change { engine: engines::ESP, change: Box::new(change) }
 }
 
-/// Checks that the device supports an SA: like ConnectX devices, and also AES-GMAC, tunnels in UDP and larger windows.
-fn check(sa: &SaParams) -> Result<(), SaRefused> {
+/// What the device can take: what ConnectX devices do, and AES-GMAC, tunnels in UDP and wider windows besides.
+fn check(sa: &SaParams) -> Result<(), SaRefusal> {
     if sa.offload == OffloadKind::None {
-        return Err(SaRefused::NoDevice);
+        return Err(SaRefusal::NoDevice);
     }
     let whole = sa.offload == OffloadKind::Packet;
     if sa.encapsulation.is_some() && !whole {
-        return Err(SaRefused::Encapsulation);
+        return Err(SaRefusal::Encapsulation);
     }
     if sa.direction == Direction::Receive && (sa.source.is_unspecified() || sa.destination.is_unspecified()) {
-        return Err(SaRefused::Wildcard);
+        return Err(SaRefusal::Wildcard);
     }
     if whole && sa.direction == Direction::Receive && !WINDOWS.contains(&sa.replay_window) {
-        return Err(SaRefused::ReplayWindow(sa.replay_window));
+        return Err(SaRefusal::ReplayWindow(sa.replay_window));
     }
     let Lifetime { soft, hard } = sa.lifetime;
     if whole && !(in_order(&soft, &hard, |limits| limits.bytes) && in_order(&soft, &hard, |limits| limits.packets)) {
-        return Err(SaRefused::Lifetime);
+        return Err(SaRefusal::Lifetime);
     }
     Ok(())
 }

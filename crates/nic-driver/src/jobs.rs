@@ -10,8 +10,8 @@ use core::task::Waker;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{
-    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Piece, Refused,
-    Slots, Spec,
+    CompletedJob, ContextNews, ContextRefusal, Contexts, EngineInfo, Handle, Job, JobOutcome, JobQueue, JobStatus,
+    NewContext, Piece, Slots, Spec,
 };
 use offload_base::Instant;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub struct JobDriver {
     jobs_under_way: usize,
     commands_under_way: usize,
     /// Jobs that ended without the device.
-    ended: VecDeque<Done>,
+    ended: VecDeque<CompletedJob>,
     news: VecDeque<ContextNews>,
     /// Sessions to be removed in the device once there is room for the commands.
     leaving: VecDeque<Handle>,
@@ -94,12 +94,12 @@ impl JobDriver {
         self.rings.completions.is_abandoned()
     }
 
-    /// Returns the reason that no command can be given now, or `None` if there is room.
-    fn refuses(&self) -> Option<Refused> {
+    /// Why no command can be given now; `None`: there is room for one.
+    fn refuses(&self) -> Option<ContextRefusal> {
         if self.is_gone() {
-            return Some(Refused::Resetting);
+            return Some(ContextRefusal::Resetting);
         }
-        (self.room() == 0).then_some(Refused::Busy)
+        (self.room() == 0).then_some(ContextRefusal::Busy)
     }
 
     /// Gives a command at once, because jobs depend on it. The caller has checked for room.
@@ -167,8 +167,8 @@ impl JobDriver {
         }
     }
 
-    /// Returns the next job that the device has completed, or has left behind on disappearing.
-    fn next_of_device(&mut self) -> Option<Done> {
+    /// The next job that the device has ended, or that it never took and never will.
+    fn next_of_device(&mut self) -> Option<CompletedJob> {
         loop {
             // Read first: entries that the device pushed before disappearing or being reset are then still found on the ring.
             let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
@@ -213,12 +213,11 @@ impl JobQueue for JobDriver {
         }
         self.jobs_under_way += 1;
         if self.is_gone() {
-            self.ended.push_back(job.done(Outcome::failed(JobStatus::Gone)));
+            self.ended.push_back(job.done(JobOutcome::failed(JobStatus::Gone)));
             return Ok(());
         }
         if self.session(job.session).is_none_or(|session| session.leaving) {
-            // The session is gone or never existed, so the device need not see the job.
-            self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
+            self.ended.push_back(job.done(JobOutcome::failed(JobStatus::NoSession)));
             return Ok(());
         }
         let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Job(JobSlot::new(job)) };
@@ -233,7 +232,7 @@ impl JobQueue for JobDriver {
         self.ring();
     }
 
-    fn complete(&mut self, _: Instant) -> Option<Done> {
+    fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
         let done = self.ended.pop_front().or_else(|| self.next_of_device())?;
         self.jobs_under_way -= 1;
         if !self.leaving.is_empty() {
@@ -262,18 +261,22 @@ impl Contexts for JobDriver {
         self.engines.iter().find(|engine| engine.name == name).cloned()
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
         if let Some(refused) = self.refuses() {
             return Err((refused, spec));
         }
-        let Some(slots) = self.sessions.get_mut(usize::from(engine)) else { return Err((Refused::Unsupported, spec)) };
-        let Ok(handle) = slots.insert(JobSession { leaving: false }) else { return Err((Refused::NoSpace, spec)) };
+        let Some(slots) = self.sessions.get_mut(usize::from(engine)) else {
+            return Err((ContextRefusal::Unsupported, spec));
+        };
+        let Ok(handle) = slots.insert(JobSession { leaving: false }) else {
+            return Err((ContextRefusal::NoSpace, spec));
+        };
         self.give(ControlCommand::Create { handle, flow, direction, keys, spec });
         Ok(handle)
     }
 
-    fn command(&mut self, handle: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, handle: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         if self.session(handle).is_none() {
             return Ok(());
         }
@@ -284,9 +287,9 @@ impl Contexts for JobDriver {
         Ok(())
     }
 
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         if usize::from(engine) >= self.engines.len() {
-            return Err((Refused::Unsupported, change));
+            return Err((ContextRefusal::Unsupported, change));
         }
         if let Some(refused) = self.refuses() {
             return Err((refused, change));

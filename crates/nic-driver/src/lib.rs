@@ -40,8 +40,8 @@ pub use jobs::JobDriver;
 use nic_rings::packet::ReceiveCompletion;
 use nic_rings::{ContextCounters, DriverRings, EngineDescription, NicConfig};
 use offload_api::{
-    ContextNews, DeviceEvent, FlowKey, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket, Sent,
-    TxPacket, Verdict,
+    ContextNews, DeviceEvent, FlowKey, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket,
+    TransmitResult, TxPacket, Verdict,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -185,7 +185,7 @@ impl NetDevice for Driver {
         self.or_wake_later(self.send.room_paced(flow, &self.config))
     }
 
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         self.reap_sent();
         self.post_packet(now, packet, source)
     }

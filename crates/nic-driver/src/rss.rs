@@ -5,7 +5,7 @@ use nic_rings::config::NicConfig;
 use nic_rings::packet::ControlCommand;
 use nic_rings::rss::{Toeplitz, first_queue};
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{FlowKey, Refused, RssDevice};
+use offload_api::{ContextRefusal, FlowKey, RssDevice};
 
 /// The number of this queue, and the means to tell its flows.
 #[derive(Debug)]
@@ -37,10 +37,10 @@ impl RssDevice for Driver {
         self.rss.queues
     }
 
-    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
+    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), ContextRefusal> {
         // The device would index a queue that does not exist.
         if table.iter().any(|queue| *queue >= self.rss.queues) {
-            return Err(Refused::Unsupported);
+            return Err(ContextRefusal::Unsupported);
         }
         self.command(ControlCommand::SetIndirection { table: Box::new(*table) })?;
         self.ring_doorbell();

@@ -10,7 +10,7 @@ use core::cell::Cell;
 use core::num::NonZeroU64;
 use nic_rings::config::NicConfig;
 use nic_rings::packet::{SendDescriptor, SendEntry};
-use offload_api::{DropReason, FlowKey, Handle, LAYERS, PacketAsk, Protocol, RecordSource, Sent, TxPacket};
+use offload_api::{DropReason, FlowKey, Handle, LAYERS, PacketAsk, Protocol, RecordSource, TransmitResult, TxPacket};
 use offload_base::Instant;
 use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
@@ -158,29 +158,29 @@ impl DescriptorQueue {
 }
 
 impl Driver {
-    /// Posts a packet, with the descriptors that its contexts need in front.
-    pub(super) fn post_packet(&mut self, _now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    /// Posts a packet, with whatever its context needs before it.
+    pub(super) fn post_packet(&mut self, _now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         if !self.can_send(&packet) {
             self.counters.tx_drop_unsupported += 1;
-            return Sent::Dropped(DropReason::Unsupported);
+            return TransmitResult::Dropped(DropReason::Unsupported);
         }
         if let Some(ask) = packet.ask.packet
             && !self.can_wrap(&packet, ask)
         {
-            return Sent::Dropped(DropReason::Unsupported);
+            return TransmitResult::Dropped(DropReason::Unsupported);
         }
         let has_context = packet.ask.has_context();
         // A packet with contexts may need a resync in front, so it requires the room of the worst case.
         let fits = if has_context { self.send.packets() > 0 } else { self.send.has_room() };
         if !fits {
             self.counters.tx_queue_dropped += 1;
-            return Sent::Dropped(DropReason::RingFull);
+            return TransmitResult::Dropped(DropReason::RingFull);
         }
         if has_context {
             return self.post_in_step(packet, source);
         }
         self.post(SendDescriptor::Packet(packet));
-        Sent::Posted
+        TransmitResult::Posted
     }
 
     /// Rings the doorbell if there are new entries.
@@ -347,7 +347,8 @@ mod tests {
         ] {
             let (_device, mut driver) = driver(config);
             let sent = driver.transmit(Instant::ZERO, packet(protocol, payload, ask), &NoRecords);
-            let expected = if is_sent { Sent::Posted } else { Sent::Dropped(DropReason::Unsupported) };
+            let expected =
+                if is_sent { TransmitResult::Posted } else { TransmitResult::Dropped(DropReason::Unsupported) };
             assert_eq!(sent, expected, "protocol {protocol}, {payload} bytes, {ask:?}");
             assert_eq!(driver.counters().tx_drop_unsupported, u64::from(!is_sent));
         }

@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
 use offload_api::{
-    ContextEvent, Direction, EngineInfo, FlowKey, Handle, Job, Key, KeyBytes, Outcome, PacketAsk, PacketMark, Piece,
+    ContextEvent, Direction, EngineInfo, FlowKey, Handle, Job, JobOutcome, Key, KeyBytes, PacketAsk, PacketMark, Piece,
     Spec, TxPacket, Verdict,
 };
 use offload_base::Seq;
@@ -410,7 +410,7 @@ face! {
     /// The face of an engine that works from memory to memory. All methods need a context that is on the NIC.
     pub trait AnyJob: AnyEngine for [E: JobEngine] HostedEngine<E> {
         /// Calls [`JobEngine::run`]. Returns `None` without a context.
-        fn run(&mut self, job: &mut Job) -> Option<Outcome> {
+        fn run(&mut self, job: &mut Job) -> Option<JobOutcome> {
             Some(self.engine.run(self.slab.get(job.session)?, job, &mut self.counters))
         }
     }

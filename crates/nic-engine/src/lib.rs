@@ -94,7 +94,7 @@
 //! device.process(now);
 //! let packet = driver.receive(now).expect("it came");
 //! assert!(packet.frame.ends_with(b"Header"));
-//! assert_eq!(packet.meta.marks.of(engine).map(|mark| (mark.context, mark.verdict)), Some((context, Verdict::Done)));
+//! assert_eq!(packet.meta.marks.for_engine(engine).map(|mark| (mark.context, mark.verdict)), Some((context, Verdict::Done)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

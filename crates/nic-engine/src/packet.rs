@@ -40,8 +40,8 @@ use offload_formats::{Headers, IpHeaders};
 ///     type Facts = ();
 ///     type Encapsulation = ();
 ///
-///     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<()> {
-///         frame.get(6..12).map_or(FrameLookup::Nothing, |address| FrameLookup::Key(KeyBytes::of(&[address]), ()))
+///     fn look(&self, frame: &[u8], _: &Headers) -> Shown<()> {
+///         frame.get(6..12).map_or(Shown::Nothing, |address| Shown::Key(KeyBytes::from_parts(&[address]), ()))
 ///     }
 ///
 ///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut NoCounters) -> OpenedFrame {
@@ -58,7 +58,7 @@ use offload_formats::{Headers, IpHeaders};
 /// let (mut device, mut driver) = nic_with(config, |engines| engines.add_packet(Ban, 100));
 /// let contexts = driver.contexts().expect("there is an engine from outside");
 /// let engine = contexts.engine("ban").expect("this one").number;
-/// let keys = vec![Key::Engine(engine, KeyBytes::of(&[&[2, 0, 0, 0, 0, 9]]))];
+/// let keys = vec![Key::Engine(engine, KeyBytes::from_parts(&[&[2, 0, 0, 0, 0, 9]]))];
 /// let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec: Box::new(()) };
 /// contexts.create(new).map_err(|(refused, _)| refused)?;
 /// # let now = Instant::ZERO;
@@ -72,7 +72,7 @@ use offload_formats::{Headers, IpHeaders};
 /// device.process(now);
 /// let packet = driver.receive(now).expect("the one from 8");
 /// assert_eq!((packet.frame[11], driver.receive(now).is_none()), (8, true));
-/// # Ok::<(), offload_api::Refused>(())
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 pub trait PacketEngine: Engine {
     /// Facts about a received packet, found before its context is known.

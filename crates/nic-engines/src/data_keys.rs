@@ -1,22 +1,22 @@
-//! Data-encryption keys, as many as host memory holds: AES-XTS with a key for each tenant and volume.
+//! Data-encryption keys: an AES-XTS key for each tenant and volume, limited by host memory only.
 //!
-//! Jobs name a key as their session; stages of engines that work on packets name it by its handle, and are lent it while
-//! they work ([`InlineKey`]).
+//! Jobs name a key as their session. Stages of packet engines name a key by its handle and borrow it during their work
+//! ([`InlineKey`]).
 //!
-//! A key's image in host memory is the key; it is fetched when a job or a packet needs it, and expanded for that: about a kilobyte for jobs,
-//! and as much for stages. What was expanded stays as long as the key is on the NIC. So the memory for a key is that of its image and of its place
-//! in the table, and of those in the cache that were used, one or two kilobytes more.
+//! The image of a context in host memory contains the key. The device fetches the image for a job or packet and expands
+//! the key, about a kilobyte for jobs and as much for stages. The expansion is kept while the key is on the NIC. The
+//! memory of a key is therefore its image and table entry, plus one or two kilobytes if the key is cached and in use.
 
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, LentObject, NoCounters};
-use offload_api::{Direction, Job, JobStatus, Outcome};
+use offload_api::{Direction, Job, JobOutcome, JobStatus};
 use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
 use offload_transforms::{SecretBytes, Tweak};
 use resumable_aead::{DataUnits, Volume, XtsKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The engine [`DATA_KEYS`](offload_jobs::DATA_KEYS). It is changed by a [`WrappingKey`], and makes contexts from a
+/// The engine [`DATA_KEYS`](offload_jobs::DATA_KEYS). A [`WrappingKey`] changes the engine; contexts are made from a
 /// [`DataKeySpec`] of the same tenant.
 ///
 /// ```
@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Default)]
 pub struct DataKeys {
-    /// The wrapping keys, by queue and tenant. A queue uses only its own.
+    /// Wrapping keys by queue and tenant. A queue uses only its own keys.
     tenants: BTreeMap<(usize, u32), WrappingKey>,
 }
 
@@ -37,7 +37,7 @@ pub struct DataKeys {
 #[derive(Debug)]
 pub struct KeyOnNic {
     key: DataKey,
-    /// For stages, once one asked for it.
+    /// Form for stages, expanded at the first use by a stage.
     inline: Option<Arc<InlineKey>>,
 }
 
@@ -46,8 +46,9 @@ impl KeyOnNic {
         Box::new(KeyOnNic { key, inline: None })
     }
 
-    /// `None`: stages cannot work on units of this size, which are not whole blocks.
+    /// Returns the form for stages; `None` if the unit size is not a whole number of blocks.
     fn inline(&mut self) -> Option<&Arc<InlineKey>> {
+        // Expanded on demand: most keys serve jobs only, and the expansion takes a kilobyte.
         if self.inline.is_none() {
             let DataKey { tenant, volume, unit, tweak, ref key, .. } = self.key;
             let units = match tweak {
@@ -61,7 +62,7 @@ impl KeyOnNic {
     }
 }
 
-/// A key as a stage has it.
+/// A key in the form for stages.
 #[derive(Debug)]
 pub(super) struct InlineKey {
     tenant: u32,
@@ -70,12 +71,12 @@ pub(super) struct InlineKey {
 }
 
 impl InlineKey {
-    /// Whether it is this tenant's, for this volume.
+    /// Tests whether the key belongs to this tenant and volume.
     pub(super) fn is_of(&self, tenant: u32, volume: u64) -> bool {
         (self.tenant, self.volume) == (tenant, volume)
     }
 
-    /// What works on blocks.
+    /// Returns the cipher of the volume.
     pub(super) fn volume(&self) -> &Volume {
         &self.blocks
     }
@@ -86,7 +87,7 @@ impl Engine for DataKeys {
     type Spec = DataKeySpec;
     type Command = Infallible;
     type Change = WrappingKey;
-    /// Behind a pointer, so that it is nowhere else: what is moved leaves a copy behind.
+    /// Boxed, because moving a plain value would leave copies of the key behind.
     type State = Box<KeyOnNic>;
     type Objects = ();
     type Counters = NoCounters;
@@ -107,6 +108,7 @@ impl Engine for DataKeys {
         image.put_u32(key.unit);
         image.put_u8(u8::from(key.tweak == Tweak::Sectors512));
         let bytes = key.key.bytes();
+        // AES-128-XTS and AES-256-XTS keys have different lengths.
         image.put_u8(bytes.len() as u8);
         image.put(bytes);
     }
@@ -123,7 +125,7 @@ impl Engine for DataKeys {
         self.change_for(0, tenant);
     }
 
-    /// Sets the wrapping key of a tenant of `queue`. An empty key removes it.
+    /// Sets the wrapping key of a tenant of `queue`. An empty key removes the entry.
     fn change_for(&mut self, queue: usize, tenant: WrappingKey) {
         if tenant.key.bytes().is_empty() {
             self.tenants.remove(&(queue, tenant.tenant));
@@ -146,10 +148,10 @@ impl Engine for DataKeys {
 }
 
 impl JobEngine for DataKeys {
-    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job, _: &mut NoCounters) -> Outcome {
+    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job, _: &mut NoCounters) -> JobOutcome {
         match context.state.key.session() {
             Ok(session) => perform(session, job),
-            Err(_) => Outcome::failed(JobStatus::NoSession),
+            Err(_) => JobOutcome::failed(JobStatus::NoSession),
         }
     }
 }
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(&mut opens), [true, false, false]);
     }
 
-    /// Evicted, and fetched again, a key makes of a block what it made of it before.
+    /// After eviction and reload, a key encrypts a block to the same bytes.
     #[test]
     fn a_key_comes_back_from_host_memory_as_it_was() {
         for tweak in [Tweak::Unit, Tweak::Sectors512] {

@@ -1,10 +1,11 @@
-//! The built-in engines of an offload NIC in software. Each is a folder or a file, and brings its configuration and its counters.
+//! The built-in engines of the software offload NIC. Each engine has its own file or folder, with its configuration and
+//! counters.
 //!
-//! - `tls`: TLS records of a flow; `nvme`: PDUs of NVMe/TCP, with `xts` and `protection` as stages for their data;
+//! - `tls`: TLS records; `nvme`: NVMe/TCP PDUs, with `xts` and `protection` as stages for their data;
 //! - `esp`: IPsec; `quic`: QUIC packets;
 //! - [`Transforms`], [`DataKeys`]: jobs from memory to memory.
 //!
-//! They stand on `nic-engine` as an engine from outside does. [`EngineConfigs::engines`] lists those that every NIC has.
+//! The engines use only `nic-engine`, as external engines do. [`EngineConfigs::engines`] builds the standard engines.
 
 #![forbid(unsafe_code)]
 
@@ -26,8 +27,7 @@ pub use quic::{QuicCounters, QuicEngineConfig};
 pub use tls::{TlsCounters, TlsEngineConfig};
 pub use transform::{TransformCounters, Transforms};
 
-/// Configuration of the engines that every NIC has. Build it, and that of an engine, from the default, as here, because
-/// later versions may add fields.
+/// Configuration of the standard engines.
 ///
 /// ```
 /// use nic_engines::{EngineConfigs, TlsEngineConfig};
@@ -38,31 +38,31 @@ pub use transform::{TransformCounters, Transforms};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct EngineConfigs {
-    /// TLS.
+    /// TLS engine.
     pub tls: TlsEngineConfig,
-    /// ESP.
+    /// ESP engine.
     pub esp: EspEngineConfig,
-    /// NVMe/TCP.
+    /// NVMe/TCP engine.
     pub nvme_tcp: NvmeTcpEngineConfig,
-    /// QUIC.
+    /// QUIC engine.
     pub quic: QuicEngineConfig,
 }
 
 impl EngineConfigs {
-    /// The engines that every NIC has, in the order of [`engines`](offload_api::engines).
+    /// Builds the standard engines, in the order of [`engines`](offload_api::engines).
     pub fn engines(&self) -> Engines {
         let mut engines = Engines::none();
-        engines.add_stream(tls::Tls::new(&self.tls), self.tls.contexts);
-        engines.add_packet(esp::Esp::default(), self.esp.sas);
-        engines.add_stream(nvme::NvmeTcp::new(&self.nvme_tcp), self.nvme_tcp.contexts);
-        engines.add_packet(quic::Quic::default(), self.quic.contexts);
+        engines.add_stream(tls::TlsEngine::new(&self.tls), self.tls.contexts);
+        engines.add_packet(esp::EspEngine::default(), self.esp.sas);
+        engines.add_stream(nvme::NvmeTcpEngine::new(&self.nvme_tcp), self.nvme_tcp.contexts);
+        engines.add_packet(quic::QuicEngine::default(), self.quic.contexts);
         engines.add_job(DataKeys::default(), Handle::PLACES);
-        engines.add_stage::<xts::Xts>();
+        engines.add_stage::<xts::XtsEngine>();
         engines.add_stage::<protection::ProtectedBlocks>();
         engines
     }
 
-    /// The same, with one way to restore the transmit contexts of TLS and NVMe/TCP.
+    /// Sets one method to restore transmit contexts, for TLS and NVMe/TCP.
     #[must_use]
     pub fn with_transmit_resync(mut self, resync: TransmitResync) -> EngineConfigs {
         self.tls.transmit_resync = resync;
@@ -70,13 +70,14 @@ impl EngineConfigs {
         self
     }
 
-    /// Configuration of each of `queues` queues, which share the room for contexts.
+    /// Returns the configuration of one of `queues` queues, which share the space for contexts.
     #[must_use]
     pub fn for_each_queue(mut self, queues: u16) -> EngineConfigs {
         let share = u32::from(queues.max(1));
         self.tls.contexts /= share;
         self.nvme_tcp.contexts /= share;
         self.quic.contexts /= share;
+        // Rounded up, so that every queue keeps its IPsec interface.
         self.esp.sas = self.esp.sas.div_ceil(share);
         self
     }
@@ -106,7 +107,7 @@ impl From<QuicEngineConfig> for EngineConfigs {
     }
 }
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,15 +1,14 @@
-//! The stage "protection": T10-DIF and NVMe's protection information, behind each block, for engines that have stages. The number of
-//! the unit in a run is the LBA of the first block, and where the run begins is counted from there, protection information
-//! included.
+//! The stage "protection": T10-DIF and NVMe protection information behind each block. The unit of a run is the LBA of
+//! the first block. The run's offset counts from that block and includes protection information.
 //!
-//! Invariant: true is said of bytes only if each block that ends in them was seen from its first byte on, in order.
+//! Invariant: the stage approves bytes only if it saw each block that ends in them in order from its first byte.
 
 use nic_engine::{NamedStage, Stage, StageRun, StageState};
 use offload_api::{Direction, PROTECTION_STAGE};
 use offload_transforms::TransformDirection;
 use offload_transforms::protection::{InPlaceProtection, TransferProgress};
 
-/// Blocks of a format.
+/// Blocks of one protection information format.
 #[derive(Debug)]
 pub(super) struct ProtectedBlocks(InPlaceProtection);
 
@@ -43,13 +42,13 @@ mod tests {
     use offload_api::StageSpec;
     use offload_transforms::protection::{Check, Format, Guard, ProtectionType};
 
-    /// T10's CRC of 32 bytes of ones (SBC-4), and NVMe's of 4096, where the standards have them in a block.
+    /// T10's CRC of 32 bytes of ones (SBC-4) and NVMe's CRC of 4096 bytes, at their positions in a block.
     #[test]
     fn published_guards_are_where_the_standards_have_them() {
         let format = |guard, interval| Format { guard, interval, application: 0x1234, ..Format::default() };
         let ff = vec![0xff; 4096];
         let crc_16 = [&[0xff; 32][..], &[0xa2, 0x93, 0x12, 0x34, 0, 0, 0, 7]].concat();
-        // NVM Command Set 1.0, 5.2.1.3: of 4096 bytes of ones, with a storage and reference tag of 48 bits.
+        // NVM Command Set 1.0, 5.2.1.3: 4096 bytes of ones, with a storage and reference tag of 48 bits.
         let crc_64 =
             [&ff[..], &[0xc0, 0xdd, 0xba, 0x73, 0x02, 0xec, 0xa3, 0xac, 0x12, 0x34, 0, 0, 0, 0, 0, 7]].concat();
         for (format, expected) in [(format(Guard::Crc16, 32), crc_16), (format(Guard::Crc64, 4096), crc_64)] {

@@ -1,8 +1,9 @@
-//! Transforms: AEADs, AES-CBC with HMAC, AES-XTS, protection information, compression, and chains of them, by jobs.
+//! Transforms as job engine: AEADs, AES-CBC with HMAC, AES-XTS, protection information, compression, and chains of
+//! them.
 
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, EngineDescription, ImageReader, ImageWriter, JobEngine};
-use offload_api::{Capabilities, Direction, Job, JobStatus, Outcome, Way};
+use offload_api::{Capabilities, Direction, Job, JobOutcome, JobStatus, Way};
 use offload_jobs::{TransformCapabilities, perform};
 use offload_transforms::{Session, Transform};
 
@@ -27,8 +28,8 @@ offload_base::counters! {
     }
 }
 
-/// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). What differs from job to job comes with the job, so a context has no state of
-/// its own; its keys are what it holds.
+/// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). Per-job parameters arrive with the job, so a context holds keys
+/// and no state.
 ///
 /// ```
 /// use nic_engine::Engines;
@@ -38,7 +39,7 @@ offload_base::counters! {
 /// engines.add_job(Transforms::default(), 100);
 /// engines.add_job(DataKeys::default(), 16);
 /// let contexts: Vec<_> = engines.infos().iter().map(|info| info.contexts).collect();
-/// assert_eq!(contexts, [100, 16], "sessions that there is room for");
+/// assert_eq!(contexts, [100, 16], "maximum number of sessions");
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transforms {
@@ -46,7 +47,7 @@ pub struct Transforms {
 }
 
 impl Transforms {
-    /// One that has these.
+    /// Makes an engine with these capabilities.
     ///
     /// ```
     /// use nic_engines::Transforms;
@@ -73,6 +74,7 @@ impl Engine for Transforms {
     }
 
     fn create(&mut self, _: Direction, transform: Transform) -> Option<((), Session)> {
+        // Real accelerators lack some algorithms, and the model refuses these too.
         if !self.capabilities.include(&transform) {
             return None;
         }
@@ -87,7 +89,7 @@ impl Engine for Transforms {
 }
 
 impl JobEngine for Transforms {
-    fn run(&mut self, context: Context<'_, Transforms>, job: &mut Job, counters: &mut TransformCounters) -> Outcome {
+    fn run(&mut self, context: Context<'_, Transforms>, job: &mut Job, counters: &mut TransformCounters) -> JobOutcome {
         let outcome = perform(context.held, job);
         match (outcome.status, job.way) {
             (JobStatus::Done, Way::Apply) => counters.applied_bytes += outcome.consumed as u64,

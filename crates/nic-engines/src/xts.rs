@@ -1,30 +1,30 @@
-//! The stage "xts": AES-XTS, for engines that have stages. The number of the unit in a run is that of the first unit of the
-//! volume, and where the run begins is counted from there. The key is a context of the engine of data-encryption keys.
+//! The stage "xts": AES-XTS under a key of the data-encryption key engine. The unit of a run is the first unit in the
+//! volume, and the run's offset counts from there.
 //!
-//! Invariants: blocks are worked on one by one, wherever they are: nothing is remembered. Without the very key that it was made
-//! for, nothing is worked on.
+//! Invariants: each block is processed on its own, so the stage keeps no state. The stage processes bytes only under
+//! the key of its own tenant and volume.
 
 use super::data_keys::InlineKey;
 use nic_engine::{KeyPlace, NamedStage, Stage, StageRun, StageState};
 use offload_api::{Direction, Handle, XTS_STAGE, XtsStage};
 
-/// A volume that engines of units keep encrypted.
+/// A volume encrypted inline.
 #[derive(Debug)]
-pub(super) struct Xts {
+pub(super) struct XtsEngine {
     spec: XtsStage,
     key: KeyPlace,
 }
 
-impl NamedStage for Xts {
+impl NamedStage for XtsEngine {
     const NAME: &'static str = XTS_STAGE;
     type Spec = XtsStage;
 
-    fn new(spec: XtsStage) -> Option<Xts> {
-        Some(Xts { spec, key: KeyPlace::default() })
+    fn new(spec: XtsStage) -> Option<XtsEngine> {
+        Some(XtsEngine { spec, key: KeyPlace::default() })
     }
 }
 
-impl Stage for Xts {
+impl Stage for XtsEngine {
     fn key(&self) -> Option<Handle> {
         Some(self.spec.key)
     }
@@ -35,6 +35,7 @@ impl Stage for Xts {
 
     fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
         let XtsStage { tenant, volume, .. } = self.spec;
+        // A slot may have been reused for a key of another tenant, so the check happens at each use.
         let Some(key) = self.key.get::<InlineKey>().filter(|key| key.is_of(tenant, volume)) else {
             self.key.refuse();
             return false;
@@ -62,7 +63,7 @@ mod tests {
         (0..64).collect()
     }
 
-    /// A key of tenant 7 and volume 1, as an engine has it.
+    /// Returns a key of tenant 7 and volume 1 in the form of the key engine.
     fn context() -> <DataKeys as Engine>::State {
         let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![3; 32]) };
         let spec = tenant.wrap(1, &SecretBytes::new(key_bytes()), 512, Tweak::Unit).unwrap();
@@ -73,7 +74,7 @@ mod tests {
 
     fn stages(tenant: u32, volume: u64, keys: &mut StageKeys) -> Stages {
         let spec = StageSpec::new(XTS_STAGE, XtsStage { key: KEY, tenant, volume });
-        StageMakers::default().with::<Xts>().make(vec![spec]).unwrap().bound_to(keys)
+        StageMakers::default().with::<XtsEngine>().make(vec![spec]).unwrap().bound_to(keys)
     }
 
     fn lent(state: &mut <DataKeys as Engine>::State) -> Option<LentObject> {
@@ -97,7 +98,7 @@ mod tests {
         assert!(pass(Direction::Receive, 496, &mut made[496..544]));
         assert_eq!(made[496..544], [5; 48]);
         assert!(!pass(Direction::Receive, 8, &mut made[8..24]));
-        assert!(StageMakers::default().with::<Xts>().make(vec![StageSpec::new(XTS_STAGE, ())]).is_none());
+        assert!(StageMakers::default().with::<XtsEngine>().make(vec![StageSpec::new(XTS_STAGE, ())]).is_none());
     }
 
     #[test]
@@ -112,12 +113,15 @@ mod tests {
             assert_eq!(passed, bytes != [5; 32]);
             passed
         };
-        assert!(all.iter().all(|(stages, _)| !pass(stages)), "nobody lends it");
-        assert!(keys.lend(KEY, lent(&mut state)), "they said so");
+        assert!(all.iter().all(|(stages, _)| !pass(stages)), "the key is not lent");
+        assert!(keys.lend(KEY, lent(&mut state)), "the stages reported the refusal");
         assert!(pass(&all[0].0));
         assert!(!keys.lend(KEY, lent(&mut state)), "it works");
-        assert!(all.iter().all(|(stages, works)| pass(stages) == *works), "another tenant's, or another volume's");
+        assert!(
+            all.iter().all(|(stages, works)| pass(stages) == *works),
+            "only the stages of the key's tenant and volume work"
+        );
         assert!(keys.lend(KEY, None));
-        assert!(all.iter().all(|(stages, _)| !pass(stages)), "it was taken back");
+        assert!(all.iter().all(|(stages, _)| !pass(stages)), "the loan has ended");
     }
 }

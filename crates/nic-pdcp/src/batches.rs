@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
-use offload_api::{Direction, Job, Outcome};
+use offload_api::{Direction, Job, JobOutcome};
 use pdcp::device::{BATCHES, PdcpContext, run_batch};
 
 /// Protects and opens batches of PDUs ([`pdcp::device::batch`]).
@@ -67,7 +67,7 @@ impl Engine for PdcpBatches {
 }
 
 impl JobEngine for PdcpBatches {
-    fn run(&mut self, context: Context<'_, PdcpBatches>, job: &mut Job, _: &mut NoCounters) -> Outcome {
+    fn run(&mut self, context: Context<'_, PdcpBatches>, job: &mut Job, _: &mut NoCounters) -> JobOutcome {
         run_batch(context.held, job)
     }
 }

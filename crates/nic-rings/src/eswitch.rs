@@ -8,16 +8,17 @@ use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
 use nic_switch::{
-    Change, ChangeError, FunctionConfig, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, Vport,
+    Change, ChangeError, FunctionConfig, NextHop, Rule, RuleReport, SwitchMode, Tunnel, TunnelDevice, TunnelProtection,
+    Vport,
 };
 
 /// A command to the switch.
 ///
 /// ```
 /// use nic_rings::eswitch::EswitchCommand;
-/// use nic_switch::{Mode, Vport};
+/// use nic_switch::{SwitchMode, Vport};
 ///
-/// assert_ne!(EswitchCommand::Mode(Mode::Switchdev), EswitchCommand::Reset(Vport::Virtual(3)));
+/// assert_ne!(EswitchCommand::Mode(SwitchMode::Switchdev), EswitchCommand::Reset(Vport::Virtual(3)));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum EswitchCommand {
@@ -27,8 +28,8 @@ pub enum EswitchCommand {
     Remove(Vport),
     /// Resets a function: its contexts and its queued packets are discarded.
     Reset(Vport),
-    /// Selects the component that decides about forwarding.
-    Mode(Mode),
+    /// Sets who decides where frames go.
+    Mode(SwitchMode),
     /// Changes rules, all or none of them.
     Change(Vec<Change>),
     /// Replaces all rules.
@@ -39,8 +40,8 @@ pub enum EswitchCommand {
     NextHop(IpAddr, Option<NextHop>),
     /// Sets the interval at which rules pass a frame to their representor. `None`: never.
     Sampling(Option<Duration>),
-    /// Sets or removes the SAs, of the first queue of the host's function, that protect a network of a tunnel.
-    Protect(TunnelDevice, Option<u32>, Option<Protection>),
+    /// Says by which SAs of the first queue of the host's function a network of a tunnel is protected, or that it is not.
+    Protect(TunnelDevice, Option<u32>, Option<TunnelProtection>),
     /// Sets whether tunnel packets pass only under an SA, even for networks without a protection of their own.
     ProtectAll(bool),
     /// Sets whether frames from the wire that match no rule go to the uplink's representor on the rings, as for other

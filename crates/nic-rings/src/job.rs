@@ -13,7 +13,7 @@ use crate::packet::{ControlCommand, ControlCompletion};
 use crate::ring::{Consumer, Producer, ring};
 use crate::signal::Signal;
 use core::sync::atomic::{AtomicU64, Ordering};
-use offload_api::{Done, Job, JobStatus, Outcome};
+use offload_api::{CompletedJob, Job, JobOutcome, JobStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An entry of a job ring.
@@ -32,18 +32,18 @@ pub struct JobEntry {
 pub struct JobSlot {
     /// The job.
     pub job: Job,
-    /// Outcome reported by the device. [`Gone`](JobStatus::Gone) until the device has reported one.
-    pub outcome: Outcome,
+    /// The device's word; [`Gone`](JobStatus::Gone) until it has said something.
+    pub outcome: JobOutcome,
 }
 
 impl JobSlot {
     /// Wraps a job for submission.
     pub fn new(job: Job) -> Box<JobSlot> {
-        Box::new(JobSlot { job, outcome: Outcome::failed(JobStatus::Gone) })
+        Box::new(JobSlot { job, outcome: JobOutcome::failed(JobStatus::Gone) })
     }
 
-    /// Returns the job with the outcome of its slot.
-    pub fn done(self) -> Done {
+    /// The job, ended as its slot says.
+    pub fn done(self) -> CompletedJob {
         self.job.done(self.outcome)
     }
 }
@@ -150,8 +150,8 @@ pub struct DriverJobRings {
 /// Creates the rings of a job queue with room for `depth` jobs and commands.
 ///
 /// ```
-/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, SubmissionRing, job_rings};
-/// use offload_api::{Handle, Job, JobStatus, Outcome};
+/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, Submitted, job_rings};
+/// use offload_api::{Handle, Job, JobStatus, JobOutcome};
 ///
 /// let (mut device, mut driver): (DeviceJobRings, DriverJobRings) = job_rings(2);
 /// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), bytes::BytesMut::new());
@@ -161,7 +161,7 @@ pub struct DriverJobRings {
 /// let JobDescriptor::Job(mut slot) = submitted.pop().unwrap().descriptor else { panic!("a job was submitted") };
 /// assert!(submitted.is_empty());
 /// resets.count();
-/// slot.outcome = Outcome::failed(JobStatus::Reset);
+/// slot.outcome = JobOutcome::failed(JobStatus::Reset);
 /// device.completions.push(JobCompletion::Done(slot)).unwrap();
 ///
 /// assert_eq!(driver.resets.read(), 1);

@@ -1,9 +1,9 @@
-//! How many connections a second a NIC's contexts can be set up for, and given up again: transmit contexts with the
-//! driver's pool and without it, receive contexts, and both of a connection.
+//! Measures how many connections per second can set up and remove their contexts on a NIC: transmit contexts with and
+//! without the driver's pool, receive contexts, and both.
 //!
-//! An iteration is one connection's: `add`, whatever driver and device do about it, `remove`, likewise; a thousand other
-//! contexts live on meanwhile. Device and driver run on the one thread, so this is the sum of both. Compare the figures
-//! of one run only. `expand-key` is what the keys themselves cost, in either case.
+//! One iteration is one connection: `add` and `remove`, each with all work of driver and device. A thousand other
+//! contexts exist meanwhile. Device and driver run on one thread, so the figure is the sum of both. Compare figures of
+//! one run only. `expand-key` is the cost of the key expansion, which is included in all figures.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -35,7 +35,7 @@ fn contexts(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A NIC with a thousand contexts, the oldest of which goes when a new one comes.
+/// A NIC with a thousand contexts. A new context replaces the oldest.
 struct Rig {
     device: Device,
     driver: Driver,
@@ -60,7 +60,7 @@ impl Rig {
         while rig.living.len() < LIVING {
             rig.add(Direction::Transmit);
         }
-        // From here on the pool, if there is one, has what it needs.
+        // From here on the pool, if enabled, has a context to reuse.
         rig.connect(&[Direction::Transmit]);
         (rig.added, rig.control) = (0, rig.device.dma().control);
         rig
@@ -85,7 +85,7 @@ impl Rig {
         self.run();
     }
 
-    /// The device does its part, and the driver hears of it.
+    /// Runs the device, and lets the driver process its answers.
     fn run(&mut self) {
         self.device.process(Instant::ZERO);
         while self.device.poll_frame(Instant::ZERO).is_some() {}
@@ -94,7 +94,7 @@ impl Rig {
 
     fn report(&self, name: &str) {
         let bytes = (self.device.dma().control - self.control) as f64 / self.added.max(1) as f64;
-        println!("{name}: {bytes:.0} bytes of commands over PCIe a context");
+        println!("{name}: {bytes:.0} bytes of commands over PCIe per context");
     }
 }
 

@@ -1,22 +1,23 @@
-//! What a data-encryption key costs an accelerator: memory of this process, and time and PCIe bytes for a block, with one key, a
-//! thousand, and a million, of which the device's cache holds 20,164.
+//! Measures the cost of data-encryption keys in an accelerator: process memory per key, and time and PCIe bytes per
+//! block, with one key, a thousand, and a million. The device's cache holds 20,164 keys.
 //!
 //! `cargo run --release -p nic-sim --example data_keys`
 //!
-//! With three numbers, of keys, of those in use and of blocks, it measures these only. So instructions can be counted, which do not depend on caches:
+//! With three arguments (number of keys, keys in use, blocks), the example measures this case only. A profiler can then
+//! count instructions, which do not depend on caches:
 //!
 //! ```text
 //! cargo build --release -p nic-sim --example data_keys
 //! valgrind --tool=callgrind --toggle-collect='*measured_round*' target/release/examples/data_keys 1000000 10000 20000
 //! ```
 //!
-//! The sum, divided by the number of blocks, is what one takes.
+//! The total divided by the number of blocks is the cost of a block.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use bytes::{Bytes, BytesMut};
 use nic_sim::lookaside;
-use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
+use nic_sim::lookaside::{Lookaside, LookasideConfig, LookasideUnit};
 use nic_sim::{Delays, JobDriver};
 use offload_api::{Handle, Job, JobQueue, JobStatus};
 use offload_base::Instant;
@@ -32,16 +33,18 @@ fn main() {
     for (keys, in_use) in [(1, 1), (1_000, 1_000), (1_000_000, 1), (1_000_000, 10_000), (1_000_000, 1_000_000)] {
         measure(keys, in_use, BLOCKS, 5);
     }
-    println!(
-        "a block: 4 KiB encrypted with AES-256-XTS in place of the device, all of submission, device and completion"
-    );
+    println!("a block: 4 KiB encrypted with AES-256-XTS; the time includes submission, device and completion");
 }
 
-/// Opens so many keys, and encrypts blocks with some of them in turn, once to warm up and then in so many rounds.
+/// Opens `keys` keys and encrypts blocks with `in_use` of them in turn: one warm-up, then `rounds` rounds.
 fn measure(keys: usize, in_use: usize, blocks: usize, rounds: usize) {
     let before = resident();
-    let config =
-        LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
+    let config = LookasideConfig {
+        units: vec![LookasideUnit::NO_TIME],
+        delays: Delays::NONE,
+        depth: 64,
+        ..LookasideConfig::default()
+    };
     let (mut device, mut queues) = lookaside(config, |_| ());
     let queue = &mut queues[0];
     let tenant = WrappingKey { tenant: 1, key: SecretBytes::new(vec![9; 32]) };
@@ -65,7 +68,7 @@ fn measure(keys: usize, in_use: usize, blocks: usize, rounds: usize) {
     println!("{keys:>10} {in_use:>9} {bytes_a_key:>12.0} {nanos:>12.0} {fetched:>22.1}");
 }
 
-/// The nanoseconds and the bytes of contexts that a block takes.
+/// Returns the nanoseconds and the context bytes per block.
 #[inline(never)]
 fn measured_round(
     blocks: usize,
@@ -80,7 +83,7 @@ fn measured_round(
     (nanos, (device.dma().context - fetched) as f64 / blocks as f64)
 }
 
-/// Encrypts so many blocks with keys in turn.
+/// Encrypts `blocks` blocks with the keys in turn.
 fn encrypt_blocks(
     blocks: usize,
     device: &mut Lookaside,
@@ -90,7 +93,7 @@ fn encrypt_blocks(
 ) {
     let source = Bytes::from(vec![5; 4096]);
     for number in 0..blocks {
-        // From key to key so that no neighbour's is at hand.
+        // A large step between keys, so that CPU caches do not help.
         let session = sessions[number.wrapping_mul(STEP) % sessions.len()];
         let mut job = Job::new(session, source.clone(), core::mem::take(target));
         job.iv = (number as u128).to_le_bytes();
@@ -105,12 +108,12 @@ fn encrypt_blocks(
     }
 }
 
-/// Bytes of memory that this process has.
+/// Returns the resident memory of the process in bytes.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
-/// A prime, and prime to any round number of keys.
+/// A prime, so that it has no factor in common with a round number of keys.
 const STEP: usize = 100_003;
 const BLOCKS: usize = 200_000;

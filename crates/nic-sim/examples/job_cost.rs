@@ -1,5 +1,5 @@
-//! What submission and completion of a job cost the host: CPU time of this machine, in bursts of one job, 8 and 32, by the length
-//! of the source, which the device reads and copies in between.
+//! Measures the host's CPU time for submission and completion of a job, in bursts of 1, 8 and 32 jobs, by the length of
+//! the source. The device's own work in between is not counted.
 //!
 //! `cargo run --release -p nic-sim --example job_cost`
 
@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_sim::Delays;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use offload_api::{Job, JobQueue};
 use offload_base::Instant;
 use offload_jobs::OpenTransform;
@@ -23,10 +23,14 @@ fn main() {
     }
 }
 
-/// The least of several rounds: what else the machine does only adds to it.
+/// Returns the minimum of several rounds, because other load on the machine only adds time.
 fn cost(burst: usize, size: usize) -> f64 {
-    let config =
-        LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
+    let config = LookasideConfig {
+        units: vec![LookasideUnit::NO_TIME],
+        delays: Delays::NONE,
+        depth: 64,
+        ..LookasideConfig::default()
+    };
     let (mut device, mut queues) = lookaside(config, |_| ());
     let queue = &mut queues[0];
     let copy = queue.open(Transform::Copy).map_err(|(refused, _)| refused).expect("there is room");
@@ -38,7 +42,7 @@ fn cost(burst: usize, size: usize) -> f64 {
         let mut host = Duration::ZERO;
         let bursts = JOBS / burst;
         for _ in 0..bursts {
-            // The program's own part, buffers, is not the queue's.
+            // Preparing buffers is the program's work and not the queue's.
             jobs.extend(targets.drain(..).map(|target| Job::new(copy, source.clone(), target)));
             let start = std::time::Instant::now();
             for job in jobs.drain(..) {
@@ -46,6 +50,7 @@ fn cost(burst: usize, size: usize) -> f64 {
                 debug_assert!(taken.is_ok(), "there is room");
             }
             queue.flush(now);
+            // The clock stops while the device works, so that only the host's share is measured.
             host += start.elapsed();
             device.process(now);
             let start = std::time::Instant::now();
@@ -62,12 +67,13 @@ fn cost(burst: usize, size: usize) -> f64 {
         assert_eq!(targets.len(), burst, "all came back");
         host.as_nanos() as f64 / (bursts * burst) as f64
     };
+    // Each burst reads the clock four times, in two intervals, whose overhead is subtracted.
     let clock = 2.0 * clock() / burst as f64;
     let rounds = (0..ROUNDS).map(|_| round());
     rounds.fold(f64::MAX, f64::min) - clock
 }
 
-/// What a look at the clock takes at least, as seen by the clock.
+/// Returns the minimum time of a clock reading, measured by the clock itself.
 fn clock() -> f64 {
     let batch = |_| (0..LOOKS).map(|_| std::time::Instant::now().elapsed()).sum::<Duration>();
     let least = (0..10).map(batch).min().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A lookaside accelerator: a device and its drivers, joined by rings.
+//! A lookaside accelerator: a device and its drivers, connected by rings.
 
 use nic_device::lookaside::{Lookaside, LookasideConfig};
 use nic_driver::JobDriver;
@@ -7,8 +7,8 @@ use nic_engines::{DataKeys, Transforms};
 use nic_rings::job::job_rings;
 use offload_api::Handle;
 
-/// Builds a lookaside accelerator with a queue for each share, and the engines that each has, `transform` and `data keys`, and those
-/// that `add` adds. The device goes to whatever runs it, the queues to those who submit.
+/// Builds a lookaside accelerator with one queue per share, the standard job engines `transform` and `data keys`, and
+/// the engines that `add` adds. The device goes to the thread that runs it, the queues to the submitters.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -35,13 +35,14 @@ use offload_api::Handle;
 /// };
 /// assert_eq!((done.outcome.status, done.target.len()), (JobStatus::Done, 4096));
 /// assert_eq!((device.dma().job_source, device.dma().job_target), (4096, 4096));
-/// # Ok::<(), offload_api::Refused>(())
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 ///
 /// # Panics
-/// If there is no unit, no queue, or queues without an entry.
+/// If there is no unit or no queue, or a queue without entries.
 pub fn lookaside(config: LookasideConfig, add: impl FnOnce(&mut Engines)) -> (Lookaside, Vec<JobDriver>) {
-    assert!(!config.shares.is_empty(), "a lookaside accelerator has a queue at least");
+    // All queues share the engines; each queue has its own range of session slots.
+    assert!(!config.shares.is_empty(), "a lookaside accelerator needs a queue");
     let mut engines = Engines::none();
     engines.add_job(Transforms::with(config.transforms), Handle::PLACES);
     engines.add_job(DataKeys::default(), Handle::PLACES);

@@ -1,4 +1,4 @@
-//! An offload NIC in software: rings, DMA, contexts, inline crypto engines, its driver, and the wire.
+//! A software offload NIC: rings, DMA, contexts, inline crypto engines, its driver, and the wire.
 //!
 //! ```text
 //!   host stack                                                                     other ports
@@ -7,21 +7,21 @@
 //!             doorbells, interrupts; nothing else crosses
 //! ```
 //!
-//! - [`nic`](nic()), [`multi_queue_nic`]: build a device and its driver, or its drivers; [`config`]: with what;
-//! - [`switched_nic`], [`function`]: a device with a switch, and the functions behind it; [`eswitch`]: how a host manages
-//!   it; [`switch`]: its rules;
-//! - [`lookaside`](lookaside()): an accelerator from memory to memory, which is no port; [`mod@lookaside`]: what it is made of;
-//! - [`rss`]: how received packets are spread over queues;
-//! - [`frame`]: what crosses a wire; [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
+//! - [`nic`](nic()), [`multi_queue_nic`]: build a device with one or more drivers; [`config`]: their configuration;
+//! - [`switched_nic`], [`function`]: a device with a switch, and the functions behind the switch; [`eswitch`]:
+//!   management by the host; [`switch`]: its rules;
+//! - [`lookaside`](lookaside()): an accelerator from memory to memory, without a port; [`mod@lookaside`]: its parts;
+//! - [`rss`]: distribution of received packets over queues;
+//! - [`frame`]: frames on a wire; [`packet`]: packets on PCIe; [`dma`]: their cost in bytes;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
 //! - [`device`]: the device; its `steering` table and `context` store;
-//! - [`engine`]: what the author of an engine writes; [`engines`]: the built-in ones;
-//! - [`driver`]: shadows what the device expects, and rebuilds it;
+//! - [`engine`]: the traits for authors of engines; [`engines`]: the built-in engines;
+//! - [`driver`]: tracks the device's expected state and restores it;
 //! - [`wire`]: links, impairments, taps, captures;
-//! - [`stats`]: what is counted.
+//! - [`stats`]: counters.
 //!
-//! Transmit payload goes from the stack through the send ring to the port by reference, and is read, encrypted
-//! and copied once, into the frame. Receive buffers go to the device empty and come back with a frame in them.
+//! Transmit payload goes from the stack through the send ring to the port by reference. It is read, encrypted and
+//! copied once, into the frame. Empty receive buffers go to the device and return with a frame.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub use nic_rings::{ContextCounters, Costs, Delays, TransmitResync, config, dma,
 pub use nic_switch::{self as switch, SwitchConfig, Vport};
 pub use offload_wire::{self as wire, frame};
 
-/// A NIC's size, speed and delays, and the configuration of its engines.
+/// Size, speed and delays of a NIC, and the configuration of its engines.
 ///
 /// ```
 /// use nic_sim::{NicConfig, QuicEngineConfig, nic};
@@ -51,17 +51,17 @@ pub use offload_wire::{self as wire, frame};
 /// ```
 pub type NicConfig = nic_rings::NicConfig<EngineConfigs>;
 
-/// What is counted, under the names of the mlx5 driver and of Linux where those exist.
+/// Counters. Names follow the mlx5 driver and Linux where possible.
 pub mod stats {
     pub use nic_device::stats::DeviceCounters;
     pub use nic_driver::stats::DriverCounters;
     pub use nic_engines::{EspCounters, NvmeTcpCounters, QuicCounters, TlsCounters, TransformCounters};
 }
 
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// Re-exports of the crates in this API, so that a program needs no other dependency.
 pub use {offload_api as api, offload_base as base, offload_jobs as jobs, offload_transforms as transforms};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

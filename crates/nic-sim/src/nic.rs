@@ -1,4 +1,4 @@
-//! A NIC: a device and its driver, or its drivers, joined by rings.
+//! A NIC: a device with one or more drivers, connected by rings.
 
 use crate::NicConfig;
 use nic_device::{Device, Function, QueuePair, SwitchedDevice};
@@ -9,18 +9,18 @@ use nic_rings::eswitch::eswitch_rings;
 use nic_rings::rings;
 use nic_switch::SwitchConfig;
 
-/// Builds a NIC. The device goes to whatever runs it, the driver to a host; they share rings and signals only,
-/// so the two may live on different threads.
+/// Builds a NIC. The device goes to the thread that runs it, the driver to a host. Device and driver share only rings
+/// and signals, so they may run on different threads.
 ///
 /// ```
 /// use nic_sim::wire::Port;
 /// use nic_sim::{NicConfig, nic};
-/// use offload_api::{NetDevice, NoRecords, Sent, TxPacket};
+/// use offload_api::{NetDevice, NoRecords, TransmitResult, TxPacket};
 /// use offload_base::Instant;
 ///
 /// let (mut device, mut driver) = nic(NicConfig { delays: nic_sim::Delays::NONE, ..NicConfig::default() });
 /// let packet = TxPacket { header: [0xff; 60].into_iter().collect(), ..TxPacket::default() };
-/// assert_eq!(driver.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
+/// assert_eq!(driver.transmit(Instant::ZERO, packet, &NoRecords), TransmitResult::Posted);
 /// device.process(Instant::ZERO);
 /// assert!(device.poll_frame(Instant::ZERO).is_none(), "the doorbell has not rung");
 /// driver.flush(Instant::ZERO);
@@ -29,25 +29,25 @@ use nic_switch::SwitchConfig;
 /// ```
 ///
 /// # Panics
-/// If a ring has no entries, or the send ring too few for a packet with the longest resync before it (64 will do
-/// from an MTU of 576 bytes on).
+/// If a ring has no entries, or if the send ring is too short for a packet with the longest resync before it (64
+/// entries suffice for an MTU of 576 bytes and above).
 pub fn nic(config: NicConfig) -> (Device, Driver) {
     nic_with(config, |_| ())
 }
 
-/// The same, with more engines than every NIC has: those that `add` adds.
+/// Builds a NIC with the additional engines of `add`.
 ///
 /// # Panics
-/// As [`nic`] does.
+/// As for [`nic`].
 pub fn nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Driver) {
     let (config, pairs, mut drivers) = pairs(NicConfig { queues: 1, ..config }, &mut add);
     (Device::new(&config, pairs), drivers.remove(0))
 }
 
-/// Builds a NIC with as many queue pairs as `config` says: a driver for each, and behind them one port.
+/// Builds a NIC with `config.queues` queue pairs: one driver per pair, and one shared port.
 ///
-/// A packet comes to a queue by the Toeplitz hash of its addresses and ports and an indirection table, at first the
-/// queues in turn; but packets of a flow that a queue's receive context follows come to that queue.
+/// The Toeplitz hash of a packet's addresses and ports and an indirection table select the queue; initially the table
+/// lists the queues in turn. Packets of a flow with a receive context go to the queue of the context.
 ///
 /// ```
 /// use nic_sim::{NicConfig, multi_queue_nic};
@@ -62,22 +62,23 @@ pub fn nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device
 /// ```
 ///
 /// # Panics
-/// As [`nic`] does, and if there is no queue.
+/// As for [`nic`], and if there is no queue.
 pub fn multi_queue_nic(config: NicConfig) -> (Device, Vec<Driver>) {
     multi_queue_nic_with(config, |_| ())
 }
 
-/// The same, with more engines than every NIC has: `add` adds them, for each queue pair anew.
+/// Builds a NIC with several queue pairs and the additional engines of `add`, which is called for each pair.
 ///
 /// # Panics
-/// As [`multi_queue_nic`] does.
+/// As for [`multi_queue_nic`].
 pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Vec<Driver>) {
     let (config, pairs, drivers) = pairs(config, &mut add);
     (Device::new(&config, pairs), drivers)
 }
 
-/// Builds a NIC with a switch: its device, the drivers of the host's own function, and what the host manages the switch by.
-/// `config` is of the uplink and of the host's function; other functions are made by [`function`] and plugged in.
+/// Builds a NIC with a switch: the device, the drivers of the host's own function, and the management interface of the
+/// host. `config` applies to the uplink and the host's function. Other functions are made by [`function`] and then
+/// attached.
 ///
 /// ```
 /// use nic_sim::switch::{FunctionConfig, Mac};
@@ -104,31 +105,31 @@ pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)
 /// machines[0].flush(now);
 /// device.process(now);
 /// device.process(now);
-/// assert_eq!(machines[1].receive(now).map(|packet| packet.frame.len()), Some(60), "they talk without a rule");
+/// assert_eq!(machines[1].receive(now).map(|packet| packet.frame.len()), Some(60), "frames pass without a rule");
 /// ```
 ///
 /// # Panics
-/// As [`multi_queue_nic`] does.
+/// As for [`multi_queue_nic`].
 pub fn switched_nic(config: NicConfig, switch: SwitchConfig) -> (SwitchedDevice, Vec<Driver>, EswitchDriver) {
     let (config, pairs, drivers) = pairs(config, &mut |_| ());
     let (device, rings) = eswitch_rings(ESWITCH_COMMANDS, REPRESENTED_FRAMES);
     (SwitchedDevice::new(&config, switch, device, pairs), drivers, EswitchDriver::new(rings))
 }
 
-/// Builds a function for a NIC with a switch, with as many queue pairs as `config` says, and their drivers.
+/// Builds a function for a NIC with a switch, with `config.queues` queue pairs and their drivers.
 ///
 /// See [`switched_nic`] for an example.
 ///
 /// # Panics
-/// As [`multi_queue_nic`] does.
+/// As for [`multi_queue_nic`].
 pub fn function(config: NicConfig) -> (Function, Vec<Driver>) {
     function_with(config, |_| ())
 }
 
-/// The same, with more engines than every NIC has: `add` adds them, for each queue pair anew.
+/// Builds a function with the additional engines of `add`, which is called for each queue pair.
 ///
 /// # Panics
-/// As [`multi_queue_nic`] does.
+/// As for [`multi_queue_nic`].
 pub fn function_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Function, Vec<Driver>) {
     let (config, pairs, drivers) = pairs(config, &mut add);
     (Function::new(&config, pairs), drivers)
@@ -137,7 +138,7 @@ pub fn function_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (F
 type DeviceConfig = nic_rings::NicConfig;
 
 fn pairs(config: NicConfig, add: &mut dyn FnMut(&mut Engines)) -> (DeviceConfig, Vec<QueuePair>, Vec<Driver>) {
-    assert!(config.queues > 0, "a NIC has a queue pair at least");
+    assert!(config.queues > 0, "a NIC needs a queue pair");
     let (config, engines) = config.split();
     let engines = engines.for_each_queue(config.queues);
     let pair = |queue| queue_pair(config.for_each_queue(), &engines, queue, add);
@@ -145,9 +146,9 @@ fn pairs(config: NicConfig, add: &mut dyn FnMut(&mut Engines)) -> (DeviceConfig,
     (config, pairs, drivers)
 }
 
-/// Commands to a switch that may be without an answer.
+/// Maximum number of unanswered commands to a switch.
 const ESWITCH_COMMANDS: usize = 64;
-/// Frames of representors that may wait, each way.
+/// Maximum number of representor frames that may wait, in each direction.
 const REPRESENTED_FRAMES: usize = 1024;
 
 fn queue_pair(
@@ -159,6 +160,7 @@ fn queue_pair(
     let mut engines = engines.engines();
     add(&mut engines);
     let descriptions = engines.descriptions();
+    // Checked at construction, because a packet that needs a longer resync could otherwise never be sent.
     assert!(
         config.send_ring >= Driver::descriptors_at_most(&config, &descriptions),
         "a send ring of {} entries has no room for a resync at an MTU of {} bytes",

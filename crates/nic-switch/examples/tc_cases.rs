@@ -1,23 +1,25 @@
-//! Random rules and frames, and what the switch makes of them, for `tests/linux/tc_guest.sh`, which gives the same rules and
-//! frames to a Linux kernel. Run: `cargo run -p nic-switch --example tc_cases -- SEED FIRST SETS > cases`.
+//! Generates random rules and frames, with the output of the switch. `tests/linux/tc_guest.sh` applies the same rules
+//! and frames to a Linux kernel. Run: `cargo run -p nic-switch --example tc_cases -- SEED FIRST SETS > cases`.
 //!
-//! A line each: `S n` begins a set of rules, `R arguments` is one for `tc`, `F port frame` a frame into a port, `O port frame`
-//! one that comes out. Ports are `pf0vf0` and so on, `p0` the wire; `miss0` is what the representor of `pf0vf0` gets.
+//! Each line is a record: `S n` starts a set of rules, `R arguments` is a rule for `tc`, `F port frame` is a frame into
+//! a port, and `O port frame` is a frame out of a port. Ports are `pf0vf0` and so on, and `p0` is the wire; `miss0` is
+//! the representor of `pf0vf0`.
 //!
-//! The rules keep to what Linux and hardware do alike: a rule that changes addresses or ports has a `csum` behind it, which
-//! hardware does not need, and is about whole untagged packets, since Linux changes fragments and doubly tagged packets at
-//! wrong places. Frames keep to it as well: Linux takes no GRE with a checksum at a device of mode `external`, reads and
-//! writes ECN of what GRE carries in a VLAN tag if there is one, and writes it into copies that were mirrored before.
+//! The rules avoid cases in which Linux and hardware differ. A rule that changes addresses or ports has a `csum` behind
+//! it, which hardware does not need, and matches whole untagged packets, because Linux changes fragments and doubly
+//! tagged packets at wrong offsets. The frames avoid such cases too: Linux accepts no GRE with a checksum at a device
+//! in mode `external`, reads and writes ECN in a VLAN tag of a GRE payload, and writes it into copies that were
+//! mirrored before.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use bytes::Bytes;
-use nic_switch::action::Checksums;
+use nic_switch::action::ChecksumSet;
 use nic_switch::matching::{FragmentMatch, TunnelMatch, VlanMatch};
-use nic_switch::overlay::{Outer, encapsulate};
+use nic_switch::overlay::{OuterHeaders, encapsulate};
 use nic_switch::{
-    Action, Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, Mode, NextHop, Ports, Rule,
-    Switch, SwitchConfig, Tunnel, TunnelDevice, TunnelKind, TunnelSet, VlanTag, Vport,
+    Action, Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, NextHop, Ports, Rule, Switch,
+    SwitchConfig, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelSet, VlanTag, Vport,
 };
 use offload_api::Prefix;
 use offload_base::{Instant, Rng, Seed};
@@ -37,7 +39,7 @@ fn main() {
     }
 }
 
-/// A set of rules, frames, and what comes out.
+/// Returns a set of rules, frames and outputs.
 fn one_set(mut rng: Rng, set: u64) -> String {
     let mut text = format!("S {set}\n");
     let mut switch = switch();
@@ -66,14 +68,14 @@ fn one_set(mut rng: Rng, set: u64) -> String {
     text
 }
 
-/// The switch as `tests/linux/tc_guest.sh` sets Linux up.
+/// Makes the switch in the configuration that `tests/linux/tc_guest.sh` gives to Linux.
 fn switch() -> Switch {
     let mut switch = Switch::new(SwitchConfig::default());
     for number in 0..FUNCTIONS {
         let config = FunctionConfig { spoof_check: false, ..FunctionConfig::new(Mac([2, 0, 0, 0, 9, number as u8])) };
         switch.set_function(Vport::Virtual(number), config);
     }
-    switch.set_mode(Mode::Switchdev);
+    switch.set_mode(SwitchMode::Switchdev);
     for device in [VXLAN, GRETAP] {
         let tunnel = Tunnel::new(device, vec![outer(IpVersion::V4, 1), outer(IpVersion::V6, 1)]);
         switch.add_tunnel(Tunnel { source_ports: (4789, 4789), ..tunnel });
@@ -84,7 +86,7 @@ fn switch() -> Switch {
     switch
 }
 
-/// The rule as Linux is to have it: what goes to the representor is sent where it can be seen.
+/// Returns the rule for Linux: frames for the representor are redirected to a visible device.
 fn for_linux(mut rule: Rule) -> String {
     let Device::Port(Vport::Virtual(number)) = rule.device else { return rule.to_string() };
     match rule.actions.last() {
@@ -104,7 +106,7 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
     };
     let chain = if rng.chance(0.7) { 0 } else { 1 + rng.below(2) as u32 };
     let priority = 1 + rng.below(4) as u16;
-    // Of one priority, Linux has rules of one protocol.
+    // In Linux, all rules of a priority have one protocol.
     let drawn = pick(
         rng,
         &[None, Some(IP), Some(IP), Some(IPV6), Some(IPV6), Some(ARP), Some(TAG), Some(TAG), Some(SERVICE_TAG)],
@@ -115,6 +117,7 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
         matching.tunnel = tunnel_match(rng, tunnel);
     }
     let mut actions = Vec::new();
+    // Most rules of a tunnel device clear the received tunnel first, as generated rules do.
     if let Device::Tunnel(_) = device
         && rng.chance(0.8)
     {
@@ -146,6 +149,7 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
         }
         6 => actions.push(Action::Drop),
         7 => actions.push(Action::Pass),
+        // A goto leads to a later chain only, as the switch requires.
         8 if chain < 2 => actions.push(Action::Goto(chain + 1 + rng.below(2 - u64::from(chain)) as u32)),
         _ => actions.push(Action::Drop),
     }
@@ -173,6 +177,7 @@ fn matching(rng: &mut Rng, protocol: Option<u16>) -> Match {
             ether_type: rng.chance(0.5).then(|| pick(rng, &[IP, IPV6])),
         };
     }
+    // IP conditions need an IP EtherType.
     let version = match matching.network() {
         Some(IP) => IpVersion::V4,
         Some(IPV6) => IpVersion::V6,
@@ -232,7 +237,7 @@ fn tunnel_set(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelSet {
     }
 }
 
-/// Changes of fields, with the checksums that Linux has to be asked for.
+/// Returns random field changes, with the checksum actions that Linux needs.
 fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
     let mut edits = vec![if rng.chance(0.5) { Edit::SourceMac(mac(rng)) } else { Edit::DestinationMac(mac(rng)) }];
     let version = match matching.protocol {
@@ -257,13 +262,14 @@ fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
         });
     }
     actions.push(Action::Pedit(edits));
-    let checksums = Checksums { ipv4: version == IpVersion::V4, tcp: protocol == Some(6), udp: protocol == Some(17) };
-    if checksums != Checksums::default() {
+    let checksums = ChecksumSet { ipv4: version == IpVersion::V4, tcp: protocol == Some(6), udp: protocol == Some(17) };
+    if checksums != ChecksumSet::default() {
         actions.push(Action::Checksum(checksums));
     }
 }
 
-/// A frame into a port. All that follows the headers is a mark by which it is known again. `mirrors`: whether a rule mirrors frames.
+/// Returns a random frame and its port. The payload is a mark that identifies the frame. `mirrors` tells whether a rule
+/// mirrors frames.
 fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let plain = plain(rng, mark);
     if rng.chance(0.6) {
@@ -281,7 +287,7 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let set = TunnelSet { source, destination, key, tos, checksum, ..set };
     let hop = NextHop { source: THERE, destination: HERE };
     let source_port = 5000 + rng.below(3) as u16;
-    let packet = Outer { kind: device.kind, set, hop, source_port, identification: rng.next_u32() as u16 };
+    let packet = OuterHeaders { kind: device.kind, set, hop, source_port, identification: rng.next_u32() as u16 };
     let is_tagged = matches!(u16::from_be_bytes([plain[12], plain[13]]), TAG | SERVICE_TAG);
     let classes = if mirrors || (device == GRETAP && is_tagged) { 1 } else { 4 };
     let mut bytes = encapsulate(&packet, &Frame::from(Bytes::from(plain))).bytes.to_vec();
@@ -296,10 +302,12 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
 fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
     let destination = if rng.chance(0.1) { Mac::BROADCAST } else { mac(rng) };
     let mut frame = [destination.0, mac(rng).0].concat();
+    // Mostly untagged; doubly tagged frames are rare but must be parsed.
     for _ in 0..pick(rng, &[0, 0, 0, 0, 1, 1, 2]) {
         frame.extend(pick(rng, &[TAG, TAG, SERVICE_TAG]).to_be_bytes());
         frame.extend(((rng.below(8) as u16) << 13 | (1 + rng.below(3) as u16)).to_be_bytes());
     }
+    // The mark identifies the frame at the output, wherever its headers were changed.
     let marked = [&MARK[..], &mark.0.to_be_bytes(), &[mark.1]].concat();
     let version = match rng.below(8) {
         0 => {
@@ -325,6 +333,7 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
     }
     let network = frame.len();
     let is_fragment = rng.chance(0.15);
+    // First fragment, middle fragment, last fragment.
     let place = if is_fragment { pick(rng, &[0x2000u16, 0x2001, 5]) } else { 0 };
     let (source, destination) = (inner(version, rng.below(4) as u8), inner(version, rng.below(4) as u8));
     match (source, destination) {
@@ -342,6 +351,7 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
             frame.extend(source.octets());
             frame.extend(destination.octets());
             if is_fragment {
+                // IPv6 has the offset in the upper and the flag in the lowest bit.
                 let offset = (place & 0x1fff) << 3 | place >> 13;
                 frame.extend([protocol, 0]);
                 frame.extend(offset.to_be_bytes());
@@ -402,7 +412,7 @@ const FRAMES: u8 = 24;
 const FUNCTIONS: u16 = 3;
 const VXLAN: TunnelDevice = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
 const GRETAP: TunnelDevice = TunnelDevice { kind: TunnelKind::Gretap, number: 1 };
-/// The addresses of the wire's two ends.
+/// Addresses of the two ends of the wire.
 const HERE: Mac = Mac([2, 0, 0, 0, 1, 1]);
 const THERE: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const MARK: [u8; 4] = [0xa5, 0x5a, 0xc3, 0x3c];

@@ -1,4 +1,4 @@
-//! What a rule does with a frame.
+//! Actions of rules.
 
 use crate::matching::Mac;
 use crate::port::Device;
@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use offload_formats::protocol::{TCP, UDP};
 use offload_formats::{IpVersion, Protocol};
 
-/// One step of what a rule does. Steps are taken in order; [`ends`](Action::ends) tells which of them is the last.
+/// One action of a rule. Actions run in order; [`ends`](Action::ends) tells whether an action is the last.
 ///
 /// ```
 /// use nic_switch::{Action, Device, Vport};
@@ -17,42 +17,42 @@ use offload_formats::{IpVersion, Protocol};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// The frame leaves by this device.
+    /// Sends the frame out by this device.
     Redirect(Device),
-    /// A copy leaves by this device; the frame goes on.
+    /// Sends a copy out by this device and continues.
     Mirror(Device),
-    /// The frame is dropped.
+    /// Drops the frame.
     Drop,
-    /// The frame goes to the representor of the port that it came from, as it is now.
+    /// Sends the frame, as changed so far, to the representor of its input port.
     Pass,
-    /// The rules of this chain decide. It is a later one than the rule's.
+    /// Continues with the rules of a later chain.
     Goto(u32),
-    /// A later redirection or mirroring to a tunnel device wraps the frame so.
+    /// Sets the outer headers for a later redirect or mirror to a tunnel device.
     TunnelSet(TunnelSet),
-    /// Forgets which tunnel the frame has come through.
+    /// Forgets the tunnel through which the frame arrived.
     TunnelUnset,
-    /// A VLAN tag in front of all others.
+    /// Adds a VLAN tag in front of all others.
     VlanPush(VlanTag),
-    /// Takes the outermost VLAN tag off; of a frame without one: nothing.
+    /// Removes the outermost VLAN tag, if there is one.
     VlanPop,
-    /// Changes the outermost VLAN tag; of a frame without one: nothing.
+    /// Changes the outermost VLAN tag, if there is one.
     VlanModify(VlanTag),
-    /// Overwrites fields of headers, and mends the checksums over them.
+    /// Overwrites header fields and updates the checksums over them.
     Pedit(Vec<Edit>),
-    /// Computes checksums anew.
-    Checksum(Checksums),
-    /// Drops what exceeds a rate.
+    /// Recomputes checksums.
+    Checksum(ChecksumSet),
+    /// Drops frames above a rate.
     Police(Police),
 }
 
 impl Action {
-    /// Whether no step follows this one.
+    /// Tests whether the action is the last of its rule.
     pub const fn ends(&self) -> bool {
         matches!(self, Action::Redirect(_) | Action::Drop | Action::Pass | Action::Goto(_))
     }
 }
 
-/// The outer headers of a packet to be wrapped.
+/// The outer headers of a packet to be encapsulated.
 ///
 /// ```
 /// let set = nic_switch::TunnelSet::new("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
@@ -60,26 +60,26 @@ impl Action {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelSet {
-    /// The sender's address.
+    /// Outer source address.
     pub source: IpAddr,
-    /// The receiver's, of the same version.
+    /// Outer destination address, of the same IP version.
     pub destination: IpAddr,
-    /// The key; VXLAN and Geneve have 24 bits for it.
+    /// Tunnel key; 24 bits for VXLAN and Geneve.
     pub key: Option<u32>,
-    /// The UDP port that the packet goes to; that of the tunnel's kind by default.
+    /// UDP destination port; the tunnel kind's port by default.
     pub destination_port: Option<u16>,
-    /// The traffic class. ECN is the inner packet's (RFC 6040).
+    /// Traffic class. The ECN bits come from the inner packet (RFC 6040).
     pub tos: u8,
-    /// The hop limit; 0: the usual one, 64, and with GRE that of the packet inside, if it is untagged IP.
+    /// Hop limit. 0 means 64; for GRE, the hop limit of an untagged inner IP packet.
     pub ttl: u8,
-    /// Whether UDP, or GRE, has a checksum.
+    /// Whether UDP or GRE carries a checksum.
     pub checksum: bool,
-    /// Whether an outer IPv4 packet must not be fragmented on its way.
+    /// Whether the outer IPv4 packet must not be fragmented.
     pub dont_fragment: bool,
 }
 
 impl TunnelSet {
-    /// From one address to another, with a checksum and without a key.
+    /// Makes the headers between two addresses, with a checksum and without a key.
     pub fn new(source: IpAddr, destination: IpAddr) -> TunnelSet {
         let (key, destination_port, dont_fragment) = (None, None, false);
         TunnelSet { source, destination, key, destination_port, tos: 0, ttl: 0, checksum: true, dont_fragment }
@@ -94,15 +94,15 @@ impl TunnelSet {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VlanTag {
-    /// The VLAN, 12 bits.
+    /// VLAN id, 12 bits.
     pub id: u16,
-    /// The priority, 3 bits. `None`: 0 of a new tag, and of a changed one what it was.
+    /// Priority, 3 bits. `None` means 0 for a new tag, and no change for an existing tag.
     pub priority: Option<u8>,
-    /// The tag's own EtherType: 0x8100 or 0x88a8.
+    /// EtherType of the tag: 0x8100 or 0x88a8.
     pub ether_type: u16,
 }
 
-/// One field of a header and its new value.
+/// A header field with its new value.
 ///
 /// ```
 /// use nic_switch::Edit;
@@ -113,13 +113,13 @@ pub struct VlanTag {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edit {
-    /// Ethernet's source.
+    /// Ethernet source address.
     SourceMac(Mac),
-    /// Ethernet's destination.
+    /// Ethernet destination address.
     DestinationMac(Mac),
-    /// IP's source.
+    /// IP source address.
     Source(IpAddr),
-    /// IP's destination.
+    /// IP destination address.
     Destination(IpAddr),
     /// IPv4's type of service, IPv6's traffic class: all 8 bits.
     TrafficClass(IpVersion, u8),
@@ -127,9 +127,9 @@ pub enum Edit {
     HopLimit(IpVersion, u8),
     /// Adds to it modulo 256.
     AddToHopLimit(IpVersion, u8),
-    /// TCP's or UDP's source port.
+    /// TCP or UDP source port.
     SourcePort(Protocol, u16),
-    /// TCP's or UDP's destination port.
+    /// TCP or UDP destination port.
     DestinationPort(Protocol, u16),
 }
 
@@ -145,7 +145,7 @@ impl Edit {
         }
     }
 
-    /// The number of the protocol that the field is in.
+    /// Returns the protocol number of the field's header; `None` for headers below.
     pub(crate) fn protocol(&self) -> Option<u8> {
         match self {
             Edit::SourcePort(protocol, _) | Edit::DestinationPort(protocol, _) => {
@@ -156,31 +156,31 @@ impl Edit {
     }
 }
 
-/// Which checksums are computed anew.
+/// The checksums to recompute.
 ///
 /// ```
-/// assert!(!nic_switch::action::Checksums::default().tcp);
+/// assert!(!nic_switch::action::ChecksumSet::default().tcp);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Checksums {
-    /// IPv4's header's.
+pub struct ChecksumSet {
+    /// IPv4 header checksum.
     pub ipv4: bool,
-    /// TCP's.
+    /// TCP checksum.
     pub tcp: bool,
-    /// UDP's, of datagrams that have one.
+    /// UDP checksum, unless the datagram has none.
     pub udp: bool,
 }
 
-/// A rate that is not to be exceeded.
+/// A rate limit.
 ///
 /// ```
 /// let police = nic_switch::Police { rate: 8_000_000, burst: 10_000 };
-/// assert_eq!(police.rate / 8, 1_000_000, "bytes a second");
+/// assert_eq!(police.rate / 8, 1_000_000, "bytes per second");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Police {
-    /// Bits a second.
+    /// Bits per second.
     pub rate: u64,
-    /// Bytes that may come at once.
+    /// Burst size in bytes.
     pub burst: u32,
 }

@@ -1,7 +1,7 @@
-//! Ethernet addresses and the ports behind which they are, learned from frames.
+//! The table of learned Ethernet addresses and their ports.
 //!
-//! Invariant: no port has more addresses than its share, so that a virtual machine that makes addresses up pushes out its own
-//! and nobody else's; an address of a function is behind that function, and nowhere else.
+//! Invariant: each port has a bounded number of entries, so a virtual machine with forged addresses evicts only its own
+//! entries. A function's own address is always at that function's port.
 
 use crate::matching::Mac;
 use crate::port::Vport;
@@ -9,36 +9,36 @@ use core::time::Duration;
 use offload_base::Instant;
 use std::collections::{HashMap, VecDeque};
 
-/// An address in a VLAN (0: none).
-pub(crate) type Station = (u16, Mac);
+/// An address in a VLAN (0: no VLAN).
+pub(crate) type VlanAddress = (u16, Mac);
 
 #[derive(Debug)]
-pub(crate) struct Addresses {
+pub(crate) struct AddressTable {
     share: usize,
     aging: Duration,
-    learned: HashMap<Station, Learned>,
-    /// For each port the addresses behind it, the one learned first in front; with those that have moved away since.
-    by_port: HashMap<Vport, VecDeque<(Station, u64)>>,
+    learned: HashMap<VlanAddress, LearnedPort>,
+    /// Learned addresses by port, oldest first. May contain addresses that have moved to another port.
+    by_port: HashMap<Vport, VecDeque<(VlanAddress, u64)>>,
     count: HashMap<Vport, usize>,
-    /// How many were learned in all.
+    /// Number of the last learned entry, counted over all entries.
     number: u64,
 }
 
 #[derive(Debug)]
-struct Learned {
+struct LearnedPort {
     port: Vport,
     seen: Instant,
     number: u64,
 }
 
-impl Addresses {
-    pub(crate) fn new(share: usize, aging: Duration) -> Addresses {
+impl AddressTable {
+    pub(crate) fn new(share: usize, aging: Duration) -> AddressTable {
         let (learned, by_port, count) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Addresses { share, aging, learned, by_port, count, number: 0 }
+        AddressTable { share, aging, learned, by_port, count, number: 0 }
     }
 
-    /// A frame from `station` came in by `port`.
-    pub(crate) fn learn(&mut self, now: Instant, port: Vport, station: Station) {
+    /// Records a frame from `station` at `port`.
+    pub(crate) fn learn(&mut self, now: Instant, port: Vport, station: VlanAddress) {
         if let Some(learned) = self.learned.get_mut(&station) {
             learned.seen = now;
             if learned.port == port {
@@ -46,6 +46,7 @@ impl Addresses {
             }
             self.forget(&station);
         }
+        // A share of 0 disables learning for all ports.
         if self.share == 0 {
             return;
         }
@@ -53,31 +54,31 @@ impl Addresses {
             self.forget_oldest(port);
         }
         self.number += 1;
-        self.learned.insert(station, Learned { port, seen: now, number: self.number });
+        self.learned.insert(station, LearnedPort { port, seen: now, number: self.number });
         *self.count.entry(port).or_default() += 1;
         let queue = self.by_port.entry(port).or_default();
         queue.push_back((station, self.number));
-        // Those that have moved away are swept out before they are as many as there may be.
+        // Entries that have moved away are removed before the queue reaches twice the share.
         if queue.len() > 2 * self.share {
             let learned = &self.learned;
             queue.retain(|(station, number)| learned.get(station).is_some_and(|learned| learned.number == *number));
         }
     }
 
-    /// The port behind which `station` was seen not too long ago.
-    pub(crate) fn find(&self, now: Instant, station: &Station) -> Option<Vport> {
+    /// Returns the port of `station`, if it was seen within the aging time.
+    pub(crate) fn find(&self, now: Instant, station: &VlanAddress) -> Option<Vport> {
         self.learned.get(station).filter(|learned| now - learned.seen <= self.aging).map(|learned| learned.port)
     }
 
-    /// Forgets all that was learned of a port.
+    /// Removes all entries of a port.
     pub(crate) fn forget_port(&mut self, port: Vport) {
         self.learned.retain(|_, learned| learned.port != port);
         self.by_port.remove(&port);
         self.count.remove(&port);
     }
 
-    /// Forgets an address, wherever it is.
-    pub(crate) fn forget(&mut self, station: &Station) {
+    /// Removes an entry at any port.
+    pub(crate) fn forget(&mut self, station: &VlanAddress) {
         if let Some(learned) = self.learned.remove(station)
             && let Some(count) = self.count.get_mut(&learned.port)
         {
@@ -90,6 +91,7 @@ impl Addresses {
             self.count.remove(&port);
             return;
         };
+        // The address may have moved away and been learned again; only the original entry is the oldest.
         if self.learned.get(&station).is_some_and(|learned| learned.number == number) {
             self.forget(&station);
         }
@@ -100,13 +102,13 @@ impl Addresses {
 mod tests {
     use super::*;
 
-    fn station(last: u8) -> Station {
+    fn station(last: u8) -> VlanAddress {
         (0, Mac([2, 0, 0, 0, 0, last]))
     }
 
     #[test]
     fn who_makes_addresses_up_pushes_out_its_own() {
-        let mut addresses = Addresses::new(3, Duration::from_secs(300));
+        let mut addresses = AddressTable::new(3, Duration::from_secs(300));
         let (mallory, alice) = (Vport::Virtual(0), Vport::Virtual(1));
         addresses.learn(Instant::ZERO, alice, station(200));
         (0..100).for_each(|last| addresses.learn(Instant::ZERO, mallory, station(last)));
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn addresses_move_age_and_stay_within_their_share() {
-        let mut addresses = Addresses::new(2, Duration::from_secs(1));
+        let mut addresses = AddressTable::new(2, Duration::from_secs(1));
         let later = Instant::ZERO + Duration::from_secs(2);
         let ports = [Vport::Virtual(0), Vport::Virtual(1)];
         for round in 0..100 {

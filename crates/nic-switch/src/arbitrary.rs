@@ -1,6 +1,6 @@
-//! Rules by chance, for tests: few values of each field, so that rules meet each other and the frames.
+//! Random rules and frames for tests. Each field has few values, so that rules overlap and match frames.
 
-use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{
     ARP, ClassMatch, EtherMatch, FragmentMatch, IPV4, IPV6, Mac, Match, Ports, SERVICE_VLAN, TunnelMatch, VLAN,
     VlanMatch,
@@ -43,7 +43,7 @@ pub(crate) fn address(version: IpVersion) -> impl Strategy<Value = IpAddr> {
 fn prefix(version: IpVersion) -> impl Strategy<Value = Prefix> {
     let longest = if version == IpVersion::V4 { 32u8 } else { 128 };
     (address(version), prop_oneof![Just(longest), longest - 2..=longest, 0..=longest])
-        .prop_map(|(address, bits)| Prefix::new(address, bits).expect("no more bits than there are"))
+        .prop_map(|(address, bits)| Prefix::new(address, bits).expect("a valid number of bits"))
 }
 
 fn ports() -> impl Strategy<Value = Ports> {
@@ -76,6 +76,7 @@ fn link() -> impl Strategy<Value = Match> {
 }
 
 fn with_ip(link: Match) -> BoxedStrategy<Match> {
+    // IP conditions are valid only with an IP EtherType.
     let version = match link.network() {
         Some(IPV4) => IpVersion::V4,
         Some(IPV6) => IpVersion::V6,
@@ -83,6 +84,7 @@ fn with_ip(link: Match) -> BoxedStrategy<Match> {
     };
     let fragments =
         (of(any::<bool>()), of(any::<bool>())).prop_map(|(fragment, first)| FragmentMatch { fragment, first });
+    // Ports need TCP or UDP; ICMP has none.
     let transport = prop_oneof![
         of(Just(ICMP)).prop_map(|protocol| (protocol, None, None)),
         (prop_oneof![Just(TCP), Just(UDP)], of(ports()), of(ports()))
@@ -122,7 +124,7 @@ fn with_tunnel(matching: Match, device: Device) -> BoxedStrategy<Match> {
         .boxed()
 }
 
-/// A mask that looks at something: one of zeros is no word of a rule.
+/// A nonzero mask, because a rule cannot express an empty one.
 fn class() -> impl Strategy<Value = ClassMatch> {
     (any::<u8>(), prop_oneof![Just(3u8), Just(0xff)]).prop_map(|(class, mask)| ClassMatch::new(class, mask))
 }
@@ -175,7 +177,7 @@ fn action() -> impl Strategy<Value = Action> {
         Just(Action::VlanPop),
         tag().prop_map(Action::VlanModify),
         prop::collection::vec(edit(), 1..4).prop_map(Action::Pedit),
-        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(ipv4, tcp, udp)| Action::Checksum(Checksums {
+        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(ipv4, tcp, udp)| Action::Checksum(ChecksumSet {
             ipv4,
             tcp,
             udp
@@ -193,7 +195,7 @@ fn end(chain: u32) -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A rule that the switch can have.
+/// A valid rule.
 pub(crate) fn rule() -> impl Strategy<Value = Rule> {
     let place = (device(), prop_oneof![3 => Just(0u32), 1 => 1u32..3], 1u16..5, of(1u32..4));
     place.prop_flat_map(|(device, chain, priority, handle)| {
@@ -202,11 +204,11 @@ pub(crate) fn rule() -> impl Strategy<Value = Rule> {
             move |(matching, mut actions, end)| {
                 actions.extend(end);
                 let mut rule = Rule { device, chain, priority, handle, matching, actions };
-                // What does not go with the rest is left out, rather than the whole rule.
+                // Invalid actions are removed one by one, instead of the whole rule.
                 while rule.check().is_err() {
                     if rule.actions.pop().is_none() {
                         rule.actions = vec![Action::Drop];
-                        rule.check().expect("a rule that drops what it matches");
+                        rule.check().expect("a rule with only `drop` is valid");
                     }
                 }
                 rule
@@ -225,8 +227,8 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A frame that rules of these values may be about: ARP, another protocol, TCP, UDP or ICMP over IP, whole or a fragment, with
-/// up to two tags.
+/// A frame that these rules may match: ARP, another protocol, or TCP, UDP or ICMP over IP, whole or fragmented, with up
+/// to two tags.
 pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop::collection::vec((any::<bool>(), 0u16..3, 0u8..3), 0..3);
     let ports = (1u16..6, 1u16..6);
@@ -252,11 +254,12 @@ pub(crate) fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// `place`: IPv4's flags and offset of a fragment. Of IPv6, packets are whole.
+/// `place` is the IPv4 field of flags and fragment offset. IPv6 packets are whole.
 fn packet(source: IpAddr, destination: IpAddr, protocol: u8, ports: (u16, u16), place: u16) -> Vec<u8> {
     let mut upper = vec![0; 24];
     upper[..2].copy_from_slice(&ports.0.to_be_bytes());
     upper[2..4].copy_from_slice(&ports.1.to_be_bytes());
+    // The data offset of TCP, the length of UDP, and the type of an echo request.
     match protocol {
         TCP => upper[12] = 0x50,
         UDP => upper[5] = 24,
@@ -280,6 +283,7 @@ fn packet(source: IpAddr, destination: IpAddr, protocol: u8, ports: (u16, u16), 
     };
     packet.extend(upper);
     let mut frame = [&[0; 12], &IpVersion::of_address(&source).ether_type().to_be_bytes()[..], &packet].concat();
+    // A fragment has no complete transport, so only the IP header gets its checksum.
     match Headers::parse(&frame).transport() {
         Some(transport) => transport.fill_checksums(&mut frame),
         None if source.is_ipv4() => checksum::fill_ipv4_header(&mut frame[14..]),

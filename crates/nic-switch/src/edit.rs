@@ -1,9 +1,9 @@
-//! Changes of a frame's headers, and of the checksums over them.
+//! Changes of header fields and of the checksums over them.
 //!
-//! Invariant: a checksum that was right before a change is right after it; one that was wrong stays wrong by as much (RFC
-//! 1624). A datagram without a checksum gets none.
+//! Invariant: a correct checksum stays correct, and a wrong one stays wrong by the same difference (RFC 1624). A
+//! datagram without a checksum stays without.
 
-use crate::action::{Checksums, Edit, VlanTag};
+use crate::action::{ChecksumSet, Edit, VlanTag};
 use crate::key::is_first;
 use crate::matching::is_vlan;
 use bytes::BytesMut;
@@ -12,7 +12,7 @@ use core::ops::Range;
 use offload_formats::protocol::{ICMPV6, TCP, UDP};
 use offload_formats::{Headers, InternetSum, IpVersion, Protocol, checksum};
 
-/// Puts a tag in front of the others.
+/// Adds a tag in front of the others.
 pub(crate) fn push_vlan(frame: &mut BytesMut, ether_type: u16, control: u16) {
     let mut tagged = BytesMut::with_capacity(frame.len() + TAG);
     tagged.extend_from_slice(&frame[..ADDRESSES]);
@@ -22,7 +22,7 @@ pub(crate) fn push_vlan(frame: &mut BytesMut, ether_type: u16, control: u16) {
     *frame = tagged;
 }
 
-/// Takes the outermost tag off, if there is one: its own EtherType and its control information.
+/// Removes the outermost tag and returns its EtherType and control information; `None` if there is no tag.
 pub(crate) fn pop_vlan(frame: &mut BytesMut) -> Option<(u16, u16)> {
     let tag = outermost_tag(frame)?;
     frame.copy_within(..ADDRESSES, TAG);
@@ -35,25 +35,26 @@ pub(crate) fn modify_vlan(frame: &mut BytesMut, tag: &VlanTag) {
     let Some((_, control)) = outermost_tag(frame) else { return };
     let mut control = control & !ID | tag.id;
     if let Some(priority) = tag.priority {
+        // Without a new priority, the old one stays, as in tc.
         control = control & !PRIORITY | control_of(0, priority);
     }
     frame[ADDRESSES..ADDRESSES + 2].copy_from_slice(&tag.ether_type.to_be_bytes());
     frame[ADDRESSES + 2..ADDRESSES + TAG].copy_from_slice(&control.to_be_bytes());
 }
 
-/// The outermost tag's own EtherType and its control information.
+/// Returns the EtherType and control information of the outermost tag.
 pub(crate) fn outermost_tag(frame: &[u8]) -> Option<(u16, u16)> {
     let tag = frame.get(ADDRESSES..ADDRESSES + TAG + 2)?;
     let ether_type = u16::from_be_bytes([tag[0], tag[1]]);
     is_vlan(ether_type).then(|| (ether_type, u16::from_be_bytes([tag[2], tag[3]])))
 }
 
-/// A tag's control information.
+/// Returns the control information of a tag.
 pub(crate) fn control_of(id: u16, priority: u8) -> u16 {
     u16::from(priority) << 13 | id
 }
 
-/// Changes a field. A header that is not there is not changed.
+/// Changes a field. A missing header is ignored.
 pub(crate) fn edit(frame: &mut [u8], headers: &Headers, edit: &Edit) {
     match edit {
         Edit::DestinationMac(mac) => frame[..6].copy_from_slice(&mac.0),
@@ -68,8 +69,8 @@ pub(crate) fn edit(frame: &mut [u8], headers: &Headers, edit: &Edit) {
     }
 }
 
-/// Computes checksums anew, as they would be of a frame that its sender has just made.
-pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums) {
+/// Recomputes checksums from scratch, as the sender of the frame would.
+pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &ChecksumSet) {
     let Some((version, network)) = headers.network() else { return };
     if checksums.ipv4 && version == IpVersion::V4 {
         checksum::fill_ipv4_header(&mut frame[network..]);
@@ -79,10 +80,11 @@ pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums
         Protocol::Tcp => checksums.tcp,
         _ => checksums.udp && frame[transport.checksum()..transport.checksum() + 2] != [0, 0],
     };
+    // `fill_checksums` also writes the IPv4 header checksum, so that one is saved first.
     if is_wanted {
         let header = [frame.get(network + 10).copied(), frame.get(network + 11).copied()];
         transport.fill_checksums(frame);
-        // What was not asked for stays: that of IPv4's header.
+        // The IPv4 checksum was not requested, so its old value is restored.
         if !checksums.ipv4
             && version == IpVersion::V4
             && let [Some(high), Some(low)] = header
@@ -95,6 +97,7 @@ pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums
 fn set_port(frame: &mut [u8], headers: &Headers, protocol: Protocol, at: usize, port: u16) {
     let number = if protocol == Protocol::Tcp { TCP } else { UDP };
     let Some((carried, upper)) = headers.upper().filter(|(carried, _)| *carried == number) else { return };
+    // Only the first fragment has a transport header; other fragments have payload at this offset.
     if has_upper_header(frame, headers) && upper + at + 2 <= headers.end() {
         let sum = upper_checksum(frame, headers, carried, upper);
         change(frame, upper + at..upper + at + 2, &port.to_be_bytes(), &[sum]);
@@ -106,12 +109,13 @@ fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usiz
     else {
         return;
     };
+    // The pseudo headers of TCP, UDP and ICMPv6 contain the addresses.
     let upper = headers.upper().filter(|_| has_upper_header(frame, headers));
     let upper = upper.and_then(|(protocol, upper)| upper_checksum(frame, headers, protocol, upper));
     match address {
         IpAddr::V4(address) => {
             let at = network + 12 + 4 * which;
-            change(frame, at..at + 4, &address.octets(), &[Some(Field::plain(network + 10)), upper]);
+            change(frame, at..at + 4, &address.octets(), &[Some(ChecksumField::plain(network + 10)), upper]);
         }
         IpAddr::V6(address) => {
             let at = network + 8 + 16 * which;
@@ -123,7 +127,7 @@ fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usiz
 fn set_class(frame: &mut [u8], headers: &Headers, version: IpVersion, class: u8) {
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
-        IpVersion::V4 => change(frame, at + 1..at + 2, &[class], &[Some(Field::plain(at + 10))]),
+        IpVersion::V4 => change(frame, at + 1..at + 2, &[class], &[Some(ChecksumField::plain(at + 10))]),
         IpVersion::V6 => {
             frame[at] = frame[at] & 0xf0 | class >> 4;
             frame[at + 1] = frame[at + 1] & 0x0f | class << 4;
@@ -135,14 +139,15 @@ fn set_hops(frame: &mut [u8], headers: &Headers, version: IpVersion, hops: impl 
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
         IpVersion::V4 => {
+            // The IPv4 header checksum covers the time to live.
             let hops = hops(frame[at + 8]);
-            change(frame, at + 8..at + 9, &[hops], &[Some(Field::plain(at + 10))]);
+            change(frame, at + 8..at + 9, &[hops], &[Some(ChecksumField::plain(at + 10))]);
         }
         IpVersion::V6 => frame[at + 7] = hops(frame[at + 7]),
     }
 }
 
-/// Whether the frame has what IP carries from its beginning: it is whole, or a first fragment.
+/// Tests whether the frame contains the start of the IP payload: it is whole, or a first fragment.
 fn has_upper_header(frame: &[u8], headers: &Headers) -> bool {
     let (Some((version, network)), Some((_, upper))) = (headers.network(), headers.upper()) else { return false };
     !headers.is_fragment() || is_first(frame, version, network, upper)
@@ -150,33 +155,33 @@ fn has_upper_header(frame: &[u8], headers: &Headers) -> bool {
 
 /// A checksum field of the frame.
 #[derive(Clone, Copy)]
-struct Field {
+struct ChecksumField {
     at: usize,
-    /// RFC 768: zero stands for none, and a sum of zero is sent as all ones.
+    /// RFC 768: zero means no checksum, so a computed zero is sent as all ones.
     is_udp: bool,
 }
 
-impl Field {
-    fn plain(at: usize) -> Field {
-        Field { at, is_udp: false }
+impl ChecksumField {
+    fn plain(at: usize) -> ChecksumField {
+        ChecksumField { at, is_udp: false }
     }
 }
 
-/// Where the checksum is of what IP carries, if that has one over the addresses.
-fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -> Option<Field> {
+/// Returns the checksum field of the IP payload, if its checksum covers the addresses.
+fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -> Option<ChecksumField> {
     let field = match protocol {
-        TCP => Field::plain(upper + 16),
-        UDP => Field { at: upper + 6, is_udp: true },
-        ICMPV6 => Field::plain(upper + 2),
+        TCP => ChecksumField::plain(upper + 16),
+        UDP => ChecksumField { at: upper + 6, is_udp: true },
+        ICMPV6 => ChecksumField::plain(upper + 2),
         _ => return None,
     };
     let value = frame.get(field.at..field.at + 2).filter(|_| field.at + 2 <= headers.end())?;
     (!field.is_udp || value != [0, 0]).then_some(field)
 }
 
-/// Overwrites the bytes at `at`, and mends the sums over them. Headers start at even offsets.
-fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<Field>]) {
-    // In whole words, as they count in sums.
+/// Overwrites the bytes at `at` and updates the checksums `fields`. Headers start at even offsets.
+fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<ChecksumField>]) {
+    // Checksums add whole 16-bit words.
     let words = at.start & !1..(at.end + 1) & !1;
     let (mut before, mut after) = (InternetSum::default(), InternetSum::default());
     before.add(&frame[words.clone()]);
@@ -193,10 +198,10 @@ fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<Fie
     }
 }
 
-/// Bytes of Ethernet's addresses, and of a tag.
+/// Length of the Ethernet addresses, and of a VLAN tag.
 const ADDRESSES: usize = 12;
 const TAG: usize = 4;
-/// A tag's VLAN and its priority.
+/// Bit masks of VLAN id and priority in a tag.
 const ID: u16 = 0x0fff;
 const PRIORITY: u16 = 0xe000;
 
@@ -276,7 +281,7 @@ mod tests {
         frame[40..42].fill(0);
         let headers = Headers::parse(&frame);
         edit(&mut frame, &headers, &Edit::Source([9, 9, 9, 9].into()));
-        compute(&mut frame, &headers, &Checksums { ipv4: true, tcp: true, udp: true });
+        compute(&mut frame, &headers, &ChecksumSet { ipv4: true, tcp: true, udp: true });
         assert_eq!(frame[40..42], [0, 0]);
         assert!(checksum::is_ipv4_header_right(&frame[14..]));
     }

@@ -1,10 +1,10 @@
-//! A frame and what is still to be done to it.
+//! A frame and its metadata.
 
 use bytes::Bytes;
 use core::num::NonZeroU16;
 use offload_api::Handle;
 
-/// A frame on its way through the switch.
+/// A frame in the switch.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -15,15 +15,15 @@ use offload_api::Handle;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Ethernet's header and what follows, without its checksum.
+    /// Ethernet header and payload, without the frame check sequence.
     pub bytes: Bytes,
-    /// Bytes of payload of each segment that the frame is still to be cut into (TSO, USO). Until then its length fields and
-    /// the checksums of TCP and UDP say nothing. `None`: the frame is as it is.
+    /// Payload bytes per segment of a frame that is still to be cut (TSO, USO). Length fields and TCP or UDP checksums
+    /// are invalid until then. `None` for a complete frame.
     pub cut: Option<NonZeroU16>,
-    /// Where the frame begins that is to be cut: behind the headers of a tunnel, or 0.
+    /// Offset of the frame to be cut: behind the tunnel headers, or 0.
     pub inner: u16,
-    /// The SA that protected the frame on the uplink, or that is to protect it there. `None` of a frame that leaves by the
-    /// uplink: the sender's policies decide.
+    /// The SA that opened the frame at the uplink, or that must protect it there. `None` for an outgoing frame lets the
+    /// sender's policies decide.
     pub sa: Option<Handle>,
 }
 

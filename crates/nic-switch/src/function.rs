@@ -1,9 +1,9 @@
-//! Functions: what hangs on a port of the switch, in the words of `ip link set ... vf`.
+//! Function configuration, in the terms of `ip link set ... vf`.
 
 use crate::action::Police;
 use crate::matching::Mac;
 
-/// How a function is set up.
+/// The configuration of a function.
 ///
 /// ```
 /// use nic_switch::{FunctionConfig, Mac};
@@ -13,23 +13,23 @@ use crate::matching::Mac;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionConfig {
-    /// Its Ethernet address.
+    /// Ethernet address.
     pub mac: Mac,
-    /// The VLAN that it is in without knowing: its frames get the tag, and lose it on their way back. Frames of its own with a
-    /// tag are dropped.
+    /// Transparent VLAN: frames from the function get this tag, and frames to the function lose it. Tagged frames from
+    /// the function are dropped.
     pub vlan: Option<u16>,
-    /// Whether frames from another address than [`mac`](Self::mac) are dropped.
+    /// Whether frames with another source address than [`mac`](Self::mac) are dropped.
     pub spoof_check: bool,
-    /// Whether, in legacy mode, it gets frames to unknown addresses, and may send tags.
+    /// Whether the function, in legacy mode, gets frames to unknown addresses and may send tags.
     pub trust: bool,
-    /// What it may send; the rest is dropped. `None`: anything.
+    /// Transmit rate limit; frames above it are dropped. `None` means no limit.
     pub rate: Option<Police>,
-    /// The longest packet that is delivered to it, Ethernet's header not counted.
+    /// Longest packet delivered to the function, without the Ethernet header.
     pub mtu: u16,
 }
 
 impl FunctionConfig {
-    /// A function with this address, checked and not trusted, for packets of 1500 bytes.
+    /// Makes a function with this address: spoof check, no trust, MTU of 1500 bytes.
     pub fn new(mac: Mac) -> FunctionConfig {
         FunctionConfig { mac, vlan: None, spoof_check: true, trust: false, rate: None, mtu: 1500 }
     }

@@ -1,7 +1,7 @@
-//! The fields that rules look at, as bytes side by side: of a frame, and of a rule with its mask.
+//! Match keys: the fields that rules examine, as a byte string of a frame or of a rule with its mask.
 //!
-//! Invariant: a rule matches a frame if and only if the frame's key, masked, is the rule's key, and the ports lie in the
-//! rule's ranges. A field that the frame does not have is zero.
+//! Invariant: a rule matches a frame if and only if the frame's masked key equals the rule's key and the ports are in
+//! the rule's ranges. A missing field is zero.
 
 use crate::action::TunnelSet;
 use crate::matching::{EtherMatch, Match, Ports, is_vlan};
@@ -11,52 +11,52 @@ use offload_api::Prefix;
 use offload_formats::protocol::{SCTP, TCP, UDP};
 use offload_formats::{Headers, IpVersion};
 
-/// The tunnel that a frame came through.
+/// The tunnel through which a frame arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedTunnel {
     pub(crate) key: Option<u32>,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    /// UDP ports; zero of GRE.
+    /// UDP ports; zero for GRE.
     pub(crate) source_port: u16,
     pub(crate) destination_port: u16,
-    /// The outer packet's traffic class, and whether it had a checksum behind IP's.
+    /// Traffic class of the outer packet, and presence of a UDP or GRE checksum.
     pub(crate) class: u8,
     pub(crate) checksum: bool,
-    /// Whether it is a control packet; only Geneve has those.
+    /// Whether the packet is an OAM packet; only Geneve has these.
     pub(crate) oam: bool,
 }
 
-/// What is known about a frame's tunnels.
+/// The tunnels of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TunnelState {
-    /// Through which it came.
-    pub(crate) received: Option<Received>,
-    /// Through which it is to go.
+    /// Tunnel through which the frame arrived.
+    pub(crate) received: Option<ReceivedTunnel>,
+    /// Tunnel through which the frame will leave.
     pub(crate) set: Option<TunnelSet>,
 }
 
-/// All fields.
+/// The fields of a frame or rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key([u8; BYTES]);
+pub(crate) struct MatchKey([u8; BYTES]);
 
-/// Which bits of a key a rule looks at, and whether it looks for ports in a range.
+/// The significant bits of a key, and whether a rule has port ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Mask {
-    bits: Key,
+pub(crate) struct MatchMask {
+    bits: MatchKey,
     ranges: [bool; 2],
 }
 
-/// The ranges that the ports are to lie in.
+/// Port ranges of a rule: source, destination.
 pub(crate) type Ranges = [Option<(u16, u16)>; 2];
 
-impl Key {
-    /// Of a frame that has Ethernet's header at least.
+impl MatchKey {
+    /// Extracts the key of a frame.
     ///
     /// # Panics
-    /// If it has not.
-    pub(crate) fn of_frame(frame: &[u8], headers: &Headers, received: Option<&Received>) -> Key {
-        let mut key = Key([0; BYTES]);
+    /// If the frame is shorter than an Ethernet header.
+    pub(crate) fn from_frame(frame: &[u8], headers: &Headers, received: Option<&ReceivedTunnel>) -> MatchKey {
+        let mut key = MatchKey([0; BYTES]);
         key.set(DESTINATION_MAC, &frame[..6]);
         key.set(SOURCE_MAC, &frame[6..12]);
         key.set(PROTOCOL, &frame[12..14]);
@@ -64,6 +64,7 @@ impl Key {
         key.set(NETWORK, &network.to_be_bytes());
         key.set(TAG, &(tag.unwrap_or(0) & TAG_BITS).to_be_bytes());
         key.set_network(frame, headers);
+        // Without a tunnel all tunnel fields stay zero.
         if let Some(received) = received {
             key.set(TUNNEL_KEY, &received.key.unwrap_or(0).to_be_bytes());
             key.set_address(TUNNEL_SOURCE, received.source);
@@ -82,6 +83,7 @@ impl Key {
         let (Some((version, at)), Some((protocol, upper))) = (headers.network(), headers.upper()) else { return };
         let (source, destination) = version.addresses(&frame[at..]);
         self.set_address(SOURCE, source);
+        // IPv4 addresses use the first four bytes. The EtherType is part of the key, so families cannot collide.
         self.set_address(DESTINATION, destination);
         self.0[IP_PROTOCOL] = protocol;
         self.0[CLASS] = class_of(frame, version, at);
@@ -94,13 +96,14 @@ impl Key {
         }
     }
 
-    /// Of a rule, with its mask and the ranges of its ports.
-    pub(crate) fn of_rule(matching: &Match) -> (Key, Mask, Ranges) {
-        let (mut key, mut mask) = (Key([0; BYTES]), Key([0; BYTES]));
+    /// Returns the key of a rule, with its mask and port ranges.
+    pub(crate) fn from_rule(matching: &Match) -> (MatchKey, MatchMask, Ranges) {
+        let (mut key, mut mask) = (MatchKey([0; BYTES]), MatchKey([0; BYTES]));
         let mut field = |at: Range<usize>, value: &[u8], bits: &[u8]| {
             key.set(at.clone(), value);
             mask.set(at, bits);
         };
+        // Fields may share bytes, so each closure ORs its bits into key and mask.
         let mut mac = |at: Range<usize>, ether: Option<EtherMatch>| {
             if let Some(ether) = ether {
                 field(at, &ether.address().0, &ether.mask().0);
@@ -119,6 +122,7 @@ impl Key {
         word(NETWORK.start, matching.network(), u16::MAX);
         word(TAG.start, matching.vlan.id, 0x0fff);
         word(TAG.start, matching.vlan.priority.map(|priority| u16::from(priority) << 13), 0xe000);
+        // A range cannot be expressed as a mask, so ranges are checked after the look-up.
         let mut ranges = [None, None];
         for (range, ports, at) in
             [(0, matching.source_port, PORTS.start), (1, matching.destination_port, PORTS.start + 2)]
@@ -144,6 +148,7 @@ impl Key {
             }
         }
         let fragments = &matching.fragments;
+        // A flag may have to be set, cleared, or ignored; the mask selects the first two cases.
         let flags = [
             (FRAGMENT, fragments.fragment),
             (FIRST, fragments.first),
@@ -155,6 +160,7 @@ impl Key {
                 byte(FLAGS, if wanted { flag } else { 0 }, flag);
             }
         }
+        // A tunnel address must also match the IP version, because the key has no outer EtherType.
         let tunnel = &matching.tunnel;
         if let Some(prefix) = tunnel.source.or(tunnel.destination) {
             byte(TUNNEL_VERSION, version_number(prefix.address()), u8::MAX);
@@ -174,17 +180,17 @@ impl Key {
                 mask.set_address(at, ones(&prefix));
             }
         }
-        (key, Mask { bits: mask, ranges: ranges.map(|range| range.is_some()) }, ranges)
+        (key, MatchMask { bits: mask, ranges: ranges.map(|range| range.is_some()) }, ranges)
     }
 
-    /// What is left of it where `mask` has ones.
-    pub(crate) fn masked(&self, mask: &Mask) -> Key {
+    /// Returns the key with all bits outside of `mask` cleared.
+    pub(crate) fn masked(&self, mask: &MatchMask) -> MatchKey {
         let mut key = *self;
         key.0.iter_mut().zip(mask.bits.0).for_each(|(byte, bits)| *byte &= bits);
         key
     }
 
-    /// Whether its ports lie in the ranges.
+    /// Tests whether the ports are in the ranges.
     pub(crate) fn is_within(&self, ranges: &Ranges) -> bool {
         let ports = [self.word(PORTS.start), self.word(PORTS.start + 2)];
         ranges.iter().zip(ports).all(|(range, port)| range.is_none_or(|(first, last)| (first..=last).contains(&port)))
@@ -206,7 +212,7 @@ impl Key {
     }
 }
 
-/// The EtherType behind the outermost tag, and that tag's control information.
+/// Returns the EtherType behind the outermost tag, and that tag's control information.
 fn behind_tag(frame: &[u8]) -> (u16, Option<u16>) {
     match (word(frame, 12), word(frame, 14), word(frame, 16)) {
         (Some(tag), control @ Some(_), Some(behind)) if is_vlan(tag) => (behind, control),
@@ -214,7 +220,7 @@ fn behind_tag(frame: &[u8]) -> (u16, Option<u16>) {
     }
 }
 
-/// The EtherType behind all tags.
+/// Returns the EtherType behind all tags.
 pub(crate) fn behind_tags(frame: &[u8]) -> u16 {
     let mut at = 12;
     let mut ether_type = word(frame, at).unwrap_or(0);
@@ -248,7 +254,7 @@ pub(crate) fn is_first(frame: &[u8], version: IpVersion, network: usize, upper: 
     u16::from_be_bytes([place[0], place[1]]) & bits == 0
 }
 
-/// A prefix' bits that are looked at, as an address.
+/// Returns the mask of a prefix as an address.
 fn ones(prefix: &Prefix) -> IpAddr {
     let all: IpAddr = if prefix.address().is_ipv4() { [0xff; 4].into() } else { [0xff; 16].into() };
     offload_api::ipsec::masked(all, prefix.bits())
@@ -276,7 +282,7 @@ const TUNNEL_SOURCE: Range<usize> = 64..80;
 const TUNNEL_DESTINATION: Range<usize> = 80..96;
 const TUNNEL_KEY: Range<usize> = 96..100;
 const BYTES: usize = 104;
-/// Priority and VLAN of a tag; the bit between is nobody's to match.
+/// Priority and VLAN id of a tag. The bit between cannot be matched.
 const TAG_BITS: u16 = 0xefff;
 const FRAGMENT: u8 = 1;
 const FIRST: u8 = 2;
@@ -288,12 +294,12 @@ mod tests {
     use super::*;
     use crate::matching::IPV4;
 
-    /// As in Linux, what stands behind a tag is another tag where there are two.
+    /// With two tags, the EtherType behind the first tag is that of the second, as in Linux.
     #[test]
     fn the_ether_type_behind_a_tag_is_what_follows_it() {
         let with = |tags: usize| {
             let frame = [&[2; 12][..], &[0x81, 0, 0x60, 7].repeat(tags), &[8, 0, 0x45], &[0; 40]].concat();
-            let key = Key::of_frame(&frame, &Headers::parse(&frame), None);
+            let key = MatchKey::from_frame(&frame, &Headers::parse(&frame), None);
             (key.word(PROTOCOL.start), key.word(TAG.start), key.word(NETWORK.start), behind_tags(&frame))
         };
         let tag = 0x8100;
@@ -308,7 +314,7 @@ mod tests {
         let mut frame = vec![2; 12];
         frame.extend(IPV4.to_be_bytes());
         frame.extend([0x45, 0, 0, 28, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 8, 0, 0]);
-        let key = |frame: &[u8]| Key::of_frame(frame, &Headers::parse(frame), None);
+        let key = |frame: &[u8]| MatchKey::from_frame(frame, &Headers::parse(frame), None);
         let first = key(&frame);
         assert_eq!((first.0[FLAGS], first.word(PORTS.start)), (FRAGMENT | FIRST, 0));
         frame[21] = 1;

@@ -1,13 +1,13 @@
 //! The switch inside an offload NIC.
 //!
-//! - [`port`], [`function`], [`frame`]: what frames come from and go to, and what is known of a frame;
-//! - [`rule`], [`matching`], [`action`]: the one type of rule, for every front end;
-//! - [`words`]: rules read from lines of `tc filter`, and printed as such;
-//! - [`switch`]: the switch itself. `table` finds the rule for a frame's `key`; `edit`, `police` and [`overlay`] do what it
-//!   says; `addresses` decides where there are no rules; `protection` knows which tunnels IPsec protects;
-//!   `too_big` tells functions of packets that are too long; `neighbours` knows frames that find those.
+//! - [`port`], [`function`], [`frame`]: ports, functions, and frames with their metadata;
+//! - [`rule`], [`matching`], [`action`]: the one type of rule, for all front ends;
+//! - [`words`]: parser and printer for rules as `tc filter` lines;
+//! - [`switch`]: the switch itself. `table` finds the rule for a frame's `key`; `edit`, `police` and [`overlay`]
+//!   execute the rule's actions; `addresses` forwards in legacy mode; `protection` lists the tunnel networks that IPsec
+//!   protects; `too_big` builds ICMP messages about oversized packets; `neighbours` recognizes neighbour discovery.
 //!
-//! Sans-IO: nothing here knows a socket, a ring or a clock.
+//! Sans-IO: the crate has no sockets, rings or clocks.
 
 #![forbid(unsafe_code)]
 
@@ -31,20 +31,20 @@ mod table;
 mod too_big;
 pub mod words;
 
-pub use action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+pub use action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
 pub use frame::Frame;
 pub use function::FunctionConfig;
 pub use matching::{EtherMatch, Mac, Match, Ports};
-pub use neighbours::Neighbours;
+pub use neighbours::NeighbourMessage;
 pub use overlay::NextHop;
 pub use port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
-pub use protection::Protection;
+pub use protection::TunnelProtection;
 pub use rule::{Change, Rule, RuleError, Selection};
-pub use switch::{Mode, RuleReport, Switch, SwitchConfig, SwitchCounters, Tunnel};
+pub use switch::{RuleReport, Switch, SwitchConfig, SwitchCounters, SwitchMode, Tunnel};
 pub use table::{ChangeError, RuleCounters};
-pub use words::{FunctionChange, FunctionFile, FunctionWords, ParseError, Problem, RuleFile};
+pub use words::{FunctionChange, FunctionFile, FunctionOptions, ParseError, ParseProblem, RuleFile};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

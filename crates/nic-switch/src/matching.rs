@@ -1,6 +1,6 @@
-//! What a rule looks at in a frame.
+//! Match conditions of rules.
 //!
-//! A field that a frame does not have reads as zero, as in Linux: of a fragment, the ports are 0 and 0.
+//! A field that a frame does not have reads as zero, as in Linux. For example, the ports of a fragment are 0.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -20,10 +20,10 @@ use offload_api::Prefix;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// All bits set.
+    /// The broadcast address.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Whether it names a group of hosts, or all.
+    /// Tests whether this is a multicast or broadcast address.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
     }
@@ -47,13 +47,14 @@ impl FromStr for Mac {
             *octet = u8::from_str_radix(part.unwrap_or(""), 16)?;
         }
         if parts.next().is_some() {
+            // `parse` of an empty string yields the error for surplus parts.
             u8::from_str_radix("", 16)?;
         }
         Ok(Mac(octets))
     }
 }
 
-/// An Ethernet address of which some bits are looked at.
+/// An Ethernet address with a mask.
 ///
 /// ```
 /// use nic_switch::{EtherMatch, Mac};
@@ -68,49 +69,50 @@ pub struct EtherMatch {
 }
 
 impl EtherMatch {
-    /// The addresses that agree with `address` where `mask` has ones.
+    /// Matches addresses that equal `address` in the bits of `mask`.
     pub fn new(address: Mac, mask: Mac) -> EtherMatch {
+        // Stored masked, so that equal conditions compare equal.
         let mut masked = address;
         masked.0.iter_mut().zip(mask.0).for_each(|(octet, mask)| *octet &= mask);
         EtherMatch { address: masked, mask }
     }
 
-    /// This address alone.
+    /// Matches a single address.
     pub fn exactly(address: Mac) -> EtherMatch {
         EtherMatch { address, mask: Mac::BROADCAST }
     }
 
-    /// The bits that are looked at, as they must be; the others are zero.
+    /// Returns the address with all bits outside of the mask cleared.
     pub fn address(&self) -> Mac {
         self.address
     }
 
-    /// Which bits are looked at.
+    /// Returns the mask.
     pub fn mask(&self) -> Mac {
         self.mask
     }
 
-    /// Whether this is one of the addresses.
+    /// Tests whether `address` matches.
     pub fn matches(&self, address: Mac) -> bool {
         EtherMatch::new(address, self.mask).address == self.address
     }
 }
 
-/// One port, or those from one to another.
+/// A port or a range of ports.
 ///
 /// ```
 /// assert!(nic_switch::Ports::Range(10, 20).contains(20));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ports {
-    /// This one.
+    /// A single port.
     One(u16),
-    /// The first and the last; the first is the smaller one.
+    /// First and last port; the first is smaller.
     Range(u16, u16),
 }
 
 impl Ports {
-    /// Whether this is one of them.
+    /// Tests whether `port` is included.
     pub fn contains(&self, port: u16) -> bool {
         match *self {
             Ports::One(one) => port == one,
@@ -119,31 +121,31 @@ impl Ports {
     }
 }
 
-/// What a rule wants of the outermost VLAN tag.
+/// A condition on the outermost VLAN tag.
 ///
 /// See [`Match`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VlanMatch {
-    /// The VLAN, 12 bits.
+    /// VLAN id, 12 bits.
     pub id: Option<u16>,
-    /// The priority, 3 bits.
+    /// Priority, 3 bits.
     pub priority: Option<u8>,
-    /// The EtherType behind it: of a frame with two tags, that of the other tag.
+    /// EtherType behind the tag; with two tags, the second tag's.
     pub ether_type: Option<u16>,
 }
 
-/// What a rule wants of fragmentation.
+/// A condition on fragmentation.
 ///
 /// See [`Match`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FragmentMatch {
     /// Whether the packet is a fragment.
     pub fragment: Option<bool>,
-    /// Whether it is a packet's first fragment.
+    /// Whether the packet is a first fragment.
     pub first: Option<bool>,
 }
 
-/// What a rule wants of IP's traffic class, which IPv4 calls type of service: some of its bits.
+/// A condition on bits of the IP traffic class, called type of service in IPv4.
 ///
 /// ```
 /// let no_congestion_known = nic_switch::matching::ClassMatch::new(0, 3);
@@ -156,51 +158,51 @@ pub struct ClassMatch {
 }
 
 impl ClassMatch {
-    /// The classes that agree with `class` where `mask` has ones.
+    /// Matches classes that equal `class` in the bits of `mask`.
     pub const fn new(class: u8, mask: u8) -> ClassMatch {
         ClassMatch { class: class & mask, mask }
     }
 
-    /// The bits that are looked at, as they must be; the others are zero.
+    /// Returns the class with all bits outside of the mask cleared.
     pub const fn class(&self) -> u8 {
         self.class
     }
 
-    /// Which bits are looked at.
+    /// Returns the mask.
     pub const fn mask(&self) -> u8 {
         self.mask
     }
 
-    /// Whether this is one of the classes.
+    /// Tests whether `class` matches.
     pub const fn matches(&self, class: u8) -> bool {
         class & self.mask == self.class
     }
 }
 
-/// What a rule wants of the tunnel that a frame has come through.
+/// A condition on the tunnel through which a frame arrived.
 ///
 /// See [`Match`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelMatch {
-    /// The key: VXLAN's and Geneve's VNI, GRE's key.
+    /// Key: the VNI of VXLAN and Geneve, or the key of GRE.
     pub key: Option<u32>,
-    /// The sender of the outer packet.
+    /// Outer source address.
     pub source: Option<Prefix>,
-    /// Its receiver.
+    /// Outer destination address.
     pub destination: Option<Prefix>,
-    /// The UDP port that it comes from.
+    /// UDP source port.
     pub source_port: Option<u16>,
-    /// The UDP port that it goes to.
+    /// UDP destination port.
     pub destination_port: Option<u16>,
-    /// The traffic class of the outer packet.
+    /// Traffic class of the outer packet.
     pub class: Option<ClassMatch>,
-    /// Whether UDP, or GRE, had a checksum.
+    /// Whether UDP or GRE had a checksum.
     pub checksum: Option<bool>,
-    /// Whether it was a control packet (OAM). Geneve alone has those.
+    /// Whether the packet was an OAM packet; only Geneve has these.
     pub oam: Option<bool>,
 }
 
-/// Which frames a rule is about. The default is: all frames.
+/// The match conditions of a rule. The default matches all frames.
 ///
 /// ```
 /// use nic_switch::{Match, Ports};
@@ -215,34 +217,34 @@ pub struct TunnelMatch {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Match {
-    /// The EtherType behind the addresses, that of a VLAN tag included; `None`: any.
+    /// EtherType behind the addresses, which may be a VLAN tag's; `None` matches any.
     pub protocol: Option<u16>,
-    /// The Ethernet address that it goes to.
+    /// Ethernet destination address.
     pub destination_mac: Option<EtherMatch>,
-    /// The Ethernet address that it comes from.
+    /// Ethernet source address.
     pub source_mac: Option<EtherMatch>,
-    /// The VLAN tag. Only where [`protocol`](Self::protocol) is that of a tag.
+    /// VLAN tag. Only valid if [`protocol`](Self::protocol) is a tag's EtherType.
     pub vlan: VlanMatch,
-    /// What IP carries. This and the addresses only with an EtherType of IP.
+    /// IP protocol number. IP conditions are valid only with an IP EtherType.
     pub ip_protocol: Option<u8>,
-    /// The sender's address.
+    /// IP source address.
     pub source: Option<Prefix>,
-    /// The receiver's address.
+    /// IP destination address.
     pub destination: Option<Prefix>,
-    /// The sender's port; only of TCP, UDP and SCTP.
+    /// Source port of TCP, UDP or SCTP.
     pub source_port: Option<Ports>,
-    /// The receiver's port; only of TCP, UDP and SCTP.
+    /// Destination port of TCP, UDP or SCTP.
     pub destination_port: Option<Ports>,
     /// Fragmentation.
     pub fragments: FragmentMatch,
-    /// The traffic class.
+    /// Traffic class.
     pub class: Option<ClassMatch>,
-    /// The tunnel that the frame has come through.
+    /// Tunnel through which the frame arrived.
     pub tunnel: TunnelMatch,
 }
 
 impl Match {
-    /// The EtherType of what the frame carries, behind a tag if it has one, if the rule says which.
+    /// Returns the EtherType of the payload, behind a tag if there is one; `None` if the rule leaves it open.
     pub fn network(&self) -> Option<u16> {
         match self.protocol {
             Some(tag) if is_vlan(tag) => self.vlan.ether_type,
@@ -250,7 +252,7 @@ impl Match {
         }
     }
 
-    /// Whether it looks at anything of the packet's own IP header or behind it.
+    /// Tests whether a condition examines the packet's own IP header or payload.
     pub(crate) fn needs_ip(&self) -> bool {
         self.ip_protocol.is_some()
             || self.source.is_some()
@@ -260,12 +262,12 @@ impl Match {
     }
 }
 
-/// Whether an EtherType is that of a VLAN tag (IEEE 802.1Q, 802.1ad).
+/// Tests whether an EtherType is a VLAN tag's (IEEE 802.1Q, 802.1ad).
 pub(crate) fn is_vlan(ether_type: u16) -> bool {
     matches!(ether_type, VLAN | SERVICE_VLAN)
 }
 
-/// Whether an address is of the version that an EtherType names.
+/// Tests whether the IP version of an address matches an EtherType.
 pub(crate) fn is_of(address: IpAddr, ether_type: u16) -> bool {
     ether_type == if address.is_ipv4() { IPV4 } else { IPV6 }
 }

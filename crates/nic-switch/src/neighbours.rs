@@ -1,41 +1,46 @@
-//! Which frames find neighbours: ARP, and ICMPv6 of the types 133 to 137 (RFC 4861 4).
+//! Recognition of neighbour discovery: ARP, and ICMPv6 types 133 to 137 (RFC 4861 4).
 //!
-//! Hosts that have one address, one of which does the other's talking, both need to know the neighbours.
+//! If two hosts share an address because one of them represents the other on the network, both need these frames.
 
 use offload_formats::Headers;
 use offload_formats::protocol::ICMPV6;
 
-/// What a frame says about neighbours.
+/// The kind of a neighbour discovery frame.
 ///
 /// ```
-/// use nic_switch::Neighbours;
+/// use nic_switch::NeighbourMessage;
 /// use offload_formats::Headers;
 ///
 /// let arp = [&[0xff; 12][..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &[0; 38]].concat();
-/// assert_eq!(Neighbours::of(&arp, &Headers::parse(&arp)), Some(Neighbours::Question));
+/// assert_eq!(NeighbourMessage::classify(&arp, &Headers::parse(&arp)), Some(NeighbourMessage::Question));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Neighbours {
-    /// It asks for a neighbour or a router.
+pub enum NeighbourMessage {
+    /// A request for a neighbour or router.
     Question,
-    /// It answers, or tells unasked.
+    /// An answer, solicited or not.
     Answer,
 }
 
-impl Neighbours {
-    /// What a frame says; `None`: something else.
-    pub fn of(frame: &[u8], headers: &Headers) -> Option<Neighbours> {
+impl NeighbourMessage {
+    /// Classifies a frame; `None` if it is not neighbour discovery.
+    pub fn classify(frame: &[u8], headers: &Headers) -> Option<NeighbourMessage> {
         if frame.get(12..14) == Some(&ARP) {
-            // Whether somebody asks (1) or answers (2).
-            return Some(if frame.get(20..22) == Some(&[0, 1]) { Neighbours::Question } else { Neighbours::Answer });
+            // ARP operation: 1 is a request, 2 an answer.
+            return Some(if frame.get(20..22) == Some(&[0, 1]) {
+                NeighbourMessage::Question
+            } else {
+                NeighbourMessage::Answer
+            });
         }
+        // IPv6 uses ICMPv6 messages for the same purpose.
         let (protocol, at) = headers.upper()?;
         if protocol != ICMPV6 || headers.is_fragment() {
             return None;
         }
         match frame.get(at)? {
-            133 | 135 => Some(Neighbours::Question),
-            134 | 136 | 137 => Some(Neighbours::Answer),
+            133 | 135 => Some(NeighbourMessage::Question),
+            134 | 136 | 137 => Some(NeighbourMessage::Answer),
             _ => None,
         }
     }

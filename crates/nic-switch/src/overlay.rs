@@ -1,12 +1,12 @@
-//! Packets of one network inside packets of another: VXLAN, GRE, Geneve over IPv4 and IPv6.
+//! Tunnels: VXLAN, GRE and Geneve over IPv4 and IPv6.
 //!
-//! Invariant: what [`encapsulate`] wraps, `decapsulate` unwraps to the same frame; each packet on the wire has lengths and
-//! checksums of its own, those that [`cut`] makes of one included.
+//! Invariant: `decapsulate` recovers the frame that [`encapsulate`] wrapped. Each packet on the wire has its own
+//! lengths and checksums, including the segments that [`cut`] makes.
 
 use crate::action::TunnelSet;
 use crate::edit;
 use crate::frame::Frame;
-use crate::key::{Received, behind_tags, class_of, is_first};
+use crate::key::{ReceivedTunnel, behind_tags, class_of, is_first};
 use crate::matching::{IPV4, IPV6, Mac};
 use crate::port::TunnelKind;
 use bytes::{Bytes, BytesMut};
@@ -16,7 +16,7 @@ use offload_formats::ip::is_extension;
 use offload_formats::protocol::{GRE, UDP};
 use offload_formats::{Geneve, Gre, Headers, InternetSum, IpVersion, SegmentPosition, Vxlan, checksum};
 
-/// Ethernet's addresses for the way to a tunnel's other end. The host resolves them.
+/// The Ethernet addresses on the way to a tunnel's remote end. The host resolves them.
 ///
 /// ```
 /// use nic_switch::{Mac, NextHop};
@@ -26,41 +26,41 @@ use offload_formats::{Geneve, Gre, Headers, InternetSum, IpVersion, SegmentPosit
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NextHop {
-    /// The uplink's own.
+    /// Address of the uplink.
     pub source: Mac,
-    /// The next station's.
+    /// Address of the next hop.
     pub destination: Mac,
 }
 
-/// What a frame is wrapped in.
+/// The outer headers of a frame.
 ///
 /// See [`encapsulate`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outer {
-    /// How.
+pub struct OuterHeaders {
+    /// Kind of the tunnel.
     pub kind: TunnelKind,
-    /// From where to where.
+    /// IP addresses, key and options.
     pub set: TunnelSet,
-    /// Ethernet's addresses.
+    /// Ethernet addresses.
     pub hop: NextHop,
-    /// The UDP port that the packet comes from; GRE has none.
+    /// UDP source port; unused for GRE.
     pub source_port: u16,
-    /// The identification of an IPv4 packet; of several that are cut from one, the first one's.
+    /// IPv4 identification; of the first segment if the packet is cut.
     pub identification: u16,
 }
 
-/// Wraps a frame.
+/// Wraps a frame into outer headers.
 ///
-/// ECN goes with the packet as Linux has it (RFC 3168 9.1.1, full functionality: of an inner packet that met congestion, the
-/// outer one says that it may).
+/// ECN is copied as in Linux (RFC 3168 9.1.1, full functionality): an inner packet that met congestion gets an outer
+/// header with ECT(0).
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nic_switch::overlay::{Outer, cut, encapsulate};
+/// use nic_switch::overlay::{OuterHeaders, cut, encapsulate};
 /// use nic_switch::{Frame, Mac, NextHop, TunnelKind, TunnelSet};
 ///
 /// let set = TunnelSet::new("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-/// let outer = Outer {
+/// let outer = OuterHeaders {
 ///     kind: TunnelKind::Vxlan,
 ///     set: TunnelSet { key: Some(77), ..set },
 ///     hop: NextHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) },
@@ -71,8 +71,8 @@ pub struct Outer {
 /// assert_eq!(wrapped.bytes.len(), 14 + 20 + 8 + 8 + 60);
 /// assert_eq!(wrapped.bytes[50..], [7; 60]);
 /// ```
-pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
-    let Outer { kind, set, hop, source_port, identification } = outer;
+pub fn encapsulate(outer: &OuterHeaders, inner: &Frame) -> Frame {
+    let OuterHeaders { kind, set, hop, source_port, identification } = outer;
     let version = IpVersion::of_address(&set.destination);
     let tunnel_bytes = tunnel_bytes(*kind, set);
     let upper = ETHERNET_BYTES + version.header_bytes();
@@ -82,7 +82,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
     frame[6..12].copy_from_slice(&hop.source.0);
     frame[12..14].copy_from_slice(&version.ether_type().to_be_bytes());
     let protocol = if *kind == TunnelKind::Gretap { GRE } else { UDP };
-    // Linux' GRE looks at the packet inside only if it is untagged, and has its hops where none are told.
+    // Linux's GRE examines the inner packet only if it is untagged, and copies its hop limit by default.
     let looks_inside = *kind != TunnelKind::Gretap || edit::outermost_tag(&inner.bytes).is_none();
     let inside = Headers::parse_unfinished(&inner.bytes).network().filter(|_| looks_inside);
     let class = set.tos & !ECN | inside.map_or(0, |(version, at)| outer_ecn(ecn_of(&inner.bytes, version, at)));
@@ -91,6 +91,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
         Some((version, at)) if *kind == TunnelKind::Gretap => hops_of(&inner.bytes, version, at),
         _ => USUAL_HOPS,
     };
+    // Lengths and checksums follow in `finish_outer`, because they depend on the whole frame.
     write_ip(&mut frame[ETHERNET_BYTES..], set, protocol, class, hops, *identification);
     let header = &mut frame[upper..];
     match kind {
@@ -104,6 +105,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
             header[UDP_BYTES..tunnel_bytes].copy_from_slice(&geneve.to_bytes());
         }
     }
+    // GRE has no ports. A tunnel without its own port uses the kind's.
     if let Some(port) = set.destination_port.or(kind.port()).filter(|_| protocol == UDP) {
         header[..2].copy_from_slice(&source_port.to_be_bytes());
         header[2..4].copy_from_slice(&port.to_be_bytes());
@@ -112,7 +114,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
     Frame { bytes: frame.freeze(), cut: inner.cut, inner: (upper + tunnel_bytes) as u16, sa: None }
 }
 
-/// How many bytes a packet gets longer in a tunnel: all that comes between the outer Ethernet header and the inner packet.
+/// Returns the bytes that a tunnel adds to a packet: everything between the outer Ethernet header and the inner packet.
 ///
 /// ```
 /// use nic_switch::{TunnelKind, TunnelSet, overlay::overhead};
@@ -124,41 +126,45 @@ pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
     IpVersion::of_address(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
 }
 
-/// What a frame shows of a tunnel.
+/// The result of looking for a tunnel in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// It is a packet of a tunnel, or a fragment of one.
+pub(crate) enum TunnelEvidence {
+    /// A tunnel packet, or a first fragment of one.
     Tunnel,
-    /// It is nothing of a tunnel.
+    /// Not a tunnel packet.
     NoTunnel,
-    /// It is a fragment of UDP behind the first one, which alone has the ports.
+    /// A later fragment of a UDP packet, without ports.
     Rest,
-    /// A reader of more headers than the switch reads may find a tunnel in it.
+    /// The headers are not fully readable here; another reader may find a tunnel in the frame.
     Hidden,
 }
 
-/// What a frame shows of a tunnel: UDP to a port of tunnels, or GRE.
-pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> Shown {
+/// Looks for a tunnel in a frame: UDP to a tunnel port, or GRE.
+pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> TunnelEvidence {
     let headers = Headers::parse_unfinished(frame);
     let (Some((version, network)), Some((protocol, at))) = (headers.network(), headers.upper()) else {
-        // IP whose headers are too many, or not for the switch to judge, and tags beyond those that it reads.
-        return if matches!(behind_tags(frame), IPV4 | IPV6) { Shown::Hidden } else { Shown::NoTunnel };
+        // IP with more headers or tags than the parser reads.
+        return if matches!(behind_tags(frame), IPV4 | IPV6) {
+            TunnelEvidence::Hidden
+        } else {
+            TunnelEvidence::NoTunnel
+        };
     };
     match protocol {
-        GRE => Shown::Tunnel,
-        UDP if headers.is_fragment() && !is_first(frame, version, network, at) => Shown::Rest,
+        GRE => TunnelEvidence::Tunnel,
+        UDP if headers.is_fragment() && !is_first(frame, version, network, at) => TunnelEvidence::Rest,
         UDP => match frame.get(at + 2..at + 4) {
-            Some(port) if is_port(u16::from_be_bytes([port[0], port[1]])) => Shown::Tunnel,
-            Some(_) => Shown::NoTunnel,
-            None => Shown::Hidden,
+            Some(port) if is_port(u16::from_be_bytes([port[0], port[1]])) => TunnelEvidence::Tunnel,
+            Some(_) => TunnelEvidence::NoTunnel,
+            None => TunnelEvidence::Hidden,
         },
-        // What is behind a fragment header is seen once it is put together (RFC 8200 4.5).
-        _ if headers.is_fragment() && is_extension(protocol) => Shown::Hidden,
-        _ => Shown::NoTunnel,
+        // The header behind a fragment header becomes visible only after reassembly (RFC 8200 4.5).
+        _ if headers.is_fragment() && is_extension(protocol) => TunnelEvidence::Hidden,
+        _ => TunnelEvidence::NoTunnel,
     }
 }
 
-/// Bytes between the outer IP header and the inner frame.
+/// Returns the number of bytes between the outer IP header and the inner frame.
 fn tunnel_bytes(kind: TunnelKind, set: &TunnelSet) -> usize {
     match kind {
         TunnelKind::Vxlan => UDP_BYTES + Vxlan::BYTES,
@@ -167,42 +173,42 @@ fn tunnel_bytes(kind: TunnelKind, set: &TunnelSet) -> usize {
     }
 }
 
-/// What came out of a tunnel.
+/// A decapsulated frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unwrapped {
+pub(crate) struct DecapsulatedFrame {
     pub(crate) kind: TunnelKind,
-    pub(crate) received: Received,
+    pub(crate) received: ReceivedTunnel,
     pub(crate) inner: Bytes,
 }
 
-/// Why nothing came out of a tunnel.
+/// The reason why a packet was not decapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotUnwrapped {
-    /// It is no packet of a tunnel, or not to be read here: a fragment, another version.
+pub(crate) enum DecapsulationError {
+    /// The packet is not a tunnel packet, or unreadable here: a fragment, or another version.
     NoTunnel,
-    /// A checksum is wrong, or missing where it has to be (RFC 8200 8.1).
+    /// A checksum is wrong, or missing where it is mandatory (RFC 8200 8.1).
     Checksum,
-    /// An option that has to be understood.
+    /// An unknown option is marked critical.
     Critical,
-    /// The packet met congestion, and the one inside cannot say so (RFC 6040 4.2).
+    /// The outer packet met congestion, and the inner packet cannot express it (RFC 6040 4.2).
     Congestion,
 }
 
-/// Unwraps a packet that goes to the UDP port of a tunnel, of which `kind_of` tells the kind, or that is GRE.
+/// Decapsulates a packet of GRE, or of UDP to a tunnel port. `kind_of` returns the tunnel kind of a port.
 pub(crate) fn decapsulate(
     frame: &Bytes,
     headers: &Headers,
     kind_of: impl FnOnce(u16) -> Option<TunnelKind>,
-) -> Result<Unwrapped, NotUnwrapped> {
+) -> Result<DecapsulatedFrame, DecapsulationError> {
     let (Some((version, network)), Some((protocol, upper))) = (headers.network(), headers.upper()) else {
-        return Err(NotUnwrapped::NoTunnel);
+        return Err(DecapsulationError::NoTunnel);
     };
     if headers.is_fragment() {
-        return Err(NotUnwrapped::NoTunnel);
+        return Err(DecapsulationError::NoTunnel);
     }
     let (source, destination) = version.addresses(&frame[network..]);
     let class = class_of(frame, version, network);
-    let mut received = Received {
+    let mut received = ReceivedTunnel {
         key: None,
         source,
         destination,
@@ -214,12 +220,12 @@ pub(crate) fn decapsulate(
     };
     let (kind, at) = match protocol {
         UDP => {
-            let udp = headers.transport().ok_or(NotUnwrapped::NoTunnel)?;
+            let udp = headers.transport().ok_or(DecapsulationError::NoTunnel)?;
             let flow = udp.flow_of_receiver(frame);
             (received.source_port, received.destination_port) = (flow.remote.port(), flow.local.port());
-            let kind = kind_of(flow.local.port()).ok_or(NotUnwrapped::NoTunnel)?;
+            let kind = kind_of(flow.local.port()).ok_or(DecapsulationError::NoTunnel)?;
             if !udp.are_checksums_right(frame).unwrap_or(version == IpVersion::V4) {
-                return Err(NotUnwrapped::Checksum);
+                return Err(DecapsulationError::Checksum);
             }
             received.checksum = frame[udp.header + 6..udp.header + 8] != [0; 2];
             let payload = &frame[udp.payload..udp.end];
@@ -227,45 +233,48 @@ pub(crate) fn decapsulate(
                 TunnelKind::Vxlan => (Vxlan::parse(payload).map(|vxlan| vxlan.network), Vxlan::BYTES),
                 TunnelKind::Geneve => {
                     let geneve = Geneve::parse(payload).filter(|geneve| geneve.protocol == Geneve::ETHERNET);
-                    let geneve = geneve.ok_or(NotUnwrapped::NoTunnel)?;
+                    let geneve = geneve.ok_or(DecapsulationError::NoTunnel)?;
+                    // RFC 8926 3.4: a receiver must drop packets with unknown critical options.
                     if geneve.critical {
-                        return Err(NotUnwrapped::Critical);
+                        return Err(DecapsulationError::Critical);
                     }
                     received.oam = geneve.oam;
                     (Some(geneve.network), geneve.bytes())
                 }
                 TunnelKind::Gretap => (None, 0),
             };
-            received.key = Some(network.ok_or(NotUnwrapped::NoTunnel)?);
+            received.key = Some(network.ok_or(DecapsulationError::NoTunnel)?);
             (kind, udp.payload + bytes)
         }
         GRE => {
             let packet = &frame[upper..headers.end()];
-            let gre = Gre::parse(packet).filter(|gre| gre.protocol == Gre::ETHERNET).ok_or(NotUnwrapped::NoTunnel)?;
+            let gre =
+                Gre::parse(packet).filter(|gre| gre.protocol == Gre::ETHERNET).ok_or(DecapsulationError::NoTunnel)?;
             let mut sum = InternetSum::default();
             sum.add(packet);
+            // The sum over the whole GRE packet includes its checksum field.
             if gre.checksum && !sum.is_right() {
-                return Err(NotUnwrapped::Checksum);
+                return Err(DecapsulationError::Checksum);
             }
             received.key = gre.key;
             received.checksum = gre.checksum;
             (TunnelKind::Gretap, upper + gre.bytes())
         }
-        _ => return Err(NotUnwrapped::NoTunnel),
+        _ => return Err(DecapsulationError::NoTunnel),
     };
     if version == IpVersion::V4 && !checksum::is_ipv4_header_right(&frame[network..]) {
-        return Err(NotUnwrapped::Checksum);
+        return Err(DecapsulationError::Checksum);
     }
     if headers.end() < at + ETHERNET_BYTES {
-        return Err(NotUnwrapped::NoTunnel);
+        return Err(DecapsulationError::NoTunnel);
     }
     let inner = frame.slice(at..headers.end());
     let outer_ecn = ecn_of(frame, version, network);
-    Ok(Unwrapped { kind, received, inner: take_over_ecn(inner, outer_ecn)? })
+    Ok(DecapsulatedFrame { kind, received, inner: take_over_ecn(inner, outer_ecn)? })
 }
 
-/// Cuts a frame into segments: of a packet in a tunnel, the inner one is cut, and each segment has outer headers of its own.
-/// Checksums are made. A frame that is not to be cut is given as it is.
+/// Cuts a frame into segments and computes checksums. For a tunnel packet, the inner packet is cut and each segment
+/// gets outer headers. A complete frame is returned unchanged.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -283,6 +292,7 @@ pub(crate) fn decapsulate(
 pub fn cut(frame: &Frame) -> Vec<Bytes> {
     let Some(segment_bytes) = frame.cut.map(|bytes| usize::from(bytes.get())) else { return vec![frame.bytes.clone()] };
     let at = usize::from(frame.inner);
+    // The lengths are those of no segment yet, so only the unfinished parser can read the headers.
     let outer = Headers::parse_unfinished(&frame.bytes);
     let inner = Headers::parse_unfinished(&frame.bytes[at..]);
     let Some(transport) = inner.transport() else { return vec![frame.bytes.clone()] };
@@ -298,6 +308,7 @@ pub fn cut(frame: &Frame) -> Vec<Bytes> {
         let place = SegmentPosition { number: number as u32, offset, is_last: number + 1 == count };
         transport.make_segment(&mut segment[at..], piece.len(), place);
         segment.extend_from_slice(piece);
+        // The lengths are final now, so the ordinary parser finds the transport of the segment.
         let whole = Headers::parse(&segment[at..]);
         if let Some(transport) = whole.transport() {
             transport.fill_checksums(&mut segment[at..]);
@@ -310,7 +321,7 @@ pub fn cut(frame: &Frame) -> Vec<Bytes> {
     segments
 }
 
-/// Makes the outer headers of a segment its own.
+/// Adjusts the outer headers of a segment.
 fn finish_segment(segment: &mut [u8], outer: &Headers, number: u16) {
     let (Some((version, network)), Some((protocol, upper))) = (outer.network(), outer.upper()) else { return };
     if version == IpVersion::V4 {
@@ -335,6 +346,7 @@ fn finish_outer(frame: &mut [u8], version: IpVersion, protocol: u8, has_checksum
     }
     let field = match protocol {
         UDP => {
+            // A frame that will be cut may be longer than the field; the segments get their own length.
             let told = u16::try_from(upper_bytes).unwrap_or(0);
             frame[upper + 4..upper + 6].copy_from_slice(&told.to_be_bytes());
             upper + 6
@@ -344,6 +356,7 @@ fn finish_outer(frame: &mut [u8], version: IpVersion, protocol: u8, has_checksum
     if !has_checksum {
         return;
     }
+    // The checksum field counts as zero in its own sum (RFC 768, RFC 2784 2.5).
     frame[field..field + 2].fill(0);
     let mut sum = InternetSum::default();
     if protocol == UDP {
@@ -351,6 +364,7 @@ fn finish_outer(frame: &mut [u8], version: IpVersion, protocol: u8, has_checksum
         sum = InternetSum::pseudo_header(UDP, source, destination, upper_bytes);
     }
     sum.add(&frame[upper..]);
+    // RFC 768: a computed zero is sent as all ones, because zero means no checksum.
     let value = match sum.finish() {
         0 if protocol == UDP => u16::MAX,
         value => value,
@@ -391,13 +405,14 @@ fn ecn_of(frame: &[u8], version: IpVersion, network: usize) -> u8 {
     frame[network + 1] >> shift & ECN
 }
 
-/// Linux' INET_ECN_encapsulate.
+/// Returns the outer ECN bits, as Linux's INET_ECN_encapsulate.
 fn outer_ecn(inner: u8) -> u8 {
     if inner == CONGESTION { CAPABLE_0 } else { inner }
 }
 
-/// RFC 6040 4.2, with the one departure of Linux that its table allows. Behind a tag, Linux leaves ECN as it is.
-fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
+/// Merges the outer ECN bits into the inner packet (RFC 6040 4.2), with the one deviation of Linux that the RFC
+/// permits. Behind a tag, Linux leaves ECN unchanged.
+fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, DecapsulationError> {
     if edit::outermost_tag(&inner).is_some() {
         return Ok(inner);
     }
@@ -405,7 +420,8 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
     let Some((version, network)) = headers.network() else { return Ok(inner) };
     let own = ecn_of(&inner, version, network);
     let becomes = match (own, outer) {
-        (0, CONGESTION) => return Err(NotUnwrapped::Congestion),
+        // The inner transport would not understand the mark, so the packet counts as lost.
+        (0, CONGESTION) => return Err(DecapsulationError::Congestion),
         (0, _) | (CONGESTION, _) => own,
         (_, CONGESTION) => CONGESTION,
         (CAPABLE_0, CAPABLE_1) => CAPABLE_1,
@@ -425,9 +441,9 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
 
 const UDP_BYTES: usize = 8;
 const USUAL_HOPS: u8 = 64;
-/// IPv4's flag, in the first byte of the field (RFC 791 3.1).
+/// DF flag of IPv4, in the first byte of its field (RFC 791 3.1).
 const DONT_FRAGMENT: u8 = 0x40;
-/// ECN's two bits, and their values (RFC 3168 5).
+/// ECN bits and their values (RFC 3168 5).
 const ECN: u8 = 0b11;
 const CAPABLE_1: u8 = 0b01;
 const CAPABLE_0: u8 = 0b10;
@@ -437,7 +453,7 @@ const CONGESTION: u8 = 0b11;
 mod tests {
     use super::*;
 
-    /// One fragment that is the whole packet: Linux puts it together and unwraps it.
+    /// A single fragment that is a whole packet: Linux reassembles and decapsulates it.
     #[test]
     fn a_tunnel_behind_a_fragment_header_and_options_is_not_passed_over() {
         let udp = [&[0, 9, 0x12, 0xb5, 0, 24, 0, 0][..], &[0; 16]].concat();
@@ -448,15 +464,16 @@ mod tests {
             [&packet[..], behind, &udp].concat()
         };
         let shown = |frame: &[u8]| shown(frame, |port| port == 4789);
-        assert_eq!(shown(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), Shown::Tunnel);
-        assert_eq!(shown(&packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0])), Shown::Hidden);
-        assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), Shown::Rest);
+        assert_eq!(shown(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), TunnelEvidence::Tunnel);
+        assert_eq!(shown(&packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0])), TunnelEvidence::Hidden);
+        assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), TunnelEvidence::Rest);
     }
 
-    /// Linux bounds neither how many extension headers there are, nor how many tags, and knows options that the switch does not.
+    /// Linux does not bound the number of extension headers and tags, and knows options that the switch does not know.
     #[test]
     fn what_has_more_headers_than_are_read_may_hide_a_tunnel() {
         let udp = |port: u16| [&[0, 9][..], &port.to_be_bytes(), &[0, 24, 0, 0], &[0; 16]].concat();
+        // `next` names the first extension header, and the last option names UDP.
         let six = |options: &[[u8; 8]], port: u16| {
             let behind = [options.concat(), udp(port)].concat();
             let next = if options.is_empty() { 17 } else { 60 };
@@ -472,27 +489,29 @@ mod tests {
             [&[first, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2][..], options, &udp(port)]
                 .concat()
         };
+        // The tags are ordinary VLAN tags with id 7.
         let frame = |tags: usize, ether_type: [u8; 2], packet: &[u8]| {
             [&[2; 12][..], &[0x81, 0, 0, 7].repeat(tags), &ether_type, packet].concat()
         };
         let (six_type, four_type) = ([0x86, 0xdd], [8, 0]);
         let padding = [60, 0, 1, 4, 0, 0, 0, 0];
-        // This option asks a host that does not know it to refuse the packet.
+        // This option asks a host that does not know it to drop the packet.
         let refused = [60, 0, 0xc2, 4, 0, 1, 0, 0];
         let cases = [
-            (frame(0, six_type, &six(&[], 4789)), Shown::Tunnel),
-            (frame(0, six_type, &six(&[], 9)), Shown::NoTunnel),
-            (frame(0, six_type, &six(&[padding; 8], 4789)), Shown::Tunnel),
-            (frame(0, six_type, &six(&[padding; 9], 4789)), Shown::Hidden),
-            (frame(0, six_type, &six(&[padding; 9], 9)), Shown::Hidden),
-            (frame(0, six_type, &six(&[refused], 4789)), Shown::Hidden),
-            (frame(0, four_type, &four(&[131, 7, 4, 10, 0, 0, 2, 0], 4789)), Shown::Hidden),
-            (frame(0, four_type, &four(&[148, 4, 0, 0], 4789)), Shown::Tunnel),
-            (frame(2, four_type, &four(&[], 4789)), Shown::Tunnel),
-            (frame(3, four_type, &four(&[], 4789)), Shown::Hidden),
-            (frame(3, [8, 6], &[0; 46]), Shown::NoTunnel),
-            (frame(0, four_type, &four(&[], 4789)[..22]), Shown::Hidden),
-            (vec![0; 60], Shown::NoTunnel),
+            (frame(0, six_type, &six(&[], 4789)), TunnelEvidence::Tunnel),
+            (frame(0, six_type, &six(&[], 9)), TunnelEvidence::NoTunnel),
+            // The parser reads at most eight extension headers and two tags.
+            (frame(0, six_type, &six(&[padding; 8], 4789)), TunnelEvidence::Tunnel),
+            (frame(0, six_type, &six(&[padding; 9], 4789)), TunnelEvidence::Hidden),
+            (frame(0, six_type, &six(&[padding; 9], 9)), TunnelEvidence::Hidden),
+            (frame(0, six_type, &six(&[refused], 4789)), TunnelEvidence::Hidden),
+            (frame(0, four_type, &four(&[131, 7, 4, 10, 0, 0, 2, 0], 4789)), TunnelEvidence::Hidden),
+            (frame(0, four_type, &four(&[148, 4, 0, 0], 4789)), TunnelEvidence::Tunnel),
+            (frame(2, four_type, &four(&[], 4789)), TunnelEvidence::Tunnel),
+            (frame(3, four_type, &four(&[], 4789)), TunnelEvidence::Hidden),
+            (frame(3, [8, 6], &[0; 46]), TunnelEvidence::NoTunnel),
+            (frame(0, four_type, &four(&[], 4789)[..22]), TunnelEvidence::Hidden),
+            (vec![0; 60], TunnelEvidence::NoTunnel),
         ];
         for (number, (frame, expected)) in cases.iter().enumerate() {
             assert_eq!(shown(frame, |port| port == 4789), *expected, "{number}");

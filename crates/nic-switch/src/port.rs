@@ -1,8 +1,8 @@
-//! Virtual ports of the switch, and the devices that stand for them in rules.
+//! Virtual ports of the switch, and the devices that represent them in rules.
 //!
-//! A function (the physical one, a virtual one, the card's) is a port, and so is the uplink. The host sees each port as a
-//! *representor*, a network device of its own: it names the port in rules, and it gets the frames that no rule takes.
-//! Linux' `Documentation/networking/representors.rst` describes the model.
+//! Each function (the physical one, a virtual one, or the card's) is a port, and so is the uplink. The host sees each
+//! port as a *representor*: a network device that names the port in rules and receives the frames that no rule takes.
+//! Linux's `Documentation/networking/representors.rst` describes the model.
 
 use core::fmt;
 use core::str::FromStr;
@@ -19,31 +19,31 @@ use core::str::FromStr;
 pub enum Vport {
     /// The wire; `p0` in rules.
     Uplink,
-    /// The physical function, the host's own; `pf0hpf` in rules.
+    /// The physical function of the host; `pf0hpf` in rules.
     Physical,
-    /// A virtual function, by its number below [`Vport::FUNCTIONS`]; `pf0vf0` and so on in rules.
+    /// A virtual function with a number below [`Vport::FUNCTIONS`]; `pf0vf0` and so on in rules.
     Virtual(u16),
     /// The function of the card's own cores; `card0` in rules.
     Card,
 }
 
 impl Vport {
-    /// How many virtual functions there can be.
+    /// Maximum number of virtual functions.
     pub const FUNCTIONS: u16 = 256;
 }
 
-/// Where the switch sends a frame.
+/// The destination of a frame.
 ///
 /// See [`Switch`](crate::Switch) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Egress {
-    /// Out of a port: onto the wire, or to the function.
+    /// A port: the wire or a function.
     Port(Vport),
-    /// To the representor of a port, on the host: the slow path.
+    /// The representor of a port on the host: the slow path.
     Representor(Vport),
 }
 
-/// How packets are wrapped for the way to another host.
+/// The encapsulation of a tunnel.
 ///
 /// ```
 /// assert_eq!(nic_switch::TunnelKind::Geneve.port(), Some(6081));
@@ -59,7 +59,7 @@ pub enum TunnelKind {
 }
 
 impl TunnelKind {
-    /// The UDP port by default; GRE has none.
+    /// Returns the default UDP port; `None` for GRE.
     pub const fn port(self) -> Option<u16> {
         match self {
             TunnelKind::Vxlan => Some(4789),
@@ -79,7 +79,7 @@ impl TunnelKind {
     pub(crate) const ALL: [TunnelKind; 3] = [TunnelKind::Vxlan, TunnelKind::Gretap, TunnelKind::Geneve];
 }
 
-/// A tunnel device: what comes out of it was wrapped, what is redirected to it will be.
+/// A tunnel device: input of decapsulated frames, and output for frames to be encapsulated.
 ///
 /// ```
 /// use nic_switch::{Device, TunnelDevice, TunnelKind};
@@ -89,24 +89,24 @@ impl TunnelKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelDevice {
-    /// How it wraps.
+    /// Encapsulation.
     pub kind: TunnelKind,
-    /// Which of that kind.
+    /// Number of the device within its kind.
     pub number: u8,
 }
 
-/// What a rule names by `dev`.
+/// A device named by `dev` in a rule.
 ///
 /// See [`TunnelDevice`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Device {
-    /// A port, by its representor.
+    /// A port, through its representor.
     Port(Vport),
     /// A tunnel over the uplink.
     Tunnel(TunnelDevice),
 }
 
-/// A name that no device of the switch has.
+/// The error for a name that is not a device of the switch.
 ///
 /// ```
 /// let error = "eth0".parse::<nic_switch::Device>().unwrap_err();
@@ -172,8 +172,9 @@ impl FromStr for Device {
     }
 }
 
-/// A number as it is printed: no sign, no zero in front.
+/// Parses a number in the form in which it is printed: no sign and no leading zero.
 fn decimal<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
+    // Only the canonical form is accepted, so that every device has one name.
     let number = text.parse::<T>().ok()?;
     (number.to_string() == text).then_some(number)
 }

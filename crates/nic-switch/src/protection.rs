@@ -1,56 +1,56 @@
-//! Which networks of tunnels are protected by IPsec, and by which SAs.
+//! Tunnel networks protected by IPsec, with their SAs.
 //!
-//! Invariants: a packet of a protected network goes no further unless one of the network's own SAs opened it; an SA of a network
-//! brings nothing but that network's packets; what is to leave by a protected network names one of its SAs, or does not leave.
-//! If all are protected, no packet of a tunnel comes in the clear.
+//! Invariants: a packet of a protected network is accepted only if one of the network's own SAs opened it; an SA of a
+//! network carries only that network's packets; an outgoing packet of a protected network names one of its SAs, or is
+//! dropped. If all networks are protected, no tunnel packet is accepted in plaintext.
 
 use crate::port::TunnelDevice;
 use offload_api::Handle;
 use std::collections::HashMap;
 
-/// The SAs of a network of a tunnel.
+/// The SAs of a tunnel network.
 ///
 /// ```
-/// use nic_switch::{Protection, Switch, SwitchConfig, TunnelDevice, TunnelKind};
+/// use nic_switch::{TunnelProtection, Switch, SwitchConfig, TunnelDevice, TunnelKind};
 ///
 /// let mut switch = Switch::new(SwitchConfig::default());
 /// let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
 /// // There are no SAs yet: until there are, nothing leaves by network 77 or comes from it.
-/// switch.protect(vxlan0, Some(77), Some(Protection::default()));
+/// switch.protect(vxlan0, Some(77), Some(TunnelProtection::default()));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Protection {
-    /// Those that packets are sent by; of several, a hash of the inner flow chooses.
+pub struct TunnelProtection {
+    /// SAs for outgoing packets; a hash of the inner flow selects one.
     pub send: Vec<Handle>,
-    /// Those that packets may come by.
+    /// SAs through which packets may arrive.
     pub receive: Vec<Handle>,
 }
 
-/// A network of a tunnel: its VXLAN or Geneve network, or its GRE key.
-pub(crate) type Network = (TunnelDevice, Option<u32>);
+/// A tunnel network: the tunnel device with its VXLAN or Geneve network id, or its GRE key.
+pub(crate) type TunnelNetwork = (TunnelDevice, Option<u32>);
 
-/// All protected networks.
+/// The protected networks.
 #[derive(Debug, Default)]
 pub(crate) struct Protections {
-    networks: HashMap<Network, Protection>,
-    /// For each SA that packets come by, how many networks name it.
+    networks: HashMap<TunnelNetwork, TunnelProtection>,
+    /// Number of networks that name a receiving SA.
     receiving: HashMap<Handle, usize>,
-    /// Whether networks that nobody has named are protected too, by whatever SA.
+    /// Whether unlisted networks require protection too, by any SA.
     pub(crate) all: bool,
 }
 
-/// What is held against a packet of a tunnel.
+/// The reason against a tunnel packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Objection {
-    /// It came in the clear.
+pub(crate) enum TunnelRejection {
+    /// The packet arrived in plaintext.
     Plain,
-    /// It came by an SA of somebody else.
+    /// The packet arrived through an SA of another network.
     OtherSa,
 }
 
 impl Protections {
-    /// Protects a network by other SAs, or not any more.
-    pub(crate) fn set(&mut self, network: Network, protection: Option<Protection>) {
+    /// Sets or removes the SAs of a network.
+    pub(crate) fn set(&mut self, network: TunnelNetwork, protection: Option<TunnelProtection>) {
         if let Some(before) = self.networks.remove(&network) {
             for sa in before.receive {
                 if let Some(count) = self.receiving.get_mut(&sa) {
@@ -65,28 +65,31 @@ impl Protections {
         }
     }
 
-    /// Whether packets that this SA opened are those of a network, and nothing else.
+    /// Tests whether packets of this SA must belong to a tunnel network.
     pub(crate) fn binds(&self, sa: Option<Handle>) -> bool {
         sa.is_some_and(|sa| self.receiving.contains_key(&sa))
     }
 
-    /// What is held against a packet of a network that came by this SA, or in the clear.
-    pub(crate) fn check(&self, network: &Network, sa: Option<Handle>) -> Result<(), Objection> {
+    /// Checks a packet of a network that arrived through this SA, or in plaintext.
+    pub(crate) fn check(&self, network: &TunnelNetwork, sa: Option<Handle>) -> Result<(), TunnelRejection> {
         match (self.networks.get(network), sa) {
             (Some(protection), Some(sa)) if protection.receive.contains(&sa) => Ok(()),
-            (Some(_), Some(_)) => Err(Objection::OtherSa),
-            (Some(_), None) => Err(Objection::Plain),
-            (None, sa) if self.binds(sa) => Err(Objection::OtherSa),
-            (None, None) if self.all => Err(Objection::Plain),
+            (Some(_), Some(_)) => Err(TunnelRejection::OtherSa),
+            (Some(_), None) => Err(TunnelRejection::Plain),
+            // An SA of one network must not carry packets of another, not even of an unprotected one.
+            (None, sa) if self.binds(sa) => Err(TunnelRejection::OtherSa),
+            (None, None) if self.all => Err(TunnelRejection::Plain),
             (None, _) => Ok(()),
         }
     }
 
-    /// The SA by which a packet with this hash is to leave, if its network is protected; `Err`: there is none.
-    pub(crate) fn choose(&self, network: &Network, hash: u64) -> Result<Option<Handle>, Objection> {
+    /// Returns the SA for an outgoing packet with this hash; `None` if the network is not protected. `Err` if the
+    /// network has no SA.
+    pub(crate) fn choose(&self, network: &TunnelNetwork, hash: u64) -> Result<Option<Handle>, TunnelRejection> {
         let Some(protection) = self.networks.get(network) else { return Ok(None) };
         let count = protection.send.len() as u64;
-        let place = hash.checked_rem(count).ok_or(Objection::Plain)?;
+        // A protected network without an SA must not send.
+        let place = hash.checked_rem(count).ok_or(TunnelRejection::Plain)?;
         Ok(protection.send.get(place as usize).copied())
     }
 }
@@ -105,26 +108,26 @@ mod tests {
     #[test]
     fn an_sa_is_for_the_networks_that_name_it_and_for_no_other() {
         let mut protections = Protections::default();
-        let of = |receive: &[Handle]| Some(Protection { send: vec![sa(1), sa(2)], receive: receive.to_vec() });
+        let of = |receive: &[Handle]| Some(TunnelProtection { send: vec![sa(1), sa(2)], receive: receive.to_vec() });
         let [one, two, plain] = [77, 78, 79].map(|key| (DEVICE, Some(key)));
         protections.set(one, of(&[sa(3)]));
         protections.set(two, of(&[sa(3), sa(4)]));
         assert_eq!(protections.check(&one, Some(sa(3))), Ok(()));
-        assert_eq!(protections.check(&one, Some(sa(4))), Err(Objection::OtherSa));
-        assert_eq!(protections.check(&one, None), Err(Objection::Plain));
-        assert_eq!(protections.check(&plain, Some(sa(4))), Err(Objection::OtherSa));
+        assert_eq!(protections.check(&one, Some(sa(4))), Err(TunnelRejection::OtherSa));
+        assert_eq!(protections.check(&one, None), Err(TunnelRejection::Plain));
+        assert_eq!(protections.check(&plain, Some(sa(4))), Err(TunnelRejection::OtherSa));
         assert_eq!(protections.check(&plain, Some(sa(5))), Ok(()), "an SA of no network");
         assert_eq!(protections.check(&plain, None), Ok(()));
         assert_eq!([0, 1, 2].map(|hash| protections.choose(&one, hash).unwrap()), [sa(1), sa(2), sa(1)].map(Some));
         assert_eq!(protections.choose(&plain, 0), Ok(None));
-        protections.set(one, Some(Protection::default()));
+        protections.set(one, Some(TunnelProtection::default()));
         assert!(protections.choose(&one, 0).is_err());
         assert!(protections.binds(Some(sa(3))), "the other network names it");
         protections.set(two, None);
         assert!(!protections.binds(Some(sa(3))) && !protections.binds(Some(sa(4))));
         assert_eq!(protections.check(&two, None), Ok(()));
         protections.all = true;
-        assert_eq!(protections.check(&two, None), Err(Objection::Plain));
-        assert_eq!(protections.check(&two, Some(sa(9))), Ok(()), "any SA will do");
+        assert_eq!(protections.check(&two, None), Err(TunnelRejection::Plain));
+        assert_eq!(protections.check(&two, Some(sa(9))), Ok(()), "any SA suffices");
     }
 }

@@ -1,8 +1,8 @@
-//! A rule, and what makes one that the switch can have.
+//! Rules and their validation.
 //!
-//! Invariant: a [`Rule`] that passed [`Rule::check`] looks at fields that its frames have, changes no header that it does
-//! not match, ends with one action at most that ends, and only goes on to later chains, so that every frame is done after as
-//! many look-ups as there are chains.
+//! Invariant: a [`Rule`] that passed [`Rule::check`] examines only fields that its frames have, changes only headers
+//! that it matches, has at most one final action, and continues only with later chains. Every frame therefore needs at
+//! most as many look-ups as there are chains.
 
 use crate::action::{Action, Edit, TunnelSet};
 use crate::matching::{IPV4, IPV6, Match, Ports, is_of, is_vlan};
@@ -12,7 +12,7 @@ use offload_api::Prefix;
 use offload_formats::IpVersion;
 use offload_formats::protocol::{SCTP, TCP, UDP};
 
-/// What the switch does with frames of one kind from one device.
+/// A rule: match conditions and actions for frames of one device.
 ///
 /// ```
 /// use nic_switch::{Action, Device, Match, Rule, RuleError, Vport};
@@ -25,37 +25,37 @@ use offload_formats::protocol::{SCTP, TCP, UDP};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Where the frames come from.
+    /// Input device of the frames.
     pub device: Device,
-    /// The chain; frames begin in chain 0.
+    /// Chain; frames start in chain 0.
     pub chain: u32,
-    /// The place in the chain, from 1 on; smaller ones are asked first. Of one priority, the mask that was there first is.
+    /// Priority from 1; lower values match first. Within a priority, the mask that was installed first matches first.
     pub priority: u16,
-    /// The rule's name at its chain and priority, from 1 on; `None`: the switch gives one.
+    /// Handle of the rule within its chain and priority, from 1. `None` lets the switch choose.
     pub handle: Option<u32>,
-    /// Which frames.
+    /// Match conditions.
     pub matching: Match,
-    /// What becomes of them. If none of these ends, they go to the representor as they are then.
+    /// Actions. If no action is final, the frame goes to the representor as changed.
     pub actions: Vec<Action>,
 }
 
-/// Which rules are meant.
+/// A selection of rules.
 ///
 /// See [`Change`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// Of this device.
+    /// Device.
     pub device: Device,
-    /// Of this chain.
+    /// Chain.
     pub chain: u32,
-    /// Of this priority; `None`: of all.
+    /// Priority; `None` selects all.
     pub priority: Option<u16>,
-    /// With this handle; `None`: all.
+    /// Handle; `None` selects all.
     pub handle: Option<u32>,
 }
 
 impl Selection {
-    /// Whether a rule at this place is meant.
+    /// Tests whether a rule at this place is selected.
     pub fn includes(&self, device: Device, chain: u32, priority: u16, handle: u32) -> bool {
         self.device == device
             && self.chain == chain
@@ -64,7 +64,7 @@ impl Selection {
     }
 }
 
-/// A change of the switch's rules.
+/// A change of the rules.
 ///
 /// ```
 /// use nic_switch::{Change, Device, Selection, Vport};
@@ -76,90 +76,91 @@ impl Selection {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A rule more. There is none with this match, or this handle, at its place.
+    /// Adds a rule. No rule at this place may have its match or handle.
     Add(Rule),
-    /// A rule in place of the one with its handle, or without a handle its match; or a rule more. What was counted stays.
+    /// Replaces the rule with the same handle or, without a handle, the same match; adds the rule if there is none.
+    /// Counters are kept.
     Replace(Rule),
-    /// Fewer rules.
+    /// Deletes rules.
     Delete(Selection),
 }
 
-/// Why there can be no such rule.
+/// The reasons for which a rule is invalid.
 ///
 /// See [`Rule`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// Without actions.
+    /// The rule has no actions.
     #[error("the rule does nothing: give it an action, such as `action drop`")]
     NoAction,
-    /// An action behind one that ends.
+    /// An action follows a final one.
     #[error("an action behind one that ends is never taken: remove it, or let the one before it `pipe`")]
     BehindTheEnd,
-    /// Priority 0.
-    #[error("priority 0 is none: count from 1")]
+    /// The priority is 0.
+    #[error("priority 0 is invalid: count from 1")]
     Priority,
-    /// Handle 0.
-    #[error("handle 0 is none: count from 1")]
+    /// The handle is 0.
+    #[error("handle 0 is invalid: count from 1")]
     Handle,
-    /// To the same chain or an earlier one.
+    /// `goto` leads to the same chain or an earlier one.
     #[error("`goto chain` leads to later chains only: choose one beyond {0}")]
     Backwards(u32),
-    /// A VLAN without a tag.
-    #[error("the rule wants a VLAN of frames without a tag: let its protocol be 802.1q or 802.1ad")]
+    /// A VLAN condition without a tag.
+    #[error("the rule matches a VLAN of frames without a tag: let its protocol be 802.1q or 802.1ad")]
     NoTag,
-    /// A VLAN that no tag can name, or a priority.
+    /// A VLAN id, priority or tag type that is out of range.
     #[error("a VLAN has 12 bits, its priority 3, and its tag is 802.1q or 802.1ad")]
     Vlan,
-    /// More than one tag.
+    /// A condition on more than one tag.
     #[error("a tag behind the first one cannot be matched: leave out the EtherType behind that")]
     SecondTag,
-    /// Something of IP where another protocol may be.
+    /// An IP condition without an IP EtherType.
     #[error("the rule looks at IP: let its protocol, or vlan_ethtype, be ip or ipv6")]
     NotIp,
-    /// An address of the other version.
+    /// An address of the other IP version.
     #[error("an address is not of the version of IP that the protocol names")]
     IpVersion,
-    /// Ports of a protocol that may have none.
+    /// Port conditions without a protocol that has ports.
     #[error("the rule looks at ports: let its ip_proto be tcp, udp or sctp")]
     NoPorts,
-    /// Port 0, as which a missing port reads.
-    #[error("port 0 is none, and tc has no word for it: count from 1")]
+    /// Port 0, which is the value of a missing port.
+    #[error("port 0 cannot be matched, because tc has no syntax for it: count from 1")]
     PortZero,
-    /// A range backwards.
-    #[error("a range of ports ends before it begins: turn it round")]
+    /// A port range with its end before its start.
+    #[error("a range of ports ends before it begins: swap the ports")]
     Range,
-    /// Something of a tunnel at a port.
-    #[error("frames of a port have come through no tunnel: give the rule to a tunnel device, such as vxlan0")]
+    /// A tunnel condition at a port.
+    #[error("frames of a port have come through no tunnel: use a tunnel device, such as vxlan0")]
     NoTunnel,
-    /// A change of a header that frames may not have.
+    /// A change of a header that the rule does not match.
     #[error("pedit changes a header that the rule does not match: name its protocol (ip, ipv6; ip_proto tcp, udp)")]
     Unmatched,
-    /// Nothing to change.
+    /// A `pedit` without fields.
     #[error("pedit changes nothing: name a field with munge")]
     NoEdit,
-    /// No checksum.
+    /// A `csum` without checksums.
     #[error("csum computes nothing: name ip4h, tcp or udp")]
     NoChecksum,
-    /// To a tunnel, of unknown ends.
+    /// An output to a tunnel without `tunnel_key set`.
     #[error("the tunnel's ends are not known there: `action tunnel_key set` goes before")]
     NoEnds,
-    /// A tunnel from one version of IP to the other.
+    /// Tunnel ends of different IP versions.
     #[error("src_ip and dst_ip of a tunnel are of different versions of IP")]
     Ends,
-    /// More key than a header has room for.
+    /// A tunnel key that is missing or too large.
     #[error("VXLAN and Geneve need an id, and have 24 bits for it")]
     Key,
-    /// No rate, or no burst.
+    /// A rate or burst of zero.
     #[error("a rate or a burst of zero lets nothing through: use `action drop`")]
     Police,
 }
 
 impl Rule {
-    /// Whether the switch can have this rule.
+    /// Validates the rule.
     ///
     /// # Errors
-    /// Says why not, and what can be done.
+    /// The first violation, with a remedy.
     pub fn check(&self) -> Result<(), RuleError> {
         if self.priority == 0 {
             return Err(RuleError::Priority);
@@ -173,7 +174,7 @@ impl Rule {
         self.check_actions()
     }
 
-    /// The UDP ports of tunnels that it names.
+    /// Returns the UDP tunnel ports that the rule names.
     pub(crate) fn tunnel_ports(&self) -> impl Iterator<Item = u16> + '_ {
         let wraps = self.actions.iter().filter_map(|action| match action {
             Action::TunnelSet(set) => set.destination_port,
@@ -187,6 +188,7 @@ impl Rule {
         if *vlan != Default::default() && !protocol.is_some_and(is_vlan) {
             return Err(RuleError::NoTag);
         }
+        // Only the outermost tag is part of the key.
         if vlan.ether_type.is_some_and(is_vlan) {
             return Err(RuleError::SecondTag);
         }
@@ -198,6 +200,7 @@ impl Rule {
         let matching = &self.matching;
         let ip = matching.network().filter(|network| matches!(*network, IPV4 | IPV6));
         let ports = [matching.source_port, matching.destination_port];
+        // Ports without an IP protocol get a more helpful error than other IP conditions.
         if !matching.needs_ip() {
             return if ports == [None, None] { Ok(()) } else { Err(RuleError::NoPorts) };
         }
@@ -206,12 +209,14 @@ impl Rule {
         if [matching.source, matching.destination].iter().flatten().any(of_another) {
             return Err(RuleError::IpVersion);
         }
+        // Only these protocols have ports at the start of their header.
         if ports != [None, None] && !matches!(matching.ip_protocol, Some(TCP | UDP | SCTP)) {
             return Err(RuleError::NoPorts);
         }
         if ports.iter().flatten().any(|ports| ports.contains(0)) {
             return Err(RuleError::PortZero);
         }
+        // A range of one port must be given as a single port, so that each rule has one printed form.
         let backwards = |ports: &Ports| matches!(*ports, Ports::Range(first, last) if first >= last);
         if ports.iter().flatten().any(backwards) { Err(RuleError::Range) } else { Ok(()) }
     }
@@ -229,9 +234,11 @@ impl Rule {
 
     fn check_actions(&self) -> Result<(), RuleError> {
         let (last, before) = self.actions.split_last().ok_or(RuleError::NoAction)?;
+        // An action behind a final one would never run, which tc accepts silently.
         if before.iter().any(Action::ends) {
             return Err(RuleError::BehindTheEnd);
         }
+        // The tunnel ends are known only behind `tunnel_key set`, so the check follows the order of the actions.
         let mut ends: Option<&TunnelSet> = None;
         for action in before.iter().chain([last]) {
             match action {
@@ -245,6 +252,7 @@ impl Rule {
                 }
                 Action::TunnelUnset => ends = None,
                 Action::Redirect(Device::Tunnel(tunnel)) | Action::Mirror(Device::Tunnel(tunnel)) => {
+                    // VXLAN and Geneve have a 24-bit network id, and GRE has an optional key of 32 bits.
                     let set = ends.ok_or(RuleError::NoEnds)?;
                     let fits = set.key.map_or(tunnel.kind == TunnelKind::Gretap, |key| {
                         tunnel.kind == TunnelKind::Gretap || key < 1 << 24
@@ -276,6 +284,7 @@ impl Rule {
         let is_there = |edit: &Edit| {
             let of_version = |version: IpVersion| network == Some(version.ether_type());
             let is_ip = matches!(network, Some(IPV4 | IPV6));
+            // A pedit must not write into a header that may be absent, because other bytes would then be overwritten.
             edit.version().is_none_or(of_version)
                 && edit.protocol().is_none_or(|protocol| is_ip && self.matching.ip_protocol == Some(protocol))
         };

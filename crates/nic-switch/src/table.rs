@@ -1,14 +1,14 @@
-//! The rules, found by what a frame says: tuple space search. Rules of one mask share a hash table; tables are asked in the
-//! order of the best priority that they hold, until no better rule can come.
+//! The rule table: tuple space search. Rules with the same mask share a hash table. The tables are searched in the
+//! order of their best priority, until no better rule can follow.
 //!
-//! Invariant: every rule is in the table of its device, chain and mask, under its place, and once; [`Table::find`] gives
-//! what asking all rules one by one gives ([`Table::find_by_asking_all`]).
+//! Invariant: each rule is in the table of its device, chain and mask exactly once; [`RuleTable::find`] returns the same
+//! rule as a search over all rules ([`RuleTable::find_by_asking_all`]).
 //!
-//! Of rules of one priority, the one whose mask was there first counts; of those of one mask, whose ranges of ports may
-//! overlap, the one that was there first.
+//! Within a priority, the rule with the older mask wins; within a mask, where port ranges may overlap, the older rule
+//! wins.
 
-use crate::key::{Key, Mask, Ranges};
-use crate::police::Bucket;
+use crate::key::{MatchKey, MatchMask, Ranges};
+use crate::police::TokenBucket;
 use crate::port::Device;
 use crate::rule::{Change, Rule, RuleError, Selection};
 use core::time::Duration;
@@ -16,44 +16,44 @@ use offload_base::{Instant, QuickHash};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Why the rules are as they were before.
+/// The reasons for which rules were not changed.
 ///
 /// See [`Switch::change`](crate::Switch::change) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// There can be no such rule.
+    /// The rule is invalid.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// There is one with this match at this place, or with this handle.
+    /// A rule with this match at this place, or with this handle, exists.
     #[error("there is such a rule at this chain and priority: replace it, or delete it first")]
     Exists,
-    /// There is none to be deleted.
+    /// There is no rule to delete.
     #[error("there is no such rule: nothing was deleted")]
     Missing,
-    /// There is no room.
+    /// The table is full.
     #[error("the table is full: its frames go by the representor; delete rules, or configure more room")]
     Full,
-    /// The switch learns addresses and has no rules.
+    /// The switch is in legacy mode and has no rules.
     #[error("the switch is in legacy mode, which has no rules: set switchdev mode first")]
     Legacy,
 }
 
-/// What a rule has seen.
+/// The counters of a rule.
 ///
 /// See [`Switch::rules`](crate::Switch::rules) for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounters {
-    /// Frames that it matched.
+    /// Frames matched.
     pub packets: u64,
-    /// Their bytes, Ethernet headers included.
+    /// Bytes of these frames, with Ethernet headers.
     pub bytes: u64,
-    /// When it matched last.
+    /// Time of the last match.
     pub last_used: Option<Instant>,
 }
 
 impl RuleCounters {
-    /// For how long it has matched nothing; `None` if it never has.
+    /// Returns the time since the last match; `None` if the rule never matched.
     ///
     /// ```
     /// use offload_base::Instant;
@@ -66,53 +66,53 @@ impl RuleCounters {
     }
 }
 
-/// A rule that is there.
+/// An installed rule.
 #[derive(Clone, Debug)]
-pub(crate) struct Installed {
+pub(crate) struct InstalledRule {
     pub(crate) rule: Arc<Rule>,
     pub(crate) handle: u32,
     pub(crate) counters: RuleCounters,
-    /// One for each of its actions that polices, in their order.
-    pub(crate) buckets: Vec<Bucket>,
-    /// When it left a frame to the representor, or had its first.
+    /// One bucket for each police action, in order.
+    pub(crate) buckets: Vec<TokenBucket>,
+    /// Time of the last sample that went to the representor, or of the first match.
     sampled: Option<Instant>,
-    key: Key,
-    mask: Mask,
+    key: MatchKey,
+    mask: MatchMask,
     ranges: Ranges,
-    /// When it came, among all rules.
+    /// Sequence number of the installation.
     came: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct RuleTable {
     capacity: usize,
-    rules: Vec<Option<Installed>>,
+    rules: Vec<Option<InstalledRule>>,
     free: Vec<usize>,
     by_place: BTreeMap<(Device, u32, u16, u32), usize>,
-    chains: HashMap<(Device, u32), Chain, QuickHash>,
-    /// How many rules have come.
+    chains: HashMap<(Device, u32), RuleChain, QuickHash>,
+    /// Number of installations so far.
     came: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Chain {
-    /// By the best priority that each holds.
+struct RuleChain {
+    /// Tables in the order of their best priority.
     tables: Vec<MaskTable>,
-    /// For each mask at a priority: when its first rule came, and how many there are.
-    ranks: HashMap<(u16, Mask), (u64, usize), QuickHash>,
+    /// For each mask of a priority: the sequence number of its first rule, and the number of rules.
+    ranks: HashMap<(u16, MatchMask), (u64, usize), QuickHash>,
 }
 
 #[derive(Clone, Debug)]
 struct MaskTable {
-    mask: Mask,
-    entries: HashMap<Key, Vec<Entry>, QuickHash>,
-    /// How many rules it has of each priority.
+    mask: MatchMask,
+    entries: HashMap<MatchKey, Vec<RuleEntry>, QuickHash>,
+    /// Number of rules by priority.
     priorities: BTreeMap<u16, usize>,
 }
 
-/// A rule, and its place among those that match the same frame. They are sorted so.
+/// A rule in a hash table. The derived order is the match order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct RuleEntry {
     priority: u16,
     rank: u64,
     came: u64,
@@ -125,9 +125,9 @@ impl MaskTable {
     }
 }
 
-impl Table {
-    pub(crate) fn new(capacity: usize) -> Table {
-        Table {
+impl RuleTable {
+    pub(crate) fn new(capacity: usize) -> RuleTable {
+        RuleTable {
             capacity,
             rules: Vec::new(),
             free: Vec::new(),
@@ -141,12 +141,12 @@ impl Table {
         self.by_place.len()
     }
 
-    /// All rules, by device, chain, priority and handle.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Installed> {
+    /// Returns all rules by device, chain, priority and handle.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &InstalledRule> {
         self.by_place.values().filter_map(|slot| self.rules[*slot].as_ref())
     }
 
-    /// Makes one change, or none.
+    /// Applies one change, or fails without an effect.
     pub(crate) fn change(&mut self, change: &Change) -> Result<(), ChangeError> {
         match change {
             Change::Add(rule) => self.add(rule, false),
@@ -155,10 +155,11 @@ impl Table {
         }
     }
 
-    /// The rule that decides about a frame with this key.
-    pub(crate) fn find(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
-        let mut best: Option<Entry> = None;
+    /// Finds the rule for a frame with this key.
+    pub(crate) fn find(&self, device: Device, chain: u32, key: &MatchKey) -> Option<usize> {
+        let mut best: Option<RuleEntry> = None;
         for table in &self.chains.get(&(device, chain))?.tables {
+            // Tables are sorted by best priority. An equal priority must still be searched, because the rank decides.
             if best.is_some_and(|best| best.priority < table.best()) {
                 break;
             }
@@ -173,11 +174,11 @@ impl Table {
         best.map(|entry| entry.slot)
     }
 
-    /// The same by the plainest means: an oracle for tests.
+    /// Finds the same rule by linear search: an oracle for tests.
     #[cfg(test)]
-    pub(crate) fn find_by_asking_all(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
-        let of_chain = |rule: &Installed| rule.rule.device == device && rule.rule.chain == chain;
-        let mut there: Vec<&Installed> = self.iter().filter(|rule| of_chain(rule)).collect();
+    pub(crate) fn find_by_asking_all(&self, device: Device, chain: u32, key: &MatchKey) -> Option<usize> {
+        let of_chain = |rule: &InstalledRule| rule.rule.device == device && rule.rule.chain == chain;
+        let mut there: Vec<&InstalledRule> = self.iter().filter(|rule| of_chain(rule)).collect();
         let ranks = &self.chains.get(&(device, chain))?.ranks;
         there.sort_by_key(|rule| {
             let rank = ranks.get(&(rule.rule.priority, rule.mask)).map(|(rank, _)| *rank);
@@ -187,16 +188,16 @@ impl Table {
         self.by_place.get(&(device, chain, rule.rule.priority, rule.handle)).copied()
     }
 
-    pub(crate) fn installed(&self, slot: usize) -> Option<&Installed> {
+    pub(crate) fn installed(&self, slot: usize) -> Option<&InstalledRule> {
         self.rules.get(slot)?.as_ref()
     }
 
-    pub(crate) fn installed_mut(&mut self, slot: usize) -> Option<&mut Installed> {
+    pub(crate) fn installed_mut(&mut self, slot: usize) -> Option<&mut InstalledRule> {
         self.rules.get_mut(slot)?.as_mut()
     }
 
-    /// Takes over what `before` has counted of the rules that both have: of the same place and match.
-    pub(crate) fn inherit(&mut self, before: &Table) {
+    /// Copies counters from `before` for rules with the same place and match.
+    pub(crate) fn inherit(&mut self, before: &RuleTable) {
         for old in before.iter() {
             let same = self.twin(&old.rule, &old.key, &old.mask, &old.ranges);
             if let Some(new) = same.and_then(|slot| self.rules[slot].as_mut()) {
@@ -207,39 +208,40 @@ impl Table {
 
     fn add(&mut self, rule: &Rule, replaces: bool) -> Result<(), ChangeError> {
         rule.check()?;
-        let (key, mask, ranges) = Key::of_rule(&rule.matching);
+        let (key, mask, ranges) = MatchKey::from_rule(&rule.matching);
         let (device, chain, priority) = (rule.device, rule.chain, rule.priority);
         let named = rule.handle.and_then(|handle| self.by_place.get(&(device, chain, priority, handle)).copied());
         let twin = self.twin(rule, &key, &mask, &ranges);
         let replaced = match (replaces, rule.handle, named, twin) {
             (false, _, None, None) => None,
             (false, ..) => return Err(ChangeError::Exists),
-            // A rule of this match under another handle would be doubled.
+            // A rule with this match exists under another handle, and would be duplicated.
             (true, Some(_), named, twin) if twin.is_some() && twin != named => return Err(ChangeError::Exists),
             (true, Some(_), named, _) => named,
             (true, None, _, twin) => twin,
         };
+        // A replacement needs no additional space.
         if replaced.is_none() && self.len() == self.capacity {
             return Err(ChangeError::Full);
         }
         let old = replaced.and_then(|slot| self.installed(slot)).cloned();
         let handle = old.as_ref().map(|old| old.handle).or(rule.handle);
         let handle = handle.unwrap_or_else(|| self.free_handle(device, chain, priority));
-        // What replaces a rule stands where that stood.
+        // A replacement keeps the position of the old rule.
         let came = old.as_ref().map_or(self.came, |old| old.came);
         let now = self.came;
         self.came += 1;
-        let buckets = rule.actions.iter().filter_map(Bucket::of).collect();
+        let buckets = rule.actions.iter().filter_map(TokenBucket::from_action).collect();
         let counters = RuleCounters::default();
         let slot = self.free.pop().unwrap_or_else(|| {
             self.rules.push(None);
             self.rules.len() - 1
         });
-        // First in, then out: the mask keeps its rank if both have it.
+        // Insert before remove: a mask that both rules have keeps its rank.
         let chains = self.chains.entry((device, chain)).or_default();
-        chains.insert(now, Entry { priority, rank: now, came, slot }, mask, key);
+        chains.insert(now, RuleEntry { priority, rank: now, came, slot }, mask, key);
         let rule = Arc::new(rule.clone());
-        let mut new = Installed { rule, handle, counters, buckets, sampled: None, key, mask, ranges, came };
+        let mut new = InstalledRule { rule, handle, counters, buckets, sampled: None, key, mask, ranges, came };
         if let Some(old) = &old {
             new.inherit(old);
         }
@@ -251,23 +253,25 @@ impl Table {
         Ok(())
     }
 
-    /// The rule at the place of `rule` that matches the same.
-    fn twin(&self, rule: &Rule, key: &Key, mask: &Mask, ranges: &Ranges) -> Option<usize> {
+    /// Returns the rule at the place of `rule` with the same match.
+    fn twin(&self, rule: &Rule, key: &MatchKey, mask: &MatchMask, ranges: &Ranges) -> Option<usize> {
         let tables = &self.chains.get(&(rule.device, rule.chain))?.tables;
         let entries = tables.iter().find(|table| table.mask == *mask)?.entries.get(key)?;
-        let is_twin = |entry: &&Entry| {
+        let is_twin = |entry: &&RuleEntry| {
             entry.priority == rule.priority && self.installed(entry.slot).is_some_and(|other| other.ranges == *ranges)
         };
         entries.iter().find(is_twin).map(|entry| entry.slot)
     }
 
     fn delete(&mut self, selection: &Selection) -> Result<(), ChangeError> {
+        // Rules are sorted by device, so the selection lies in one range.
         let first = (selection.device, 0, 0, 0);
         let of_device = self.by_place.range(first..).take_while(|((device, ..), _)| *device == selection.device);
         let is_meant = |place: &(Device, u32, u16, u32)| selection.includes(place.0, place.1, place.2, place.3);
+        // Collected first, because the removal changes the map.
         let meant: Vec<_> =
             of_device.filter(|(place, _)| is_meant(place)).map(|(place, slot)| (*place, *slot)).collect();
-        // As with tc, an empty chain may be emptied; a rule that is named has to be there.
+        // As with tc, deleting an empty chain succeeds, but a named rule must exist.
         if meant.is_empty() && (selection.priority.is_some() || selection.handle.is_some()) {
             return Err(ChangeError::Missing);
         }
@@ -280,7 +284,7 @@ impl Table {
         Ok(())
     }
 
-    fn unlink(&mut self, slot: usize, old: &Installed) {
+    fn unlink(&mut self, slot: usize, old: &InstalledRule) {
         let place = (old.rule.device, old.rule.chain);
         if let Some(chain) = self.chains.get_mut(&place) {
             chain.remove(old.rule.priority, &old.mask, &old.key, slot);
@@ -292,11 +296,11 @@ impl Table {
         self.free.push(slot);
     }
 
-    /// The smallest number that no rule of this chain and priority has.
+    /// Returns a free handle of this chain and priority.
     fn free_handle(&self, device: Device, chain: u32, priority: u16) -> u32 {
         let first = (device, chain, priority, 0);
         let last = (device, chain, priority, u32::MAX);
-        // Handles that the switch gave follow each other: the one behind the last is free, unless a rule named the greatest.
+        // Chosen handles are consecutive, so the one behind the greatest is free, unless a rule has the maximum.
         let greatest = self.by_place.range(first..=last).next_back().map_or(0, |((.., handle), _)| *handle);
         greatest.checked_add(1).unwrap_or_else(|| {
             let taken = self.by_place.range(first..=last).map(|((.., handle), _)| *handle);
@@ -305,8 +309,9 @@ impl Table {
     }
 }
 
-impl Installed {
-    /// Whether the frame that comes now is to show that the rule is in use: the first one so long after the last, or after the rule's first.
+impl InstalledRule {
+    /// Tests whether this frame is a sample that shows the rule's use: the first frame `every` after the last sample or
+    /// the first match.
     pub(crate) fn is_sample(&mut self, now: Instant, every: Duration) -> bool {
         let due = self.sampled.is_some_and(|last| now - last >= every);
         if due || self.sampled.is_none() {
@@ -315,20 +320,21 @@ impl Installed {
         due
     }
 
-    fn inherit(&mut self, old: &Installed) {
+    fn inherit(&mut self, old: &InstalledRule) {
         (self.counters, self.sampled) = (old.counters, old.sampled);
-        if self.buckets.iter().map(Bucket::police).eq(old.buckets.iter().map(Bucket::police)) {
+        // Only equal limits keep their tokens: with other limits the fill level has another meaning.
+        if self.buckets.iter().map(TokenBucket::police).eq(old.buckets.iter().map(TokenBucket::police)) {
             self.buckets.clone_from(&old.buckets);
         }
     }
 }
 
-impl Chain {
-    /// The rank of the mask is `now` if it is new.
-    fn insert(&mut self, now: u64, entry: Entry, mask: Mask, key: Key) {
+impl RuleChain {
+    /// Inserts an entry. A new mask gets the rank `now`.
+    fn insert(&mut self, now: u64, entry: RuleEntry, mask: MatchMask, key: MatchKey) {
         let rank = self.ranks.entry((entry.priority, mask)).or_insert((now, 0));
         rank.1 += 1;
-        let entry = Entry { rank: rank.0, ..entry };
+        let entry = RuleEntry { rank: rank.0, ..entry };
         let at = self.tables.iter().position(|table| table.mask == mask).unwrap_or_else(|| {
             self.tables.push(MaskTable { mask, entries: HashMap::default(), priorities: BTreeMap::new() });
             self.tables.len() - 1
@@ -336,11 +342,12 @@ impl Chain {
         let table = &mut self.tables[at];
         *table.priorities.entry(entry.priority).or_default() += 1;
         let entries = table.entries.entry(key).or_default();
+        // Kept sorted, so that the first match of a bucket is the best one.
         entries.insert(entries.partition_point(|other| *other < entry), entry);
         self.tables.sort_by_key(MaskTable::best);
     }
 
-    fn remove(&mut self, priority: u16, mask: &Mask, key: &Key, slot: usize) {
+    fn remove(&mut self, priority: u16, mask: &MatchMask, key: &MatchKey, slot: usize) {
         if let Some(rank) = self.ranks.get_mut(&(priority, *mask)) {
             rank.1 -= 1;
             if rank.1 == 0 {
@@ -376,16 +383,16 @@ mod tests {
     use offload_formats::Headers;
     use proptest::prelude::*;
 
-    fn table(text: &str) -> Table {
-        let mut table = Table::new(100);
+    fn table(text: &str) -> RuleTable {
+        let mut table = RuleTable::new(100);
         for change in RuleFile::parse("test", text).unwrap().changes {
             table.change(&change).unwrap();
         }
         table
     }
 
-    fn handle(table: &Table, frame: &[u8]) -> Option<u32> {
-        let key = Key::of_frame(frame, &Headers::parse(frame), None);
+    fn handle(table: &RuleTable, frame: &[u8]) -> Option<u32> {
+        let key = MatchKey::from_frame(frame, &Headers::parse(frame), None);
         let device = "p0".parse().unwrap();
         assert_eq!(table.find(device, 0, &key), table.find_by_asking_all(device, 0, &key));
         table.find(device, 0, &key).and_then(|slot| table.installed(slot)).map(|rule| rule.handle)
@@ -397,9 +404,10 @@ mod tests {
             changes in prop::collection::vec(arbitrary::change(), 0..60),
             frames in prop::collection::vec(arbitrary::frame(), 1..12),
         ) {
-            let mut table = Table::new(40);
+            let mut table = RuleTable::new(40);
             for change in &changes {
                 let before = table.len();
+                // A failed change has no effect, and a successful one changes the count as its kind demands.
                 let made = table.change(change);
                 match (change, made) {
                     (_, Err(_)) => prop_assert_eq!(table.len(), before),
@@ -409,15 +417,18 @@ mod tests {
                 }
             }
             prop_assert_eq!(table.iter().count(), table.rules.iter().flatten().count());
+            // Chains without rules must be removed.
             let places: std::collections::HashSet<(Device, u32)> =
                 table.iter().map(|rule| (rule.rule.device, rule.rule.chain)).collect();
             prop_assert_eq!(places.len(), table.chains.len());
+            // Both searches must find the same rule in every chain.
             for frame in &frames {
-                let key = Key::of_frame(frame, &Headers::parse(frame), None);
+                let key = MatchKey::from_frame(frame, &Headers::parse(frame), None);
                 for (device, chain) in &places {
                     prop_assert_eq!(table.find(*device, *chain, &key), table.find_by_asking_all(*device, *chain, &key));
                 }
             }
+            // Deleting the rules one by one must free all entries.
             for place in table.by_place.keys().copied().collect::<Vec<_>>() {
                 let one = Selection { device: place.0, chain: place.1, priority: Some(place.2), handle: Some(place.3) };
                 prop_assert_eq!(table.change(&Change::Delete(one)), Ok(()));
@@ -426,7 +437,7 @@ mod tests {
         }
     }
 
-    /// Two rules of one mask, and one of another that came between them.
+    /// Two rules with one mask, and a rule with another mask installed between them.
     const THREE: &str =
         "tc filter add dev p0 ingress protocol all prio 5 handle 1 flower dst_mac 2:0:0:0:0:1 action drop
         tc filter add dev p0 ingress protocol all prio 5 handle 2 flower src_mac 2:0:0:0:0:9 action drop
@@ -442,7 +453,7 @@ mod tests {
             RuleFile::parse("test", &text).unwrap().changes.remove(0)
         };
         table.change(&delete(1)).unwrap();
-        assert_eq!(handle(&table, &FRAME), Some(3), "the mask is still there");
+        assert_eq!(handle(&table, &FRAME), Some(3), "the mask still exists");
         table.change(&delete(3)).unwrap();
         let add = "tc filter add dev p0 ingress protocol all prio 5 handle 3 flower dst_mac 2:0:0:0:0:3 action drop";
         table.change(&RuleFile::parse("test", add).unwrap().changes[0]).unwrap();
@@ -464,6 +475,10 @@ mod tests {
         table.capacity = 3;
         let fourth = "tc filter add dev p0 ingress protocol all prio 6 flower action pass";
         assert_eq!(table.change(&change(fourth)), Err(ChangeError::Full));
-        assert_eq!(table.change(&change(&format!("tc filter replace {twin}"))), Ok(()), "no rule more");
+        assert_eq!(
+            table.change(&change(&format!("tc filter replace {twin}"))),
+            Ok(()),
+            "the number of rules stays the same"
+        );
     }
 }

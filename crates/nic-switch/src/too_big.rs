@@ -1,7 +1,6 @@
-//! What a function is told of a packet that is too long for its way: ICMP, so that it sends shorter ones. Nothing is cut into
-//! fragments.
+//! ICMP messages about oversized packets, so that the sender uses shorter ones. The switch does not fragment.
 //!
-//! As Linux does for its tunnels, the message comes from the packet's own destination: the switch has no address in the
+//! The message's source is the packet's destination, as with Linux tunnels, because the switch has no address in the
 //! sender's network.
 
 use bytes::{Bytes, BytesMut};
@@ -9,13 +8,14 @@ use core::net::IpAddr;
 use offload_formats::protocol::{ICMP, ICMPV6};
 use offload_formats::{Headers, InternetSum, IpVersion, checksum};
 
-/// The message about a frame, whose headers these are, for its sender: packets are to have `mtu` bytes at most. `None`: nobody is
-/// told of a packet like this (RFC 1122 3.2.2, RFC 4443 2.4).
+/// Returns the message for the sender of a frame: packets may have at most `mtu` bytes. Returns `None` for packets
+/// about which no message may be sent (RFC 1122 3.2.2, RFC 4443 2.4).
 pub(crate) fn message(frame: &[u8], headers: &Headers, mtu: u16) -> Option<Bytes> {
     let (version, network) = headers.network()?;
     let packet = frame.get(network..)?;
     let (source, destination) = version.addresses(packet);
     let (protocol, upper) = headers.upper()?;
+    // One multicast packet must not cause messages from many receivers.
     let is_group = frame[0] & 1 == 1 || is_group(destination) || is_group(source) || source.is_unspecified();
     let is_report = protocol == icmp(version) && is_report(version, frame.get(upper).copied());
     if is_group || is_report || (headers.is_fragment() && !crate::key::is_first(frame, version, network, upper)) {
@@ -26,8 +26,10 @@ pub(crate) fn message(frame: &[u8], headers: &Headers, mtu: u16) -> Option<Bytes
         IpVersion::V4 => 576,
         IpVersion::V6 => 1280,
     };
+    // Quotes as much of the packet as fits, so that the sender can find its connection.
     let quoted = &packet[..packet.len().min(most - version.header_bytes() - ICMP_BYTES)];
     let bytes = version.header_bytes() + ICMP_BYTES + quoted.len();
+    // The reply swaps the Ethernet addresses and keeps all VLAN tags.
     let mut message = BytesMut::with_capacity(network + bytes);
     message.extend_from_slice(&frame[6..12]);
     message.extend_from_slice(&frame[..6]);
@@ -114,6 +116,7 @@ mod tests {
     #[test]
     fn the_sender_is_told_by_whom_it_sent_to() {
         for (six, most) in [(false, 576), (true, 1280)] {
+            // A packet below and a packet above the length that can be quoted.
             for bytes in [100, 1460] {
                 let frame = packet(six, 17, bytes);
                 let message = message(&frame, &Headers::parse(&frame), 1416).unwrap();
@@ -127,6 +130,7 @@ mod tests {
                 let (protocol, at) = headers.upper().unwrap();
                 assert_eq!(headers.end(), message.len());
                 assert!(message.len() - network <= most);
+                // ICMPv6 covers a pseudo header, ICMP does not.
                 let mut sum = match six {
                     true => {
                         let (source, destination) = version.addresses(&message[network..]);
@@ -138,6 +142,7 @@ mod tests {
                 assert!(sum.is_right() && (six || checksum::is_ipv4_header_right(&message[network..])));
                 assert_eq!(message[at..at + 2], if six { [2, 0] } else { [3, 4] });
                 assert_eq!(message[at + 6..at + 8], 1416u16.to_be_bytes());
+                // The quote starts at the IP header of the offending packet.
                 assert!(frame[network..].starts_with(&message[at + 8..]));
             }
         }

@@ -1,10 +1,10 @@
 //! Asking a device for a context of one stream, in one direction: when, and what came of it, counted.
 //!
 //! Invariant: a device that refused for good, or that is not there, is not asked any more; one that refused for the time
-//! being is, as [`AskAgain`] tells.
+//! being is, as [`ContextBackoff`] tells.
 
 use crate::lock;
-use offload_api::{AskAgain, FlowKey, Handle, NvmeTcpContexts, Refused, SegmentStream};
+use offload_api::{ContextBackoff, ContextRefusal, FlowKey, Handle, NvmeTcpContexts, SegmentStream};
 use std::sync::{Arc, Mutex};
 use tracing::{Span, debug, trace};
 
@@ -40,7 +40,7 @@ pub(crate) type SharedCounters = Arc<Mutex<OffloadCounters>>;
 /// One stream's wish for one context.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    again: AskAgain,
+    again: ContextBackoff,
     counters: SharedCounters,
     /// Span of the connection.
     span: Span,
@@ -55,7 +55,7 @@ impl Default for Asking {
 impl Asking {
     /// Nothing is wanted yet.
     pub(crate) fn new(counters: &SharedCounters, span: &Span) -> Asking {
-        Asking { again: AskAgain::default(), counters: counters.clone(), span: span.clone() }
+        Asking { again: ContextBackoff::default(), counters: counters.clone(), span: span.clone() }
     }
 
     /// A context is wanted, and the device is to be asked as soon as may be: nobody did yet, or it was reset.
@@ -99,11 +99,11 @@ impl Asking {
     pub(crate) fn ask(
         &mut self,
         stream: &mut dyn SegmentStream,
-        add: impl Fn(&FlowKey, &mut NvmeTcpContexts<'_>) -> Result<Handle, Refused>,
+        add: impl Fn(&FlowKey, &mut NvmeTcpContexts<'_>) -> Result<Handle, ContextRefusal>,
     ) -> Option<Handle> {
-        let mut answer = Err(Refused::Unsupported);
+        let mut answer = Err(ContextRefusal::Unsupported);
         stream.control(&mut |flow, contexts| {
-            if let Some(mut contexts) = NvmeTcpContexts::of(contexts) {
+            if let Some(mut contexts) = NvmeTcpContexts::from_contexts(contexts) {
                 answer = add(&flow, &mut contexts);
             }
         });
@@ -112,10 +112,10 @@ impl Asking {
 
     /// There is no device to ask.
     pub(crate) fn note_no_device(&mut self) {
-        self.settle(Err(Refused::Unsupported));
+        self.settle(Err(ContextRefusal::Unsupported));
     }
 
-    fn settle(&mut self, answer: Result<Handle, Refused>) -> Option<Handle> {
+    fn settle(&mut self, answer: Result<Handle, ContextRefusal>) -> Option<Handle> {
         let again = self.again.was_refused();
         let mut counters = lock(&self.counters);
         counters.offload_retried += u64::from(again);

@@ -113,7 +113,7 @@ impl Sending {
         let is_told = self.volumes.is_told(number, key, || {
             let (mut stages, mut told) = (vec![StageSpec::new(XTS_STAGE, key)], false);
             stream.control(&mut |_, contexts| {
-                if let Some(mut contexts) = NvmeTcpContexts::of(contexts) {
+                if let Some(mut contexts) = NvmeTcpContexts::from_contexts(contexts) {
                     let stages = NvmeTcpStages { command: number, unit: 0, stages: core::mem::take(&mut stages) };
                     told = contexts.seal_with(context, stages);
                 }

@@ -1,131 +1,135 @@
-//! When a device that refused a flow for the time being is asked again.
+//! Backoff after a device has refused a flow's context for the time being.
 //!
-//! No device tells that there is room: with many flows waiting, each place that came free would wake all of them. So each
-//! flow asks when it has work for the device, a record, say, or a PDU, and the less often, the longer it was refused.
+//! Devices do not announce free space: with many waiting flows, every free slot would wake all of them. Instead each
+//! flow asks again when it has work for the device, such as a record or a PDU. The interval grows with the number of
+//! refusals.
 //!
-//! A context that the device gave up unasked, for what it accepted it could not do in the end, is a refusal that came late:
-//! such a flow asks as one that was refused for want of space, and the less often, the more contexts it lost.
+//! A context that the device removed on its own, because it could not do the accepted work, counts as a late refusal:
+//! the flow waits as after a refusal for lack of space, and the interval grows with the number of lost contexts.
 //!
-//! Invariant: a flow refused for want of space asks at most once in `n` units of work after `n` units of waiting, up to
-//! [`UNITS_BETWEEN_ASKS`]; what passes in a moment is asked for with each unit.
+//! Invariant: after `n` units of waiting for space, a flow asks at most once in `n` units, up to
+//! [`UNITS_BETWEEN_ASKS`]. Refusals for short-lived reasons are retried with each unit.
 
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 
-/// One flow's waiting for one context.
+/// The backoff state of one flow for one context.
 ///
 /// ```
-/// use offload_api::{AskAgain, Refused};
+/// use offload_api::{ContextBackoff, ContextRefusal};
 ///
-/// let mut again = AskAgain::default();
-/// assert!(!again.is_due(), "nobody wants a context");
+/// let mut again = ContextBackoff::default();
+/// assert!(!again.is_due(), "no context is wanted");
 /// again.begin();
 /// assert!(again.is_due());
-/// again.note_refused(Refused::NoSpace);
-/// again.note_refused(Refused::NoSpace);
+/// again.note_refused(ContextRefusal::NoSpace);
+/// again.note_refused(ContextRefusal::NoSpace);
 /// assert!(again.waits() && !again.is_due());
 /// again.note_unit();
 /// again.note_unit();
 /// assert!(again.is_due(), "the second unit after the second refusal");
-/// assert!(again.end(), "the device has it, and had refused before");
+/// assert!(again.end(), "the device has accepted after a refusal");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AskAgain {
+pub struct ContextBackoff {
     waits: bool,
     refused: bool,
-    /// Units that may pass before the device is asked.
+    /// Units left before the next request.
     pass: u8,
-    /// How many after the next refusal.
+    /// Interval after the next refusal, in units.
     next: u8,
-    /// How many after the next loss; 0: nothing was lost since the beginning.
+    /// Interval after the next loss, in units; 0 if no context was lost since the beginning.
     after_loss: u8,
 }
 
-impl AskAgain {
-    /// A context is wanted, and the device is to be asked with the next unit whatever it said before.
+impl ContextBackoff {
+    /// Starts waiting for a context. The next unit asks the device, regardless of earlier refusals.
     pub fn begin(&mut self) {
-        *self = AskAgain { waits: true, refused: self.refused, ..AskAgain::default() };
+        *self = ContextBackoff { waits: true, refused: self.refused, ..ContextBackoff::default() };
     }
 
-    /// The device was asked and refused for the time being.
-    pub fn note_refused(&mut self, reason: Refused) {
+    /// Records a refusal for the time being.
+    pub fn note_refused(&mut self, reason: ContextRefusal) {
         (self.waits, self.refused) = (true, true);
         (self.pass, self.next) = match reason {
-            Refused::NoSpace => {
+            ContextRefusal::NoSpace => {
+                // The first refusal waits for one unit, and each further one doubles the wait.
                 let pass = self.next.max(1);
                 (pass, (2 * pass).min(UNITS_BETWEEN_ASKS))
             }
-            // These pass in a moment.
+            // A full ring or a reset ends soon, so the interval does not grow.
             _ => (1, self.next),
         };
     }
 
-    /// The device took the context, and gave it up unasked.
+    /// Records that the device accepted the context and later removed it on its own.
     ///
     /// ```
-    /// use offload_api::AskAgain;
+    /// use offload_api::ContextBackoff;
     ///
-    /// let mut again = AskAgain::default();
+    /// let mut again = ContextBackoff::default();
     /// again.begin();
     /// again.end();
     /// again.note_lost();
     /// assert!(again.waits() && !again.is_due());
     /// again.note_unit();
     /// assert!(again.is_due(), "with the first unit after the first loss");
-    /// assert!(again.end(), "what is lost counts as refused");
+    /// assert!(again.end(), "a loss counts as a refusal");
     /// ```
     pub fn note_lost(&mut self) {
+        // Losses have their own interval: a device may accept a context again and again and lose it each time.
         let pass = self.after_loss.max(1);
         let next = (2 * pass).min(UNITS_BETWEEN_ASKS);
-        *self = AskAgain { waits: true, refused: true, pass, next, after_loss: next };
+        *self = ContextBackoff { waits: true, refused: true, pass, next, after_loss: next };
     }
 
-    /// Somebody wants an answer now: if a context is wanted, the device is asked whatever it said before.
+    /// Makes the flow ask with the next unit, because an answer is wanted now.
     pub fn hurry(&mut self) {
         self.pass = 0;
     }
 
-    /// The flow has one more unit of work.
+    /// Records one more unit of work.
     pub fn note_unit(&mut self) {
         self.pass = self.pass.saturating_sub(1);
     }
 
-    /// Nothing is wanted any more: the device has the context, or will never have it. True if it had refused before.
+    /// Ends the waiting: the device has the context, or will never have it. Returns whether the device refused before.
     pub fn end(&mut self) -> bool {
-        let ended = AskAgain { after_loss: self.after_loss, ..AskAgain::default() };
+        // The interval after losses survives, because the context may be lost again.
+        let ended = ContextBackoff { after_loss: self.after_loss, ..ContextBackoff::default() };
         core::mem::replace(self, ended).refused
     }
 
-    /// Whether a context is wanted instead of one that was lost, and the device is not to be asked yet.
+    /// Tests whether the flow waits for a replacement of a lost context, and must not ask yet.
     pub fn rests_after_loss(&self) -> bool {
         self.waits && self.after_loss > 0 && self.pass > 0
     }
 
-    /// Whether a context is wanted.
+    /// Tests whether the flow waits for a context.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Whether to ask now.
+    /// Tests whether to ask now.
     pub fn is_due(&self) -> bool {
         self.waits && self.pass == 0
     }
 
-    /// Whether the device refused since it was first asked.
+    /// Tests whether the device refused since the first request.
     pub fn was_refused(&self) -> bool {
         self.refused
     }
 }
 
-/// Most units of work between two asks.
+/// Maximum number of units between two requests.
 pub const UNITS_BETWEEN_ASKS: u8 = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Which of `units` units a flow asks with, when it is always told the same.
-    fn asks(reason: Refused, units: u32) -> Vec<u32> {
-        let mut again = AskAgain::default();
+    /// Returns the units with which a flow asks if every request is refused for the same `reason`.
+    fn asks(reason: ContextRefusal, units: u32) -> Vec<u32> {
+        let mut again = ContextBackoff::default();
         again.note_refused(reason);
         let mut asked = Vec::new();
         for unit in 1..=units {
@@ -140,14 +144,14 @@ mod tests {
 
     #[test]
     fn the_longer_there_is_no_space_the_less_is_asked() {
-        assert_eq!(asks(Refused::NoSpace, 130), [1, 3, 7, 15, 31, 63, 95, 127]);
-        assert_eq!(asks(Refused::Busy, 4), [1, 2, 3, 4]);
-        assert_eq!(asks(Refused::Resetting, 4), [1, 2, 3, 4]);
+        assert_eq!(asks(ContextRefusal::NoSpace, 130), [1, 3, 7, 15, 31, 63, 95, 127]);
+        assert_eq!(asks(ContextRefusal::Busy, 4), [1, 2, 3, 4]);
+        assert_eq!(asks(ContextRefusal::Resetting, 4), [1, 2, 3, 4]);
     }
 
     #[test]
     fn the_more_is_lost_the_less_is_asked() {
-        let mut again = AskAgain::default();
+        let mut again = ContextBackoff::default();
         again.begin();
         let mut passed = Vec::new();
         for _ in 0..7 {
@@ -165,17 +169,17 @@ mod tests {
         again.begin();
         again.end();
         again.note_lost();
-        assert_eq!(again.pass, 1, "a new beginning forgets");
+        assert_eq!(again.pass, 1, "a new beginning resets the interval");
     }
 
     #[test]
     fn a_new_beginning_asks_at_once_and_remembers_the_refusal() {
-        let mut again = AskAgain::default();
-        (0..9).for_each(|_| again.note_refused(Refused::NoSpace));
+        let mut again = ContextBackoff::default();
+        (0..9).for_each(|_| again.note_refused(ContextRefusal::NoSpace));
         assert!(!again.is_due());
         again.begin();
         assert!(again.is_due() && again.was_refused());
         assert!(again.end());
-        assert_eq!(again, AskAgain::default());
+        assert_eq!(again, ContextBackoff::default());
     }
 }

@@ -1,14 +1,14 @@
-//! Contexts of any engine that a device has, built in or from outside.
+//! Contexts of all engines of a device, built-in and external.
 //!
-//! There is one face for all engines: a protocol finds its engine by name, and speaks to it in the engine's own types.
-//! [`TlsContexts`](crate::TlsContexts) and [`NvmeTcpContexts`](crate::NvmeTcpContexts) are that face in the words of those two;
-//! [`TypedContexts`](crate::TypedContexts) gives them. (SAs, which
-//! belong to an IPsec layer and not to flows, have [`IpsecDevice`](crate::IpsecDevice).)
+//! All engines have one interface: a protocol finds its engine by name and passes values of the engine's own types.
+//! [`TlsContexts`](crate::TlsContexts) and [`NvmeTcpContexts`](crate::NvmeTcpContexts) are typed wrappers;
+//! [`TypedContexts`](crate::TypedContexts) creates the wrappers. SAs belong to an IPsec layer and not to a flow, and
+//! have their own interface, [`IpsecDevice`](crate::IpsecDevice).
 
 use crate::direction::Direction;
 use crate::key::Key;
 use crate::mark::ContextEvent;
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::rx::Piece;
 use crate::unit::Handle;
 use core::any::Any;
@@ -18,10 +18,10 @@ use offload_formats::FlowKey;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What an engine makes a context from, or is told: of a type that the engine says.
+/// A value of an engine's own type: the parameters of a context, or a command.
 pub type Spec = Box<dyn Any + Send>;
 
-/// Something that an engine is to do to the data in units, beside its own work, if it lets others do so: a part of its spec.
+/// A processing stage inside an engine: extra work on the data of units, as part of an engine's spec.
 ///
 /// ```
 /// use offload_api::StageSpec;
@@ -31,14 +31,14 @@ pub type Spec = Box<dyn Any + Send>;
 /// ```
 #[derive(Debug)]
 pub struct StageSpec {
-    /// What the stage is called.
+    /// Name of the stage.
     pub name: Cow<'static, str>,
-    /// What it is made from: of a type that the stage says.
+    /// Parameters of the stage, of the stage's own type.
     pub spec: Spec,
 }
 
 impl StageSpec {
-    /// The stage `name`, made from `spec`.
+    /// Makes the spec of the stage `name` with the parameters `spec`.
     pub fn new(name: impl Into<Cow<'static, str>>, spec: impl Any + Send) -> StageSpec {
         StageSpec { name: name.into(), spec: Box::new(spec) }
     }
@@ -47,31 +47,31 @@ impl StageSpec {
 /// An engine of a device.
 #[derive(Clone, Debug)]
 pub struct EngineInfo {
-    /// As handles name it ([`Handle::engine`]).
+    /// Number of the engine in handles ([`Handle::engine`]).
     pub number: u8,
-    /// What it is called.
+    /// Name of the engine.
     pub name: &'static str,
-    /// How many contexts it can have.
+    /// Maximum number of contexts.
     pub contexts: u32,
-    /// Whether a transmit context is to be told the number of a unit that it begins at and that is not the next.
+    /// Whether a transmit context must be told the number of a unit that does not follow the previous one.
     pub counts_units: bool,
-    /// Bytes of a unit behind the end of a packet that a transmit context may need, if what is before the end is changed; and behind
-    /// content that a context of the layer below is brought again.
+    /// Bytes of a unit behind the end of a packet that a transmit context may need. They are needed if bytes before the
+    /// end change, and when a context of the layer below replays content.
     pub looks_ahead: usize,
-    /// How its receive contexts find their places again.
+    /// Resync method of the engine's receive contexts.
     pub resync: ResyncMode,
-    /// Where a driver gives the commands that make its contexts and end them.
+    /// Ring on which a driver posts commands that create and destroy contexts.
     pub ring: CommandRing,
-    /// Transmit contexts given up that a driver keeps for others, at most: the next one there needs a new key only. 0: each is
-    /// created and destroyed.
+    /// Maximum number of unused transmit contexts that a driver keeps for reuse; a reused context needs only a new key.
+    /// 0 disables reuse.
     pub pool: usize,
-    /// What else it has to say of itself, to those who know it.
+    /// Engine-specific capabilities.
     pub capabilities: Capabilities,
 }
 
 impl EngineInfo {
-    /// An engine that can have so many contexts, and is usual in all else: it counts no units, keeps no pool, and takes its
-    /// commands on the control ring.
+    /// Makes the description of an engine with the usual properties: no unit numbers, no pool, commands on the control
+    /// ring.
     pub fn new(number: u8, name: &'static str, contexts: u32) -> EngineInfo {
         EngineInfo {
             number,
@@ -87,7 +87,7 @@ impl EngineInfo {
     }
 }
 
-/// The ring of a driver that takes the commands for an engine's contexts.
+/// The driver's ring for commands that create and destroy an engine's contexts.
 ///
 /// ```
 /// use nic_sim::{NicConfig, NvmeTcpEngineConfig, nic};
@@ -102,15 +102,15 @@ impl EngineInfo {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommandRing {
-    /// One of its own, beside the packets.
+    /// The control ring, separate from packets.
     #[default]
     Control,
-    /// The one that the packets take, in order with them: packets posted behind the command that makes a context may use it,
-    /// and those posted before the command that ends it still do. Its driver has a face of its own for it.
+    /// The send ring, in order with the packets: packets behind the creating command may use the context, and packets
+    /// before the destroying command still use it. Drivers have a separate interface for such an engine.
     Send,
 }
 
-/// What an engine says of itself, of a type of its own.
+/// The capabilities of an engine, as a value of the engine's own type.
 ///
 /// ```
 /// use offload_api::Capabilities;
@@ -126,12 +126,12 @@ pub enum CommandRing {
 pub struct Capabilities(Option<Arc<dyn Any + Send + Sync>>);
 
 impl Capabilities {
-    /// These.
+    /// Wraps an engine's capabilities.
     pub fn new(capabilities: impl Any + Send + Sync) -> Capabilities {
         Capabilities(Some(Arc::new(capabilities)))
     }
 
-    /// They, if they are of this type.
+    /// Returns the capabilities if they have type `T`.
     pub fn get<T: Any>(&self) -> Option<&T> {
         self.0.as_ref()?.downcast_ref()
     }
@@ -143,7 +143,8 @@ impl fmt::Debug for Capabilities {
     }
 }
 
-/// How a receive context that lost its place finds it again: the three ways of Linux' tls-offload.
+/// The method by which a receive context that lost its position finds unit boundaries again. These are the three
+/// methods of Linux's tls-offload.
 ///
 /// ```
 /// use offload_api::ResyncMode;
@@ -153,34 +154,34 @@ impl fmt::Debug for Capabilities {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResyncMode {
-    /// The device searches, and asks about what may be a header
+    /// The device searches for headers and asks about each candidate
     /// ([`ResyncRequested`](crate::DeviceEvent::ResyncRequested)).
     #[default]
     DriverRequest,
-    /// The device waits. Software sees that it gets nothing but what the device did not work on, and tells where the next unit
-    /// begins.
+    /// The device waits. Software sees that packets arrive without offload, and tells the device the position of the
+    /// next unit.
     CoreHint,
-    /// The device searches, and asks in two steps: what may be headers is
-    /// [noted](crate::DeviceEvent::ResyncStarted) at once, and the question about one of them may come long after.
+    /// The device searches and asks in two steps. Software [records](crate::DeviceEvent::ResyncStarted) candidate
+    /// headers at once; the question about one of them may follow much later.
     Asynchronous,
 }
 
-/// A context to be made.
+/// The parameters of a new context.
 #[derive(Debug)]
 pub struct NewContext {
-    /// The engine, by number.
+    /// Number of the engine.
     pub engine: u8,
-    /// Which packets it works on.
+    /// Direction of the packets.
     pub direction: Direction,
-    /// The flow whose bytes it follows, as the host sees it.
+    /// The flow that the context follows, as the host sees it. `None` for a context without a flow.
     pub flow: Option<FlowKey>,
-    /// What received packets find it by.
+    /// Steering keys of received packets.
     pub keys: Vec<Key>,
-    /// What the engine makes it from.
+    /// Engine-specific parameters.
     pub spec: Spec,
 }
 
-/// Something that happened to a context that follows no flow. (Of others, [`DeviceEvent`](crate::DeviceEvent)s tell.)
+/// An event of a context that follows no flow. Events of other contexts are [`DeviceEvent`](crate::DeviceEvent)s.
 ///
 /// ```
 /// use offload_api::{ContextEvent, ContextNews, Handle};
@@ -199,21 +200,22 @@ pub struct NewContext {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextNews {
-    /// It now works on what arrives.
+    /// The context now works on received packets.
     Ready(Handle),
-    /// It is gone; nothing posted with it is under way any more.
+    /// The context is removed, and no posted packet uses it any more.
     Removed(Handle),
-    /// What its engine has to tell.
+    /// An engine-specific event.
     Event(ContextEvent),
 }
 
-/// What may be asked of any engine. Nothing here blocks.
+/// The context interface of a device. No method blocks.
 ///
-/// What engines of jobs and the like have no use for is provided: it is refused, or nothing comes of it. A device around a device hands all of it on.
+/// Methods that some engines do not need have defaults, which refuse or do nothing. A device that wraps another device
+/// must forward all of them.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
-/// use offload_api::{Direction, EngineInfo, NetDevice, NewContext, Refused, engines};
+/// use offload_api::{Direction, EngineInfo, NetDevice, NewContext, ContextRefusal, engines};
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());
 /// let contexts = driver.contexts().unwrap();
@@ -225,64 +227,65 @@ pub enum ContextNews {
 ///     keys: Vec::new(),
 ///     spec: Box::new("a spec of another engine"),
 /// };
-/// let (refused, spec): (Refused, _) = contexts.create(new).unwrap_err();
-/// assert_eq!(refused, Refused::Unsupported);
+/// let (refused, spec): (ContextRefusal, _) = contexts.create(new).unwrap_err();
+/// assert_eq!(refused, ContextRefusal::Unsupported);
 /// assert!(spec.is::<&str>());
 /// let unknown: Option<EngineInfo> = contexts.engine("an engine that no NIC has");
 /// assert!(unknown.is_none());
 /// ```
 pub trait Contexts {
-    /// The engine of this name.
+    /// Returns the engine with this name.
     fn engine(&mut self, name: &str) -> Option<EngineInfo>;
 
-    /// Has an engine make a context. One for transmission may be used at once.
+    /// Creates a context. A transmit context may be used at once.
     ///
     /// # Errors
-    /// If the device has no room, or no such engine, or one with a face of its own, or a key is another engine's; the flow then
-    /// stays in software. The spec comes back.
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)>;
+    /// If the device has no space or no such engine, if the engine has its own interface, or if another engine owns a
+    /// key. The flow then stays in software. The spec is returned.
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)>;
 
-    /// Has received packets with `key`, one more or one less, go to a receive context that there is; the key may be another
-    /// context's of the same engine until then. Of one that is gone, nothing comes.
+    /// Adds `key` to a receive context (`to_it`) or removes the key. An added key may belong to another context of the
+    /// same engine, and moves. A stale handle has no effect.
     ///
     /// # Errors
-    /// If there is no room for it now, or the key is another engine's.
-    fn steer(&mut self, _context: Handle, _key: Key, _to_it: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
+    /// If there is no space now, or another engine owns the key.
+    fn steer(&mut self, _context: Handle, _key: Key, _to_it: bool) -> Result<(), ContextRefusal> {
+        Err(ContextRefusal::Unsupported)
     }
 
-    /// Tells a context something. Of one that is gone, nothing comes.
+    /// Sends an engine-specific command to a context. A stale handle has no effect.
     ///
     /// # Errors
-    /// If there is no room for it now. It comes back.
-    fn command(&mut self, _context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, command))
+    /// If there is no space now. The command is returned.
+    fn command(&mut self, _context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
+        Err((ContextRefusal::Unsupported, command))
     }
 
-    /// Changes what an engine knows that is of no context.
+    /// Changes engine state that belongs to no context.
     ///
     /// # Errors
-    /// If there is no room for it now, or no such engine. It comes back.
-    fn change(&mut self, _engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, change))
+    /// If there is no space now, or no such engine. The change is returned.
+    fn change(&mut self, _engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
+        Err((ContextRefusal::Unsupported, change))
     }
 
-    /// Gives a receive context a buffer, the pieces in order, before the peer is told that it may fill it. Data that the device
-    /// places come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it. The stages that the
-    /// data pass, if any, go with the buffer: the device gets both or neither. If the device refuses, all pieces come home at once.
+    /// Gives a receive context a command's buffer, pieces in order. Call this before the peer may send the data. Data
+    /// that the device places arrive as [`Placed`](crate::RxBuf::Placed) pieces of the buffer; the other pieces return
+    /// home when the device releases the buffer. The stages that the data pass are passed in the same call, because the
+    /// device must have both or neither. If the device refuses, all pieces return home at once.
     fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>);
 
-    /// Has the device send home what it has of a buffer.
+    /// Makes the device return its pieces of a buffer.
     fn release(&mut self, _context: Handle, _buffer: u64) {}
 
-    /// Answers [`ResyncRequested`](crate::DeviceEvent::ResyncRequested): the number of the unit that starts at `header`, any
-    /// number where units have none; `None`: none does. With [`ResyncMode::CoreHint`] nobody asked: it tells where the next unit
-    /// begins.
+    /// Answers [`ResyncRequested`](crate::DeviceEvent::ResyncRequested) with the number of the unit that starts at
+    /// `header` (any number if units are not numbered), or `None` if no unit starts there. With
+    /// [`ResyncMode::CoreHint`] software calls this without a request, to tell the position of the next unit.
     fn answer(&mut self, _context: Handle, _header: Seq, _number: Option<u64>) {}
 
-    /// Gives a context up, after everything posted with it is done, and sends its buffers home.
+    /// Removes a context after all work posted with it, and returns its buffers home.
     fn remove(&mut self, context: Handle);
 
-    /// What happened next to a context that follows no flow.
+    /// Returns the next event of a context that follows no flow.
     fn poll_news(&mut self) -> Option<ContextNews>;
 }

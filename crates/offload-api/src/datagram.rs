@@ -1,5 +1,4 @@
-//! A datagram on its way in, with what the device said about the packet that it came in; and datagrams on their way out,
-//! with what the device is to do with theirs.
+//! Received and outgoing UDP datagrams with the device's metadata.
 
 use crate::rx::RxMeta;
 use crate::tx::PacketAsk;
@@ -8,30 +7,30 @@ use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use smallvec::SmallVec;
 
-/// What a packet says of congestion: the two ECN bits of its IP header (RFC 3168 5).
+/// A congestion codepoint: the two ECN bits of an IP header (RFC 3168 5).
 ///
 /// ```
 /// use offload_api::EcnCodepoint;
 ///
-/// assert_eq!(EcnCodepoint::of_bits(0b11), EcnCodepoint::CongestionExperienced);
+/// assert_eq!(EcnCodepoint::from_bits(0b11), EcnCodepoint::CongestionExperienced);
 /// assert_eq!(EcnCodepoint::Capable0.bits(), 0b10);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnCodepoint {
-    /// The transport does not react to marks.
+    /// Not-ECT: the transport does not react to congestion marks.
     #[default]
     NotCapable,
     /// ECT(1); RFC 9331 uses it for L4S.
     Capable1,
     /// ECT(0).
     Capable0,
-    /// A router on the way marked it.
+    /// CE: a router on the path marked the packet.
     CongestionExperienced,
 }
 
 impl EcnCodepoint {
-    /// The codepoint of the two lowest bits of `bits`.
-    pub const fn of_bits(bits: u8) -> EcnCodepoint {
+    /// Decodes the two lowest bits of `bits`.
+    pub const fn from_bits(bits: u8) -> EcnCodepoint {
         match bits & 0b11 {
             0b00 => EcnCodepoint::NotCapable,
             0b01 => EcnCodepoint::Capable1,
@@ -40,7 +39,7 @@ impl EcnCodepoint {
         }
     }
 
-    /// Its two bits.
+    /// Returns the two bits of the IP header.
     pub const fn bits(self) -> u8 {
         match self {
             EcnCodepoint::NotCapable => 0b00,
@@ -51,8 +50,8 @@ impl EcnCodepoint {
     }
 }
 
-/// A datagram that arrived, or several of one sender that the device joined. Those that came in packets of their own are
-/// never joined above the device, so each keeps what was said of it.
+/// A received datagram, or several datagrams of one sender that the device joined. Layers above the device never join
+/// datagrams, so each packet keeps its own metadata.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -72,29 +71,31 @@ impl EcnCodepoint {
 /// ```
 #[derive(Debug)]
 pub struct Datagram {
-    /// Who sent it.
+    /// Address and port of the sender.
     pub from: SocketAddr,
-    /// The address and port that it was sent to.
+    /// Destination address and port.
     pub to: SocketAddr,
-    /// The ECN bits that it came with.
+    /// ECN bits of the packet.
     pub ecn: EcnCodepoint,
-    /// What it says.
+    /// Payload.
     pub data: BytesMut,
-    /// What the device said about its packet.
+    /// Verdicts of the device on the packet.
     pub meta: RxMeta,
-    /// If the device joined several: bytes of each, but for the last, which may have fewer.
+    /// Bytes of each joined datagram; the last one may be shorter. `None` if the device joined no datagrams.
     pub joined: Option<NonZeroU16>,
 }
 
 impl Datagram {
-    /// The datagrams that it was joined of, each with the metadata of all; itself if it was not joined.
+    /// Splits a joined datagram into the original ones, each with a copy of the metadata.
     pub fn split(mut self) -> impl Iterator<Item = Datagram> {
+        // The parts must not look joined again.
         let bytes = self.joined.take().map_or(usize::MAX, |bytes| usize::from(bytes.get()));
         let mut left = true;
         core::iter::from_fn(move || {
             if !core::mem::replace(&mut left, false) {
                 return None;
             }
+            // A datagram may be empty, so the end is tracked by `left` and not by the remaining bytes.
             left = self.data.len() > bytes;
             let data = self.data.split_to(bytes.min(self.data.len()));
             let Datagram { from, to, ecn, meta, .. } = self;
@@ -103,10 +104,11 @@ impl Datagram {
     }
 }
 
-/// One datagram to be sent, or several of one size to the same address, which a device cuts if it can (USO).
+/// One outgoing datagram, or several of one size to the same address, which the device cuts if it can (USO).
 ///
-/// With an [`ask`](Self::ask), the datagram leaves as the device makes it, or it does not leave: nobody sends it as it is.
-/// What else is not met is refused, too, but for `ecn` and `dont_fragment` of a socket that says it cannot set them.
+/// A datagram with an [`ask`](Self::ask) leaves as the device makes it, or not at all: no layer sends it unsealed. A
+/// socket refuses other requests that it cannot meet, except `ecn` and `dont_fragment` if the socket documents that it
+/// cannot set them.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -125,26 +127,27 @@ impl Datagram {
 /// ```
 #[derive(Clone, Debug)]
 pub struct TxDatagram {
-    /// To whom.
+    /// Destination address and port.
     pub to: SocketAddr,
-    /// The address to send from, one of this host's; `None`: the one that its stack takes for `to`.
+    /// Source address, one of this host's. `None` lets the stack choose the address for `to`.
     pub source: Option<IpAddr>,
-    /// The ECN bits to send it with.
+    /// ECN bits.
     pub ecn: EcnCodepoint,
-    /// If it is several: bytes of each, but for the last, which may have fewer.
+    /// Bytes of each datagram if there are several; the last one may be shorter.
     pub segment: Option<NonZeroU16>,
-    /// The payload, in order. Shared and immutable: the device reads it when its turn comes.
+    /// Payload, in order. Shared and immutable, because the device reads it later.
     pub pieces: SmallVec<[Bytes; 4]>,
-    /// What a context of the socket's device is to make of it. Of several, the number is the first one's, and each
-    /// further one has the next, cut by host or NIC.
+    /// Work for a context of the socket's device. With several datagrams the number is that of the first one; each
+    /// further datagram gets the next number, whether the host or the NIC cuts.
     pub ask: Option<PacketAsk>,
-    /// Routers are not to fragment it, and it is refused if the path takes no packet of its size, rather than cut into
-    /// fragments (RFC 9000 14). What has an ask, and each of several, the stack does not cut either.
+    /// Forbids fragmentation: routers must not fragment the datagram, and a datagram too large for the path is refused
+    /// (RFC 9000 14). The stack never fragments datagrams with an `ask` or with several segments, regardless of this
+    /// flag.
     pub dont_fragment: bool,
 }
 
 impl TxDatagram {
-    /// A datagram as any socket sends it.
+    /// Makes a datagram without offload, ECN or source address.
     pub fn new(to: SocketAddr, data: Bytes) -> TxDatagram {
         TxDatagram {
             to,
@@ -157,18 +160,18 @@ impl TxDatagram {
         }
     }
 
-    /// Bytes of payload, of all of them.
+    /// Returns the payload bytes of all datagrams together.
     pub fn payload_len(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
-    /// How many datagrams it is.
+    /// Returns the number of datagrams.
     pub fn count(&self) -> usize {
         self.segment.map_or(1, |bytes| self.payload_len().div_ceil(bytes.get().into()).max(1))
     }
 
-    /// Takes the first `count` datagrams off, with what is asked of them; all of them, and none are left, if they are no
-    /// more.
+    /// Removes and returns the first `count` datagrams with their `ask`. If there are at most `count`, returns all of
+    /// them and leaves no payload.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -186,6 +189,7 @@ impl TxDatagram {
     /// assert_eq!((&rest.pieces[0][..], rest.ask.unwrap().number), (&b"e"[..], 12));
     /// ```
     pub fn split_to(&mut self, count: usize) -> TxDatagram {
+        // A single datagram is taken as a whole, however long it is.
         let mut left = self.segment.map_or(usize::MAX, |bytes| count.saturating_mul(bytes.get().into()));
         let mut pieces = SmallVec::new();
         while left > 0 && !self.pieces.is_empty() {
@@ -195,6 +199,8 @@ impl TxDatagram {
             pieces.push(piece);
         }
         let first = TxDatagram { pieces, ..self.clone_without_pieces() };
+        // The NIC numbers the datagrams of one send consecutively, so the rest continues behind the part that was split
+        // off.
         if let Some(ask) = &mut self.ask {
             ask.number = ask.number.wrapping_add(first.count() as u64);
         }

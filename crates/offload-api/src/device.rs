@@ -1,11 +1,11 @@
-//! What a stack sees of a NIC.
+//! The interface of a NIC to a network stack.
 
 use crate::contexts::Contexts;
 use crate::ipsec::IpsecDevice;
 use crate::rss::RssDevice;
 use crate::rx::RxPacket;
 use crate::source::RecordSource;
-use crate::tx::{Sent, TxPacket};
+use crate::tx::{TransmitResult, TxPacket};
 use crate::unit::Handle;
 use core::any::Any;
 use core::task::Waker;
@@ -13,7 +13,7 @@ use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 use offload_formats::FlowKey;
 
-/// What a path through a device can do.
+/// The capabilities of a path through a device.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -26,84 +26,84 @@ use offload_formats::FlowKey;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathCaps {
-    /// Moves when anything else here may have changed: a security association, a device reset.
+    /// Changes when any other field may have changed, for example after an SA was added or the device was reset.
     pub epoch: u64,
     /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// The device fills in and checks the checksums of IPv4 headers, TCP and UDP, the latter over both IPs.
+    /// The device fills in and checks the checksums of IPv4 headers, TCP and UDP, for UDP over IPv4 and IPv6.
     pub checksum: bool,
-    /// Most payload bytes in a packet that the device cuts into segments; 0 if it cuts none. If they are more than 64 KiB,
-    /// it takes TCP packets that are longer than an IP header tells: the length there is zero then.
+    /// Maximum payload of a packet that the device cuts into segments; 0 if the device cuts no TCP packets. Above
+    /// 64 KiB the device accepts TCP packets that are longer than an IP header can express; the IP length is then zero.
     pub tso_max_bytes: u32,
-    /// It cuts UDP payload into datagrams as well, under the same bound.
+    /// The device also cuts UDP payload into datagrams, with the same maximum.
     pub udp_segmentation: bool,
-    /// The device sends a flow's frames no faster than a packet asks ([`TxAsk::rate`](crate::TxAsk::rate)).
+    /// The device limits a flow's rate as a packet requests ([`TxAsk::rate`](crate::TxAsk::rate)).
     pub pacing: bool,
 }
 
-/// Something that happened in a device, for one flow or for all.
+/// An event of a device, for one flow or for all flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceEvent {
-    /// The context now works on what arrives.
+    /// The context now works on received packets.
     Ready {
-        /// The flow it follows.
+        /// The flow of the context.
         flow: FlowKey,
         /// The context.
         handle: Handle,
     },
-    /// The context is gone; nothing posted with it is under way any more.
+    /// The context is removed, and no posted packet uses it any more.
     Removed {
-        /// The flow it followed.
+        /// The flow of the context.
         flow: FlowKey,
         /// The context.
         handle: Handle,
     },
-    /// The device lost its place and asks whether a record header starts at `header`. (Linux names a header by its last
-    /// byte there, this by its first.)
+    /// The device lost its position and asks whether a record header starts at `header`. (Linux identifies a header by
+    /// its last byte, this interface by its first byte.)
     ResyncRequested {
-        /// The flow it follows.
+        /// The flow of the context.
         flow: FlowKey,
         /// The context.
         handle: Handle,
-        /// Where the device thinks a header starts.
+        /// Sequence number of the candidate header.
         header: Seq,
     },
-    /// The device lost its place, and will ask about one of the headers from `from` to `to`: those are to be noted as
-    /// they come. (Only with [`ResyncMode::Asynchronous`](crate::ResyncMode).)
+    /// The device lost its position and will ask about one header in `from..to`. Software records the headers in this
+    /// range as they arrive. (Only with [`ResyncMode::Asynchronous`](crate::ResyncMode).)
     ResyncStarted {
-        /// The flow it follows.
+        /// The flow of the context.
         flow: FlowKey,
         /// The context.
         handle: Handle,
-        /// The first byte of the packet that started it.
+        /// Sequence number of the first byte of the packet that started the search.
         from: Seq,
-        /// The byte after its last.
+        /// Sequence number behind the packet's last byte.
         to: Seq,
     },
-    /// Nothing will be asked about what was noted.
+    /// The device will not ask about the recorded headers.
     ResyncCancelled {
-        /// The flow it follows.
+        /// The flow of the context.
         flow: FlowKey,
         /// The context.
         handle: Handle,
     },
-    /// What a transmit context was to send needs a key that the device does not have, or that is another's: it gave the context up,
-    /// and [`Removed`](Self::Removed) follows. Software does what is queued for it.
+    /// A transmit context needs a key that the device does not have or that belongs to another tenant or volume. The
+    /// device removed the context, and [`Removed`](Self::Removed) follows. Software seals the queued data.
     KeyMissing {
-        /// The flow it followed.
+        /// The flow of the context.
         flow: FlowKey,
         /// The context.
         handle: Handle,
-        /// The context that the key is, or was.
+        /// The context of the missing key.
         key: Handle,
     },
-    /// The device was reset: every context is gone, for every flow.
+    /// The device was reset: all contexts of all flows are gone.
     Reset,
 }
 
 impl DeviceEvent {
-    /// The flow it is about; `None`: all of them.
+    /// Returns the flow of the event; `None` if the event concerns all flows.
     pub fn flow(&self) -> Option<&FlowKey> {
         match self {
             DeviceEvent::Ready { flow, .. }
@@ -117,62 +117,63 @@ impl DeviceEvent {
     }
 }
 
-/// What lies between a stack and the driver of one queue pair. Sans-IO: the shell around both wakes the stack
-/// when the device interrupts and at [`next_event`](Self::next_event).
+/// The interface between a stack and the driver of one queue pair. Sans-IO: the shell around stack and driver wakes the
+/// stack on device interrupts and at [`next_event`](Self::next_event).
 ///
-/// Nothing here has a default: a device around a device would forget it, and nobody would notice.
+/// No method has a default, because a device that wraps another device could then forget to forward the method.
 pub trait NetDevice: Send {
-    /// What the path of `flow` can do at the moment.
+    /// Returns the current capabilities of the path of `flow`.
     fn path(&self, flow: &FlowKey) -> PathCaps;
 
-    /// How many packets of `flow` can be handed over now, whatever they need (a resync included).
-    /// After a zero, the shell is woken when there is room again.
+    /// Returns the number of packets of `flow` that can be sent now, including a resync for each of them. After a
+    /// result of 0, the shell is woken when there is space again.
     fn room(&self, flow: &FlowKey) -> usize;
 
-    /// The same for packets that ask for a rate: they wait in the device for their time, so a flow has only as many of
-    /// them there as it takes to keep going. Another flow's do not count.
+    /// Returns the same for paced packets. They wait in the device until they are due, so the device bounds the number
+    /// of waiting packets per flow; packets of other flows do not count.
     fn room_paced(&self, flow: &FlowKey) -> usize;
 
-    /// Hands over a packet; `source` answers for the stream it is from. Asked for [`room`](Self::room) first,
-    /// it cannot fail for lack of space.
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent;
+    /// Sends a packet; `source` gives access to the packet's stream. The call cannot fail for lack of space if
+    /// [`room`](Self::room) was checked first.
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult;
 
-    /// Rings the doorbell for all packets handed over since the last time.
+    /// Rings the doorbell for all packets since the last call.
     fn flush(&mut self, now: Instant);
 
-    /// The next received packet, if there is one.
+    /// Returns the next received packet.
     fn receive(&mut self, now: Instant) -> Option<RxPacket>;
 
-    /// The next event, if there is one.
+    /// Returns the next event.
     fn poll_event(&mut self) -> Option<DeviceEvent>;
 
-    /// Whether packets of `flow` come to this queue, by the table the device began with. Local ports are chosen so, and
-    /// no two queues choose the same. To one queue, all do.
+    /// Tests whether the initial RSS table steers packets of `flow` to this queue. Stacks choose local ports by this
+    /// test, so that no two queues choose the same port. With one queue, the result is always true.
     fn serves(&self, flow: &FlowKey) -> bool;
 
-    /// Asks for an interrupt, which wakes `waker`, at the next completion (and when room returns after a
-    /// [`room`](Self::room) of zero). False: something is there already, so look again.
+    /// Requests an interrupt that wakes `waker` at the next completion (and when space returns after a
+    /// [`room`](Self::room) of 0). Returns false if a completion is ready now; the caller must then poll again.
     fn arm(&mut self, waker: &Waker) -> bool;
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Returns the time of the next call of [`handle_timeout`](Self::handle_timeout).
     fn next_event(&self) -> Option<Instant>;
 
-    /// Does what is due at `now`.
+    /// Performs the work that is due at `now`.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// Adds what the driver and whatever it wraps have counted to `set`.
+    /// Adds the counters of the driver and of wrapped devices to `set`.
     fn count(&self, set: &mut CounterSet);
 
-    /// The IPsec face, if the device has one.
+    /// Returns the IPsec interface, if the device has one.
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice>;
 
-    /// The face that spreads packets over queues, if this is one of several.
+    /// Returns the RSS interface, if the device has several queues.
     fn rss(&mut self) -> Option<&mut dyn RssDevice>;
 
-    /// The contexts of its engines, if it has any and the path to them is free.
+    /// Returns the contexts of the device's engines; `None` if there are no engines, or if a layer below hides the
+    /// streams.
     fn contexts(&mut self) -> Option<&mut dyn Contexts>;
 
-    /// This device as its own type, for the crate that knows the type: `ipsec` finds the keys of its layer this way. A
-    /// wrapper that only watches returns the device below.
+    /// Returns the device as its concrete type. `ipsec` finds the keys of its layer with this method. A wrapper that
+    /// only observes returns the wrapped device.
     fn as_any(&mut self) -> &mut dyn Any;
 }

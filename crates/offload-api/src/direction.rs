@@ -1,10 +1,10 @@
-//! The direction that a context or an SA works on.
+//! The direction of a context or an SA.
 
-/// Which half of a connection a context works on.
+/// The half of a connection on which a context works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Data that this end sends.
+    /// Data that this host sends.
     Transmit,
-    /// Data that this end receives.
+    /// Data that this host receives.
     Receive,
 }

@@ -1,4 +1,4 @@
-//! Collects the spans and events that libraries report by `tracing`.
+//! A collector of `tracing` spans and events.
 
 use core::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,11 +24,12 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Runs `work`, and returns its result and the fields of each span and event that this thread reported meanwhile. An event's
-    /// line begins with the fields of its span, if the event names one.
+    /// Runs `work`. Returns its result and the fields of each span and event that this thread reported meanwhile. The
+    /// line of an event begins with the fields of its span if the event names a span.
     pub fn collect<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
         let log = EventLog::default();
-        // With only one dispatcher, an event that another thread reports first, a test beside this one, is disabled for all.
+        // `tracing` caches a callsite as disabled if its first event comes from another thread and there is only one
+        // dispatcher. A second dispatcher prevents that for tests that run in parallel.
         let dispatchers = [Dispatch::new(log.clone()), Dispatch::new(log.clone())];
         let result = tracing::dispatcher::with_default(&dispatchers[0], work);
         (result, core::mem::take(&mut *log.lines()))
@@ -42,7 +43,7 @@ impl EventLog {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, mut line: Line, record: impl FnOnce(&mut dyn Visit)) -> String {
+    fn push(&self, mut line: EventLine, record: impl FnOnce(&mut dyn Visit)) -> String {
         record(&mut line);
         self.lines().push(line.0.clone());
         line.0
@@ -55,21 +56,22 @@ impl Subscriber for EventLog {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let line = self.push(Line::default(), |line| span.record(line));
+        let line = self.push(EventLine::default(), |line| span.record(line));
         let mut spans = self.spans();
         spans.push(line);
         Id::from_u64(spans.len() as u64)
     }
 
     fn record(&self, _: &Id, values: &Record<'_>) {
-        self.push(Line::default(), |line| values.record(line));
+        self.push(EventLine::default(), |line| values.record(line));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        // Ids are positions in `spans`, counted from 1.
         let span = event.parent().map(|id| self.spans()[id.into_u64() as usize - 1].clone());
-        self.push(Line(span.unwrap_or_default()), |line| event.record(line));
+        self.push(EventLine(span.unwrap_or_default()), |line| event.record(line));
     }
 
     fn enter(&self, _: &Id) {}
@@ -78,12 +80,12 @@ impl Subscriber for EventLog {
 }
 
 #[derive(Default)]
-struct Line(String);
+struct EventLine(String);
 
-impl Visit for Line {
+impl Visit for EventLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let space = if self.0.is_empty() { "" } else { " " };
-        // Writing into a string does not fail.
+        // Writing into a string cannot fail.
         let _ = write!(self.0, "{space}{field}={value:?}");
     }
 }

@@ -1,14 +1,14 @@
-//! Jobs for an accelerator: bytes from memory to memory, without a wire.
+//! Jobs for an accelerator: work from memory to memory, without a wire.
 //!
 //! ```text
-//!  program -- submit(Job) --> queue of limited depth --> engines, several behind one queue --> complete() -> Done
+//!  program -- submit(Job) --> queue of limited depth --> engines, several behind one queue --> complete() -> CompletedJob
 //!                 '---------------- source and target pass by ownership, there and back ----------'
 //! ```
 //!
-//! A session is a context of one of the device's engines ([`JobQueue::contexts`]), and says what is done under which keys. A job
-//! names its session. Jobs end in any order; each ends exactly once, with a status, and its buffers come back with it, whatever
-//! happens to session, engine and device meanwhile. That holds for a device of `nic-sim` and for the queues of `offload-jobs`,
-//! which do the same on the CPU: a program is written once.
+//! A session is a context of one of the device's engines ([`JobQueue::contexts`]), with the algorithm and keys. Each
+//! job names its session. Jobs complete in any order. Each job completes exactly once, with a status and its buffers,
+//! whatever happens to session, engine and device meanwhile. Devices of `nic-sim` and the CPU queues of `offload-jobs`
+//! both keep these rules, so a program needs only one code path.
 
 use crate::contexts::Contexts;
 use crate::unit::Handle;
@@ -18,7 +18,7 @@ use core::task::Waker;
 use offload_base::Instant;
 use smallvec::SmallVec;
 
-/// Forwards or back.
+/// The direction of a job's transformation.
 ///
 /// ```
 /// use offload_api::Way;
@@ -27,14 +27,14 @@ use smallvec::SmallVec;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// What the session does: seal, encrypt, compress, add.
+    /// The session's transformation: seal, encrypt, compress, add.
     #[default]
     Apply,
-    /// What takes that back: open, decrypt, decompress, verify.
+    /// The inverse: open, decrypt, decompress, verify.
     Undo,
 }
 
-/// Something to be done to bytes.
+/// A job: one transformation of bytes in memory.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -47,24 +47,24 @@ pub enum Way {
 /// ```
 #[derive(Debug)]
 pub struct Job {
-    /// The context that says what to do.
+    /// The session.
     pub session: Handle,
-    /// A number of the submitter's, which comes back.
+    /// A number of the submitter, returned with the result.
     pub user: u64,
-    /// Which way.
+    /// Direction of the transformation.
     pub way: Way,
-    /// What differs from job to job, as the engine says: a nonce, an IV, an LBA (little-endian).
+    /// Per-job parameter of the engine: a nonce, an IV, or an LBA (little-endian).
     pub iv: [u8; 16],
-    /// Bytes that are authenticated and not in the source.
+    /// Additional authenticated data.
     pub aad: SmallVec<[u8; 16]>,
-    /// What is read, pieces in order.
+    /// Input, in order.
     pub source: SmallVec<[Bytes; 2]>,
-    /// What the result is appended to. It does not grow beyond its capacity.
+    /// Output buffer. The result is appended within the buffer's capacity.
     pub target: BytesMut,
 }
 
 impl Job {
-    /// Applies a session to `source`, with everything else zero or empty.
+    /// Makes a job that applies a session to `source`; all other fields are zero or empty.
     pub fn new(session: Handle, source: Bytes, target: BytesMut) -> Job {
         Job {
             session,
@@ -77,65 +77,65 @@ impl Job {
         }
     }
 
-    /// Bytes of all pieces of the source.
+    /// Returns the total length of the source.
     pub fn source_len(&self) -> usize {
         self.source.iter().map(Bytes::len).sum()
     }
 
-    /// Returns the bytes that an engine reads: the source, and the additional authenticated data.
+    /// Returns the number of bytes that an engine reads: the source and the additional authenticated data.
     pub fn read_len(&self) -> usize {
         self.source_len() + self.aad.len()
     }
 
-    /// Ends it.
-    pub fn done(self, outcome: Outcome) -> Done {
+    /// Completes the job with `outcome`.
+    pub fn done(self, outcome: JobOutcome) -> CompletedJob {
         let Job { session, user, source, target, .. } = self;
-        Done { session, user, outcome, source, target }
+        CompletedJob { session, user, outcome, source, target }
     }
 }
 
-/// What came of a job.
+/// A completed job.
 #[derive(Debug)]
-pub struct Done {
-    /// Its session.
+pub struct CompletedJob {
+    /// The session.
     pub session: Handle,
-    /// As it was submitted.
+    /// The submitter's number.
     pub user: u64,
-    /// How it went.
-    pub outcome: Outcome,
+    /// Result of the job.
+    pub outcome: JobOutcome,
     /// The source.
     pub source: SmallVec<[Bytes; 2]>,
-    /// The target: with the result behind what was there, if the status is [`JobStatus::Done`]; else as it was.
+    /// The target, with the result appended if the status is [`JobStatus::Done`]; otherwise unchanged.
     pub target: BytesMut,
 }
 
-/// How a job went.
+/// The result of a job.
 ///
 /// ```
-/// use offload_api::{JobStatus, Outcome};
+/// use offload_api::{JobStatus, JobOutcome};
 ///
-/// assert_eq!(Outcome::failed(JobStatus::Reset).produced, 0);
+/// assert_eq!(JobOutcome::failed(JobStatus::Reset).produced, 0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Whether there is a result.
+pub struct JobOutcome {
+    /// Success, or the reason of the failure.
     pub status: JobStatus,
     /// Bytes of the source that were used.
     pub consumed: usize,
     /// Bytes appended to the target.
     pub produced: usize,
-    /// Checksums of source and target, of engines that compute them.
+    /// Checksums of source and target, from engines that compute them.
     pub checksums: Option<(u32, u32)>,
 }
 
-impl Outcome {
-    /// No result, for this reason.
-    pub const fn failed(status: JobStatus) -> Outcome {
-        Outcome { status, consumed: 0, produced: 0, checksums: None }
+impl JobOutcome {
+    /// Makes the outcome of a failed job.
+    pub const fn failed(status: JobStatus) -> JobOutcome {
+        JobOutcome { status, consumed: 0, produced: 0, checksums: None }
     }
 }
 
-/// Why there is a result, or none.
+/// Success of a job, or the reason of its failure.
 ///
 /// ```
 /// use offload_api::JobStatus;
@@ -145,27 +145,27 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobStatus {
-    /// There is one.
+    /// The result is in the target.
     Done,
-    /// The target has too little room for it.
+    /// The result does not fit into the target.
     OutOfSpace,
-    /// The source, or the additional data, have a length that the session cannot work on.
+    /// The session does not support this length of the source or of the additional data.
     Length,
     /// The data are not authentic.
     NotAuthentic,
-    /// Compressed data are damaged or cut short.
+    /// The compressed data are damaged or truncated.
     Corrupt,
-    /// Protection information is not that of the data or of the place.
+    /// Protection information does not match the data or their address.
     Integrity(Integrity),
-    /// There is no such session, or none of this queue's, or it was given up before the job's turn came.
+    /// The session does not exist, belongs to another queue, or was removed before the job started.
     NoSession,
     /// The engine that had the job was lost.
     EngineLost,
     /// The device was reset.
     Reset,
-    /// There is no device any more.
+    /// The device is gone.
     Gone,
-    /// The engine has its own reason.
+    /// An engine-specific reason.
     Own(u16),
 }
 
@@ -187,7 +187,7 @@ impl fmt::Display for JobStatus {
     }
 }
 
-/// Which part of protection information is wrong, and where.
+/// A mismatch of protection information: the tag and its position.
 ///
 /// ```
 /// use offload_api::{Integrity, JobStatus};
@@ -197,15 +197,15 @@ impl fmt::Display for JobStatus {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integrity {
-    /// The tag, by name.
+    /// Name of the tag.
     pub tag: &'static str,
-    /// The block's LBA.
+    /// LBA of the block.
     pub lba: u64,
-    /// Where the block begins in the source, in bytes.
+    /// Offset of the block in the source, in bytes.
     pub offset: u64,
-    /// What the tag should be.
+    /// Expected value.
     pub expected: u128,
-    /// What it is.
+    /// Actual value.
     pub actual: u128,
 }
 
@@ -216,16 +216,17 @@ impl fmt::Display for Integrity {
     }
 }
 
-/// A queue of jobs. Nothing here blocks, and nothing has a default, so that no wrapper forgets a method.
+/// A queue of jobs. No method blocks, and no method has a default, because a wrapper could then forget to forward the
+/// method.
 ///
 /// `offload-jobs` has queues that work on the CPU, and an example; `nic-sim` has a device behind such a queue.
 ///
 /// ```
-/// use offload_api::{Done, Job, JobQueue};
+/// use offload_api::{CompletedJob, Job, JobQueue};
 /// use offload_base::Instant;
 ///
 /// /// Submits what there is room for, and takes what has ended.
-/// fn turn(queue: &mut dyn JobQueue, now: Instant, waiting: &mut Vec<Job>) -> Vec<Done> {
+/// fn turn(queue: &mut dyn JobQueue, now: Instant, waiting: &mut Vec<Job>) -> Vec<CompletedJob> {
 ///     while queue.room() > 0 && let Some(job) = waiting.pop() {
 ///         queue.submit(now, job).expect("there is room");
 ///     }
@@ -234,34 +235,34 @@ impl fmt::Display for Integrity {
 /// }
 /// ```
 pub trait JobQueue: Send {
-    /// Sessions.
+    /// Returns the contexts: the sessions of the queue.
     fn contexts(&mut self) -> &mut dyn Contexts;
 
-    /// How many jobs can be submitted now.
+    /// Returns the number of jobs that can be submitted now.
     fn room(&self) -> usize;
 
-    /// Puts a job into the queue; the device hears of it at the next [`flush`](Self::flush). Each job that was taken comes back
-    /// from [`complete`](Self::complete), once.
+    /// Queues a job; the device sees the job after the next [`flush`](Self::flush). Each accepted job is returned by
+    /// [`complete`](Self::complete) once.
     ///
     /// # Errors
-    /// Gives the job back if there is no room.
-    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    /// Returns the job if the queue is full.
+    #[expect(clippy::result_large_err, reason = "the job is returned as a whole")]
     fn submit(&mut self, now: Instant, job: Job) -> Result<(), Job>;
 
-    /// Tells the device of all jobs submitted so far: the doorbell.
+    /// Rings the doorbell for all jobs submitted so far.
     fn flush(&mut self, now: Instant);
 
-    /// The next job that has ended, in whatever order.
-    fn complete(&mut self, now: Instant) -> Option<Done>;
+    /// Returns the next completed job, in any order.
+    fn complete(&mut self, now: Instant) -> Option<CompletedJob>;
 
-    /// Wakes `waker` at the next completion, at the next news of a session, or when the device is gone. Returns false if
-    /// [`complete`](Self::complete) or [`poll_news`](Contexts::poll_news) has something to give now.
+    /// Wakes `waker` at the next completion, at the next event of a session, or when the device is gone. Returns false
+    /// if [`complete`](Self::complete) or [`poll_news`](Contexts::poll_news) has a result now.
     ///
-    /// A queue whose device is gone answers false only until everything that was submitted has come back. A caller that finds
-    /// false again and again must return to its executor nevertheless: a loop around `arm` has no bound.
+    /// A queue without a device returns false only until all submitted jobs are returned. A caller must still return to
+    /// its executor between calls, because a loop around `arm` has no bound.
     fn arm(&mut self, waker: &Waker) -> bool;
 
-    /// When [`complete`](Self::complete) has something to give without anybody else doing anything; `None`: the device says.
-    /// Entries of a device that is gone are due at once ([`Instant::ZERO`]).
+    /// Returns the time at which [`complete`](Self::complete) has a result without an action of the device; `None` if
+    /// the device will signal. Jobs of a device that is gone are due at once ([`Instant::ZERO`]).
     fn next_event(&self) -> Option<Instant>;
 }

@@ -1,35 +1,35 @@
-//! What received packets show, and contexts are found by.
+//! Steering keys: the parts of received packets by which a device finds contexts.
 
 use crate::unit::Layer;
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 use offload_formats::FlowKey;
 
-/// What finds contexts.
+/// A steering key. A received packet goes to the contexts that have its keys.
 ///
 /// ```
 /// use offload_api::{FlowKey, Key, KeyBytes, Layer, engines};
 ///
 /// let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap());
 /// let of_tls = Key::Flow(flow, Layer::FIRST);
-/// let of_esp = Key::Engine(engines::ESP, KeyBytes::of_addresses(0x1001, [10, 0, 0, 2].into(), [10, 0, 0, 1].into()));
+/// let of_esp = Key::Engine(engines::ESP, KeyBytes::from_addresses(0x1001, [10, 0, 0, 2].into(), [10, 0, 0, 1].into()));
 /// assert_ne!(of_tls, of_esp);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// The flow, as its receiver sees it, and the layer there.
+    /// The flow as its receiver sees it, and the layer of the context in the flow.
     Flow(FlowKey, Layer),
-    /// An engine's own, by the engine's number.
+    /// A key of an engine's own kind, with the number of the engine.
     Engine(u8, KeyBytes),
 }
 
-/// What an engine finds packets by.
+/// An engine's key for packets, for example a port and a connection ID.
 ///
 /// ```
 /// use offload_api::KeyBytes;
 ///
-/// let key = KeyBytes::of_addresses(0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-/// assert_eq!(key, KeyBytes::of(&[&[0, 0, 0x10, 0x01], &[10, 0, 0, 1], &[10, 0, 0, 2]]));
+/// let key = KeyBytes::from_addresses(0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+/// assert_eq!(key, KeyBytes::from_parts(&[&[0, 0, 0x10, 0x01], &[10, 0, 0, 1], &[10, 0, 0, 2]]));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyBytes {
@@ -37,24 +37,25 @@ pub struct KeyBytes {
     bytes: [u8; KeyBytes::MAX],
 }
 
-/// Of the bytes that are there: most keys are a third of the longest.
+/// Hashes only the used bytes, because most keys have a third of the maximum length.
 impl Hash for KeyBytes {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // What is behind them is zero. Two that differ in how many zeroes they end with alone are told apart by `eq`.
+        // Unused bytes are zero. Keys that differ only in the number of trailing zeros collide here and are told apart
+        // by `eq`.
         state.write(&self.bytes[..self.len.into()]);
     }
 }
 
 impl KeyBytes {
-    /// As many as there can be.
+    /// Maximum length in bytes.
     pub const MAX: usize = 39;
 
-    /// Made of `parts`, one behind the other.
+    /// Concatenates `parts` to a key.
     ///
     /// # Panics
-    /// If they are more than [`MAX`](Self::MAX).
-    pub fn of(parts: &[&[u8]]) -> KeyBytes {
+    /// If `parts` are longer than [`MAX`](Self::MAX) together.
+    pub fn from_parts(parts: &[&[u8]]) -> KeyBytes {
         let mut key = KeyBytes { len: 0, bytes: [0; KeyBytes::MAX] };
         for part in parts {
             let at = usize::from(key.len);
@@ -64,18 +65,20 @@ impl KeyBytes {
         key
     }
 
-    /// A number, such as a security parameters index, and two addresses.
-    pub fn of_addresses(number: u32, source: IpAddr, destination: IpAddr) -> KeyBytes {
+    /// Makes a key of a number, such as a security parameters index, and two addresses.
+    pub fn from_addresses(number: u32, source: IpAddr, destination: IpAddr) -> KeyBytes {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                KeyBytes::of(&[&number.to_be_bytes(), &source.octets(), &destination.octets()])
+                // Two IPv4 addresses keep their short form: the IPv6 form would triple the bytes to hash for the common
+                // case.
+                KeyBytes::from_parts(&[&number.to_be_bytes(), &source.octets(), &destination.octets()])
             }
             (source, destination) => {
                 let octets = |address| match address {
                     IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
                     IpAddr::V6(address) => address.octets(),
                 };
-                KeyBytes::of(&[&number.to_be_bytes(), &octets(source), &octets(destination)])
+                KeyBytes::from_parts(&[&number.to_be_bytes(), &octets(source), &octets(destination)])
             }
         }
     }

@@ -1,4 +1,5 @@
-//! What a protocol may ask of an offload NIC, and what the NIC tells about a packet: traits and plain types.
+//! Traits and plain types between protocols, transports and the drivers of offload NICs: requests to a device, and its
+//! verdicts on packets.
 //!
 //! ```text
 //!  protocol (TLS, NVMe/TCP)
@@ -10,23 +11,26 @@
 //!  driver of a NIC
 //! ```
 //!
-//! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
-//! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device; [`mark`]: what its engines told; [`datagram`]: a
-//!   datagram, with what was asked or told of its packet;
-//! - [`fragmentation`]: a packet on its way out, cut into IP fragments;
-//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`quic`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP,
-//!   QUIC and IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
+//! - [`flow`], [`mod@unit`]: identifiers of flows, device contexts, records and PDUs;
+//! - [`tx`], [`rx`]: outgoing and received packets with the requests to the device and its verdicts; [`mark`]: verdicts
+//!   of the engines; [`datagram`]: UDP datagrams with the same metadata;
+//! - [`fragmentation`]: cuts an outgoing packet into IP fragments;
+//! - [`device`]: [`NetDevice`], the interface of a NIC to a stack; [`tls`], [`nvme`], [`quic`], [`ipsec`], [`rss`]: the
+//!   interfaces for TLS, NVMe/TCP, QUIC, IPsec and receive-side scaling; [`record`]: the framing of TLS records;
 //! - [`job`]: [`JobQueue`], jobs for engines that work from memory to memory;
-//! - [`again`]: when a device that refused for the time being is asked again;
-//! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
-//! - [`stream`]: [`SegmentStream`], what a protocol over TCP sees of a transport; [`socket`]: [`DatagramSocket`], the same over
-//!   UDP.
+//! - [`again`]: backoff after a device has refused a context for lack of space;
+//! - [`source`]: [`RecordSource`] and [`Sealer`], with which a transport retransmits encrypted streams without the
+//!   application;
+//! - [`stream`]: [`SegmentStream`], the interface of a TCP transport to a protocol; [`socket`]: [`DatagramSocket`], the
+//!   same for UDP.
 //!
-//! Nothing here does any work, except [`fragmentation`], which an IPsec layer and a stack share; and nothing here knows a
-//! particular device or transport. Behind feature `tokio` there are adapters: `TokioTimers` are a tokio runtime's timers,
-//! `TokioSegments` makes a stream of tokio a [`SegmentStream`], and `TokioDatagrams` a kernel's UDP socket a
-//! [`DatagramSocket`]. They are here because protocols need them to run without a device, and none of them is to know another, or a stack, for
-//! that.
+//! This crate contains interfaces and no implementations, except [`fragmentation`], which the IPsec layer and the stack
+//! share. No item depends on a particular device or transport.
+//!
+//! Feature `tokio` adds adapters for programs without a device: `TokioTimers` are the timers of a tokio runtime,
+//! `TokioSegments` turns a tokio stream into a [`SegmentStream`], and `TokioDatagrams` turns a kernel UDP socket into a
+//! [`DatagramSocket`]. The adapters are in this crate because every protocol needs them and protocols must not depend
+//! on each other.
 
 #![forbid(unsafe_code)]
 
@@ -65,7 +69,7 @@ pub mod tx;
 mod typed;
 pub mod unit;
 
-pub use again::AskAgain;
+pub use again::ContextBackoff;
 pub use contexts::{
     Capabilities, CommandRing, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec, StageSpec,
 };
@@ -76,9 +80,9 @@ pub use direction::Direction;
 pub use event_log::EventLog;
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Lifetime, Limit, Limits,
-    OffloadKind, Policy, Prefix, Protection, SaParams, SaRefused, Selector, Template, UdpEncapsulation,
+    OffloadKind, Policy, Prefix, Protection, SaParams, SaRefusal, Selector, Template, UdpEncapsulation,
 };
-pub use job::{Done, Integrity, Job, JobQueue, JobStatus, Outcome, Way};
+pub use job::{CompletedJob, Integrity, Job, JobOutcome, JobQueue, JobStatus, Way};
 pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
 pub use nvme::{
@@ -88,13 +92,13 @@ pub use nvme::{
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use quic::{QuicAsk, QuicCipher, QuicContext, QuicContexts, QuicHeaderKey, QuicKey, QuicVerdict};
 pub use record::{RecordFormat, TlsSuite, TlsVersion};
-pub use refused::Refused;
+pub use refused::ContextRefusal;
 pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use slots::Slots;
-pub use socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
+pub use socket::{DatagramSocket, SendLimits, SendRefusal, SocketEvent};
 pub use source::{Lookup, NoRecords, QueuedBytes, RecordSource, SealError, Sealer};
-pub use stream::{NextPiece, SegmentStream, SendTurn, SentBytes};
+pub use stream::{NextPiece, SegmentStream, SendProgress, SentBytes};
 pub use tls::{TlsCapabilities, TlsContext, TlsContexts, TlsKey};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use tokio_datagrams::TokioDatagrams;
@@ -102,11 +106,11 @@ pub use tokio_datagrams::TokioDatagrams;
 pub use tokio_segments::{ByteStream, TokioSegments};
 #[cfg(feature = "tokio")]
 pub use tokio_timers::TokioTimers;
-pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
+pub use tx::{DropReason, Header, PacketAsk, StreamAsk, TransmitResult, TxAsk, TxPacket};
 pub use typed::TypedContexts;
 pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitTag, engines};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,85 +1,86 @@
-//! What a device's engines said about a packet: a mark each.
+//! Marks: the verdicts of a device's engines on a packet.
 //!
-//! An engine says one of four things, whatever it is for; what that means to a protocol, the protocol's own verdict says
-//! ([`TlsVerdict`](crate::rx::TlsVerdict), [`NvmeVerdict`](crate::rx::NvmeVerdict)). A mark names the context that spoke, so
-//! that nobody takes another's word.
+//! Every engine uses the same four verdicts. The protocol's own verdict ([`TlsVerdict`](crate::rx::TlsVerdict),
+//! [`NvmeVerdict`](crate::rx::NvmeVerdict)) gives the meaning for the protocol. A mark names its context, so that a
+//! protocol can ignore marks of contexts that are not its own.
 //!
-//! Invariant: there is one mark of an engine at most.
+//! Invariant: each engine has at most one mark.
 
 use crate::unit::{Handle, LAYERS};
 use core::fmt;
 
-/// What an engine did with a packet.
+/// The work of an engine on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Nothing: its bytes are as they were.
+    /// The engine left the packet unchanged.
     Untouched,
-    /// All of its work, and whatever there was to check is right.
+    /// The engine did all of its work, and every check succeeded.
     Done,
-    /// Nothing: something in it is wrong.
+    /// The engine left the packet unchanged because a check failed.
     Failed,
-    /// Nothing, and it asks for help to find its place again.
+    /// The engine left the packet unchanged because it lost its position in the stream, and asks for a resync.
     Asks,
 }
 
-/// What one context said.
+/// The verdict of one context.
 ///
 /// ```
 /// use offload_api::{Handle, Mark, RxMeta, Verdict, engines};
 ///
 /// let context = Handle { index: Handle::indices(engines::TLS, 1).start, generation: 0 };
 /// let meta = RxMeta::default().marked(context, Verdict::Done);
-/// assert_eq!(meta.marks.of(engines::TLS), Some(Mark { context, verdict: Verdict::Done }));
+/// assert_eq!(meta.marks.for_engine(engines::TLS), Some(Mark { context, verdict: Verdict::Done }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The context.
     pub context: Handle,
-    /// What it did.
+    /// Its verdict.
     pub verdict: Verdict,
 }
 
-/// What an engine said that opens whole packets.
+/// The mark of an engine that opens whole packets, such as ESP or QUIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PacketMark {
-    /// Nothing: no packet of its kind, or no context for it.
+    /// No mark: the packet is of no such engine's kind, or no context matched.
     #[default]
     None,
-    /// It opened it.
+    /// The engine opened the packet.
     Opened {
         /// The context.
         context: Handle,
-        /// The packet's number; of several that were joined, of the first.
+        /// Packet number; the first one if several packets were joined.
         number: u64,
-        /// Packets of consecutive numbers that this one was joined of; 1: it was not.
+        /// Number of packets joined into this one; their numbers are consecutive. 1 if the packet was not joined.
         packets: u16,
-        /// How, in the engine's own words.
+        /// Engine-specific code.
         code: u8,
     },
-    /// It is as it was on the wire, and something in it is wrong.
+    /// The packet is unchanged because its authentication failed or it is malformed.
     Failed {
         /// The context.
         context: Handle,
     },
-    /// A fragment of a packet of the kind of the engine of this number, which nobody can work on before it is whole.
+    /// A fragment of a packet of this engine's kind. The engine cannot work on fragments.
     Fragment {
-        /// The engine.
+        /// The engine's number.
         engine: u8,
     },
 }
 
-/// What a context has to tell that is of no packet, in its engine's own words.
+/// An event of a context that concerns no packet. Code and value are engine-specific.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextEvent {
     /// The context.
     pub context: Handle,
-    /// What happened.
+    /// The kind of event.
     pub code: u16,
-    /// More about it.
+    /// Argument of the event.
     pub value: u64,
 }
 
-/// What the contexts of a flow said of a packet, the lowest first, and what the one did that opened it.
+/// All marks of a packet: the verdicts of the flow's contexts, lowest layer first, and the mark of the engine that
+/// opened the packet.
 ///
 /// ```
 /// use offload_api::mark::{Marks, PacketMark, Verdict};
@@ -88,8 +89,8 @@ pub struct ContextEvent {
 /// let context = |engine| Handle { index: Handle::indices(engine, 1).start, generation: 0 };
 /// let mut marks = Marks::default();
 /// marks.set(context(engines::NVME_TCP), Verdict::Done);
-/// assert_eq!(marks.of(engines::NVME_TCP).unwrap().context, context(engines::NVME_TCP));
-/// assert_eq!(marks.of(engines::TLS), None);
+/// assert_eq!(marks.for_engine(engines::NVME_TCP).unwrap().context, context(engines::NVME_TCP));
+/// assert_eq!(marks.for_engine(engines::TLS), None);
 /// marks.keep(engines::TLS);
 /// assert_eq!(marks, Marks::default());
 ///
@@ -97,13 +98,14 @@ pub struct ContextEvent {
 /// marks.set_packet(opened);
 /// assert_eq!(marks.packet(), opened);
 /// ```
-// Every received range carries it, and queues hold many of those: hence what belongs together is not side by side.
+// Every received range carries its marks and queues hold many ranges. Fields are therefore split and ordered to avoid
+// padding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Marks {
     contexts: [Handle; LAYERS],
     verdicts: [Option<Verdict>; LAYERS],
     opener: Handle,
-    /// Lower and upper half.
+    /// Packet number: lower half, upper half.
     number: [u32; 2],
     packets: u16,
     code: u8,
@@ -135,19 +137,21 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// What the engine of this number said.
-    pub fn of(&self, engine: u8) -> Option<Mark> {
+    /// Returns the verdict of the engine with this number.
+    pub fn for_engine(&self, engine: u8) -> Option<Mark> {
         self.iter().find(|mark| mark.context.engine() == engine)
     }
 
-    /// All of those that follow the flow.
+    /// Returns the verdicts of the contexts that follow the flow.
     pub fn iter(&self) -> impl Iterator<Item = Mark> {
         let said = self.contexts.into_iter().zip(self.verdicts);
         said.filter_map(|(context, verdict)| verdict.map(|verdict| Mark { context, verdict }))
     }
 
-    /// What `context` says, in place of what its engine said before. More than there are layers say nothing.
+    /// Sets the verdict of `context` and replaces an older verdict of the same engine. If there is an entry for every
+    /// layer already, the verdict is dropped.
     pub fn set(&mut self, context: Handle, verdict: Verdict) {
+        // Engines work from the lowest layer up, so the next free entry is the next layer's.
         for (place, said) in self.contexts.iter_mut().zip(&mut self.verdicts) {
             if said.is_none() || place.engine() == context.engine() {
                 (*place, *said) = (context, Some(verdict));
@@ -156,17 +160,18 @@ impl Marks {
         }
     }
 
-    /// Of what was said only the word of the engine of this number still holds.
+    /// Removes all verdicts except that of the given engine. The mark of the opening engine stays.
     pub fn keep(&mut self, engine: u8) {
+        // The mark of the opening engine is copied too, because it belongs to the whole packet.
         let mut kept = Marks::default();
-        if let Some(mark) = self.of(engine) {
+        if let Some(mark) = self.for_engine(engine) {
             kept.set(mark.context, mark.verdict);
         }
         kept.set_packet(self.packet());
         *self = kept;
     }
 
-    /// What the engine said that opened the packet.
+    /// Returns the mark of the engine that opened the packet.
     pub const fn packet(&self) -> PacketMark {
         match self.kind {
             PacketKind::None => PacketMark::None,
@@ -181,8 +186,9 @@ impl Marks {
         }
     }
 
-    /// That engine says this, in place of what it said before.
+    /// Replaces the mark of the engine that opened the packet.
     pub const fn set_packet(&mut self, mark: PacketMark) {
+        // Fields that the new mark does not use must be zero, because marks are compared as a whole.
         (self.opener, self.number, self.packets, self.code) = (NOBODY, [0; 2], 0, 0);
         match mark {
             PacketMark::None => self.kind = PacketKind::None,
@@ -196,13 +202,13 @@ impl Marks {
         }
     }
 
-    /// One packet more was joined to the one that an engine opened.
+    /// Counts one more packet that was joined to an opened one.
     pub const fn count_on(&mut self) {
         self.packets += matches!(self.kind, PacketKind::Opened) as u16;
     }
 
-    /// Whether packets of which this was said may be handed on as one: what asks for something, or is wrong, is seen by
-    /// itself.
+    /// Tests whether packets with these marks may be joined. Packets with a failure or a resync request stay separate,
+    /// so that the host sees each of them.
     pub fn may_join(&self) -> bool {
         self.verdicts.iter().flatten().all(|verdict| matches!(verdict, Verdict::Untouched | Verdict::Done))
     }
@@ -232,16 +238,16 @@ mod tests {
         marks.set(tls, Verdict::Done);
         marks.set(nvme, Verdict::Done);
         assert!(marks.may_join());
-        // There is no place for a third.
+        // All layers have their verdict, so a third engine is ignored.
         marks.set(handle(engines::ESP, 0), Verdict::Failed);
-        assert_eq!(marks.of(engines::ESP), None);
+        assert_eq!(marks.for_engine(engines::ESP), None);
         marks.set(newer, Verdict::Asks);
         assert!(!marks.may_join());
         let said: Vec<_> = marks.iter().map(|mark| (mark.context, mark.verdict)).collect();
         assert_eq!(said, [(newer, Verdict::Asks), (nvme, Verdict::Done)]);
         marks.keep(engines::NVME_TCP);
         let said: Vec<_> = marks.iter().map(|mark| mark.context).collect();
-        assert_eq!(said, [nvme], "nobody below it any more");
+        assert_eq!(said, [nvme], "the lower mark is removed");
     }
 
     #[test]
@@ -259,7 +265,7 @@ mod tests {
             marks.set_packet(said);
             assert_eq!(marks.packet(), said);
             marks.keep(engines::TLS);
-            assert_eq!(marks.packet(), said, "it is nobody's below");
+            assert_eq!(marks.packet(), said, "the opener has no mark in the flow");
             assert_eq!(marks == Marks::default(), said == PacketMark::None);
         }
         // With sequence number and buffer, a range takes no more than if this were four bytes smaller.

@@ -1,21 +1,23 @@
-//! A device for tests (feature `mock`): it keeps what it is given, tells what it is to tell, and remembers each call.
+//! A mock device for tests (feature `mock`): keeps packets and contexts, reports the events that the test supplies, and
+//! records each call.
 //!
-//! A device around a device is to pass on what is not its own. [`drive`] calls all there is to call; what a wrapped
-//! [`MockDevice`] then remembers is to be what a plain one does, but for what the wrapper is there to change.
+//! A device that wraps another device must forward everything that it does not handle itself. [`drive`] calls every
+//! method. The calls that a wrapped [`MockDevice`] records must equal those of a bare one, except for the wrapper's
+//! intended changes.
 
 use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
 use crate::direction::Direction;
-use crate::ipsec::{DeviceSaEvent, IpsecDevice, Lifetime, SaParams, SaRefused, Selector};
+use crate::ipsec::{DeviceSaEvent, IpsecDevice, Lifetime, SaParams, SaRefusal, Selector};
 use crate::key::{Key, KeyBytes};
 use crate::nvme::NvmeTcpContexts;
 use crate::record::{TlsSuite, TlsVersion};
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::rss::{INDIRECTION_ENTRIES, RssDevice};
 use crate::rx::{Piece, RxPacket};
 use crate::source::{NoRecords, RecordSource};
 use crate::tls::{TlsCapabilities, TlsContexts};
-use crate::tx::{Sent, TxPacket};
+use crate::tx::{TransmitResult, TxPacket};
 use crate::unit::{Handle, Layer, engines};
 use core::any::Any;
 use core::net::SocketAddr;
@@ -26,8 +28,8 @@ use offload_formats::FlowKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device with engines and no wire. Cloned, it is the same one. It panics if it is given a packet to cut that is longer than
-/// it said it takes.
+/// A device with engines and no wire. Clones share one device. Panics if a packet to be cut exceeds the announced TSO
+/// maximum.
 ///
 /// ```
 /// use offload_api::mock::{MockDevice, drive};
@@ -43,10 +45,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert!(device.take_calls().iter().any(|call| call == "engine(\"tls\")"));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct MockDevice(Arc<Mutex<Inner>>);
+pub struct MockDevice(Arc<Mutex<MockState>>);
 
 #[derive(Debug)]
-struct Inner {
+struct MockState {
     path: PathCaps,
     room: usize,
     is_plain: bool,
@@ -54,17 +56,17 @@ struct Inner {
     received: VecDeque<RxPacket>,
     events: VecDeque<DeviceEvent>,
     news: VecDeque<ContextNews>,
-    /// How many contexts there are of each engine.
+    /// Number of contexts of each engine.
     contexts: BTreeMap<u8, u32>,
     created: Vec<(Handle, NewContext)>,
     calls: Vec<String>,
 }
 
-impl Default for Inner {
-    fn default() -> Inner {
+impl Default for MockState {
+    fn default() -> MockState {
         let path =
             PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false };
-        Inner {
+        MockState {
             path,
             room: 64,
             is_plain: false,
@@ -80,36 +82,36 @@ impl Default for Inner {
 }
 
 impl MockDevice {
-    /// Of its contexts. A handle of generation 0 is an old one.
+    /// Generation of all contexts. Handles of generation 0 are stale.
     pub const GENERATION: u32 = 1;
 
-    /// What was sent since this was asked last.
+    /// Returns and clears the sent packets.
     pub fn take_sent(&self) -> Vec<TxPacket> {
         core::mem::take(&mut self.inner().sent)
     }
 
-    /// What was called since this was asked last: method and arguments, but for times.
+    /// Returns and clears the recorded calls: method and arguments without times.
     pub fn take_calls(&self) -> Vec<String> {
         core::mem::take(&mut self.inner().calls)
     }
 
-    /// Has it receive a packet.
+    /// Adds a packet to receive.
     pub fn receives(&self, packet: RxPacket) {
         self.inner().received.push_back(packet);
     }
 
-    /// Has it tell an event.
+    /// Adds an event to report.
     pub fn tells(&self, event: DeviceEvent) {
         self.inner().events.push_back(event);
     }
 
-    /// Has it tell news.
+    /// Adds a context event to report.
     pub fn tells_news(&self, news: ContextNews) {
         self.inner().news.push_back(news);
     }
 
-    /// A device that does nothing but carry packets and have contexts of engines: it remembers no calls, has no face but that
-    /// one, and nothing is ever due.
+    /// Makes a device that only carries packets and has contexts: it records no calls, has no other interfaces, and no
+    /// timers.
     pub fn plain(path: PathCaps) -> MockDevice {
         let device = MockDevice::default();
         device.inner().path = path;
@@ -117,12 +119,12 @@ impl MockDevice {
         device
     }
 
-    /// Has it say that it has room for so many packets, whatever it was given.
+    /// Sets the space that the device reports, regardless of queued packets.
     pub fn set_room(&self, packets: usize) {
         self.inner().room = packets;
     }
 
-    /// Contexts made since this was asked last, and what they were made from.
+    /// Returns and clears the created contexts with their parameters.
     pub fn take_created(&self) -> Vec<(Handle, NewContext)> {
         core::mem::take(&mut self.inner().created)
     }
@@ -134,12 +136,12 @@ impl MockDevice {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, MockState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Calls every method of every face that `device` shows.
+/// Calls every method of every interface of `device`.
 pub fn drive(device: &mut dyn NetDevice) {
     let flow = flow();
     device.path(&flow);
@@ -167,7 +169,7 @@ pub fn drive(device: &mut dyn NetDevice) {
     }
 }
 
-/// Calls every method of `contexts`, for both directions of each engine that the [`MockDevice`] has.
+/// Calls every method of `contexts`, for both directions of each engine of the [`MockDevice`].
 pub fn drive_contexts(contexts: &mut dyn Contexts) {
     for name in [TlsContexts::ENGINE, NvmeTcpContexts::ENGINE] {
         for direction in [Direction::Transmit, Direction::Receive] {
@@ -189,7 +191,7 @@ fn drive_engine(contexts: &mut dyn Contexts, name: &str, direction: Direction, f
     };
     let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(()) };
     let Ok(context) = contexts.create(new) else { return };
-    let _done = contexts.steer(context, Key::Engine(engine, KeyBytes::of(&[&[1]])), true);
+    let _done = contexts.steer(context, Key::Engine(engine, KeyBytes::from_parts(&[&[1]])), true);
     let _done = contexts.command(context, Box::new(()));
     let _done = contexts.change(engine, Box::new(()));
     contexts.place(context, 7, Vec::new(), None);
@@ -225,7 +227,7 @@ impl NetDevice for MockDevice {
         self.inner().room
     }
 
-    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> TransmitResult {
         self.note(|| format!("transmit({} bytes)", packet.header.len() + packet.payload_len()));
         let mut inner = self.inner();
         assert!(
@@ -233,7 +235,7 @@ impl NetDevice for MockDevice {
             "too long to be cut"
         );
         inner.sent.push(packet);
-        Sent::Posted
+        TransmitResult::Posted
     }
 
     fn flush(&mut self, _: Instant) {
@@ -261,7 +263,7 @@ impl NetDevice for MockDevice {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        // Something is due.
+        // A recorded device always has a timer due, so that a wrapper's forwarding is visible.
         self.note(|| "next_event()".into());
         (!self.inner().is_plain).then_some(Instant::ZERO)
     }
@@ -306,10 +308,11 @@ impl Contexts for MockDevice {
         Some(EngineInfo { counts_units: true, capabilities, ..EngineInfo::new(number, name, Handle::PLACES) })
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let NewContext { engine, direction, flow, keys, .. } = &new;
         self.note(|| format!("create({engine}, {direction:?}, {flow:?}, {keys:?})"));
         let mut inner = self.inner();
+        // Slots are never reused, so that tests can tell contexts apart.
         let place = inner.contexts.entry(*engine).or_default();
         let index = Handle::indices(*engine, 1).start + *place;
         let handle = Handle { index, generation: MockDevice::GENERATION };
@@ -318,17 +321,17 @@ impl Contexts for MockDevice {
         Ok(handle)
     }
 
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
         self.note(|| format!("steer({context:?}, {key:?}, {to_it})"));
         Ok(())
     }
 
-    fn command(&mut self, context: Handle, _: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, context: Handle, _: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.note(|| format!("command({context:?})"));
         Ok(())
     }
 
-    fn change(&mut self, engine: u8, _: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, _: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.note(|| format!("change({engine})"));
         Ok(())
     }
@@ -356,16 +359,16 @@ impl Contexts for MockDevice {
 }
 
 impl IpsecDevice for MockDevice {
-    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused> {
+    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefusal> {
         self.note(|| format!("add_sa({:#x})", sa.spi));
-        Err(SaRefused::NoDevice)
+        Err(SaRefusal::NoDevice)
     }
 
     fn update_sa(&mut self, sa: Handle, _: Lifetime) {
         self.note(|| format!("update_sa({sa:?})"));
     }
 
-    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused> {
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefusal> {
         self.note(|| format!("advance_sa({sa:?}, {last})"));
         Ok(())
     }
@@ -374,7 +377,7 @@ impl IpsecDevice for MockDevice {
         self.note(|| format!("remove_sa({sa:?})"));
     }
 
-    fn set_policy(&mut self, _: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused> {
+    fn set_policy(&mut self, _: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefusal> {
         self.note(|| format!("set_policy({rank}, {sa:?})"));
         Ok(())
     }
@@ -400,7 +403,7 @@ impl RssDevice for MockDevice {
         1
     }
 
-    fn set_indirection(&mut self, _: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
+    fn set_indirection(&mut self, _: &[u16; INDIRECTION_ENTRIES]) -> Result<(), ContextRefusal> {
         self.note(|| "set_indirection()".into());
         Ok(())
     }

@@ -1,19 +1,19 @@
-//! NVMe/TCP contexts of a device: data placed where they belong, digests checked on the way in and made on the way out.
+//! NVMe/TCP contexts of a device: direct data placement, and data digests checked on receive and computed on transmit.
 //!
-//! The shape is that of the ULP DDP series proposed for Linux: limits, a flow added and removed, buffers of commands
-//! given and taken back, resync. Terms: NVMe/TCP Transport Specification 1.0.
+//! The interface follows the ULP DDP series proposed for Linux: limits, adding and removing a flow, placing and
+//! releasing the buffers of commands, resync. Terms: NVMe/TCP Transport Specification 1.0.
 
 use crate::contexts::{Contexts, EngineInfo, NewContext, StageSpec};
 use crate::direction::Direction;
 use crate::key::Key;
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::rx::Piece;
 use crate::unit::{Handle, Layer};
 use core::fmt;
 use offload_base::Seq;
 use offload_formats::FlowKey;
 
-/// What a device can do for NVMe/TCP.
+/// The placement limits of a device.
 ///
 /// ```
 /// use offload_api::NvmeTcpLimits;
@@ -23,20 +23,20 @@ use offload_formats::FlowKey;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmeTcpLimits {
-    /// Pieces that a command's buffer may have.
+    /// Maximum number of pieces of a command's buffer.
     pub max_pieces: usize,
-    /// Commands that move less are not worth it.
+    /// Minimum data length of a command for which offload is worthwhile.
     pub io_threshold: usize,
 }
 
 impl NvmeTcpLimits {
-    /// Whether a buffer of `bytes` bytes in `pieces` pieces is one for the device.
+    /// Tests whether the device should get a buffer of `bytes` bytes in `pieces` pieces.
     pub fn is_worthwhile(&self, bytes: usize, pieces: usize) -> bool {
         bytes >= self.io_threshold && pieces <= self.max_pieces
     }
 }
 
-/// How a controller frames PDUs, as the ends agreed, and what the device is to do with them.
+/// The PDU framing that host and controller agreed on, and the checks by the device.
 ///
 /// ```
 /// use offload_api::NvmeTcpConfig;
@@ -46,17 +46,17 @@ impl NvmeTcpLimits {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvmeTcpConfig {
-    /// Headers carry digests.
+    /// Headers have digests.
     pub header_digest: bool,
-    /// Data carry digests.
+    /// Data have digests.
     pub data_digest: bool,
-    /// HPDA: data begin at a multiple of `(alignment + 1) * 4` bytes.
+    /// HPDA: data start at a multiple of `(alignment + 1) * 4` bytes.
     pub alignment: u8,
-    /// Data digests are to be checked.
+    /// The device checks data digests.
     pub check: bool,
 }
 
-/// What an NVMe/TCP context is made from.
+/// The parameters of an NVMe/TCP context.
 ///
 /// ```
 /// use offload_api::{NvmeTcpConfig, NvmeTcpContext};
@@ -67,21 +67,23 @@ pub struct NvmeTcpConfig {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmeTcpContext {
-    /// It follows what arrives.
+    /// A context that follows received PDUs.
     Receive {
-        /// Where the next PDU starts.
+        /// Sequence number of the next PDU.
         start: Seq,
-        /// How PDUs are framed.
+        /// PDU framing.
         config: NvmeTcpConfig,
     },
-    /// It works on what leaves, and learns where PDUs start from parameters on its send ring.
+    /// A context that works on sent PDUs. It gets the position of PDUs from parameters on its send ring.
     Transmit,
 }
 
-/// What a receive context is told of a command whose data are to pass stages on their way to its buffer. Stages work on the
-/// whole blocks of 16 bytes, of PDUs whose digest is right so far, or that have none; the rest is placed as
-/// it comes. [`Piece::opened`](crate::Piece::opened) says which is which. Of a block that goes on in the next packet nothing is placed
-/// before that comes; it is then placed as a whole ([`Piece::lead`](crate::Piece::lead)).
+/// Stages for the data of one command. Data pass the stages on their way into the command's buffer (receive), or on
+/// their way out of the host (transmit).
+///
+/// Stages work on whole blocks of 16 bytes, in PDUs without a digest or with a correct digest so far. Other bytes are
+/// placed as received; [`Piece::opened`](crate::Piece::opened) tells the two apart. If a block continues in the next
+/// packet, the device places the whole block with that packet ([`Piece::lead`](crate::Piece::lead)).
 ///
 /// ```
 /// use offload_api::{NvmeTcpStages, StageSpec};
@@ -91,17 +93,17 @@ pub enum NvmeTcpContext {
 /// ```
 #[derive(Debug)]
 pub struct NvmeTcpStages {
-    /// The command; of a transmit context, by what PDUs [name](MarkedData) the stages.
+    /// The command id. For a transmit context, the number by which PDUs [name](MarkedData) the stages.
     pub command: u16,
-    /// The number that stages are told: of the first logical block.
+    /// Unit number for the stages: the first logical block.
     pub unit: u64,
-    /// In the order in which data passed them on their way out.
+    /// The stages, in the order for outgoing data.
     pub stages: Vec<StageSpec>,
 }
 
-/// What the queued header of a PDU with data from a host has in place of DATAL and the reserved bytes behind it, if a device is to
-/// pass the data through stages. The device, or the sealer, writes what belongs there. Data and their place in the command are whole
-/// blocks of 16 bytes.
+/// A marker in the queued header of a data PDU from a host, for a device that passes the data through stages. The
+/// marker replaces DATAL and the reserved bytes behind it; the device or the sealer writes the real contents. The data
+/// and their offset in the command must be whole blocks of 16 bytes.
 ///
 /// ```
 /// use offload_api::MarkedData;
@@ -112,59 +114,61 @@ pub struct NvmeTcpStages {
 /// assert_eq!(MarkedData::read(&header), Some(marked));
 /// MarkedData::erase(&mut header, 4096);
 /// assert_eq!((MarkedData::read(&header), &header[16..20]), (None, &4096u32.to_le_bytes()[..]));
-/// assert_eq!(MarkedData::new(3, 1 << 48), None, "numbers of units have 48 bits here");
+/// assert_eq!(MarkedData::new(3, 1 << 48), None, "unit numbers have 48 bits");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkedData(u64);
 
 impl MarkedData {
-    /// Where it is in a header.
+    /// Offset in a header.
     pub const AT: usize = 16;
-    /// Behind it.
+    /// End in a header.
     pub const END: usize = 24;
 
-    /// Of stages by their number, and that of the unit with which the command's data begin. `None`: there is no room for these.
+    /// Makes the marker of the stages with this number, for data that start at `unit`. Returns `None` if a number is
+    /// out of range.
     pub fn new(stages: u16, unit: u64) -> Option<MarkedData> {
+        // A value of 0 would be indistinguishable from an unmarked header.
         (stages != 0 && unit < 1 << 48).then_some(MarkedData(u64::from(stages) << 48 | unit))
     }
 
-    /// What a header has; `None`: its data are to be left as they are.
+    /// Reads the marker of a header; `None` if the data are to be sent unchanged.
     pub fn read(header: &[u8; Self::END]) -> Option<MarkedData> {
         let value = header.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         (value >> 48 != 0).then_some(MarkedData(value))
     }
 
-    /// Writes it.
+    /// Writes the marker into a header.
     pub fn write(self, header: &mut [u8; Self::END]) {
         header[Self::AT..].copy_from_slice(&self.0.to_le_bytes());
     }
 
-    /// Writes what belongs there of a PDU with so many bytes of data.
+    /// Writes the real contents, for a PDU with `data` bytes of data.
     pub fn erase(header: &mut [u8; Self::END], data: u32) {
         header[Self::AT..].copy_from_slice(&u64::from(data).to_le_bytes());
     }
 
-    /// The stages.
+    /// Returns the number of the stages.
     pub fn stages(self) -> u16 {
         (self.0 >> 48) as u16
     }
 
-    /// The number of the unit.
+    /// Returns the first unit of the data.
     pub fn unit(self) -> u64 {
         self.0 & ((1 << 48) - 1)
     }
 }
 
-/// The stage AES-XTS, which is made from an [`XtsStage`].
+/// Name of the AES-XTS stage; its parameters are an [`XtsStage`].
 pub const XTS_STAGE: &str = "xts";
 
-/// The stage of protection information, which is made from its format (`offload_transforms::protection::InPlaceProtection`): it writes what is
-/// behind each block on the way out, and verifies it on the way in. Units are blocks with their protection information, and data that leave
-/// begin with one.
+/// Name of the protection information stage; its parameters are the format (`offload_transforms::protection::InPlace`).
+/// The stage writes the information behind each block on transmit and verifies it on receive. Units are blocks with
+/// their protection information, and sent data start with a whole unit.
 pub const PROTECTION_STAGE: &str = "protection";
 
-/// What the stage [`XTS_STAGE`] is made from: a data-encryption key that the device has as a context. No key crosses PCIe with
-/// a command. A key of another tenant or volume than these, or one that was given up, is not used.
+/// Parameters of the stage [`XTS_STAGE`]: a data-encryption key that the device has as a context. No key crosses PCIe
+/// with a command. The device refuses a key of another tenant or volume, or a removed key.
 ///
 /// ```
 /// use offload_api::{Handle, StageSpec, XTS_STAGE, XtsStage};
@@ -175,16 +179,16 @@ pub const PROTECTION_STAGE: &str = "protection";
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XtsStage {
-    /// The context of the engine of data-encryption keys, of the same queue of the device.
+    /// Context of the key engine, on the same queue of the device.
     pub key: Handle,
-    /// Whose key it is.
+    /// Tenant of the key.
     pub tenant: u32,
-    /// The volume that it is for.
+    /// Volume of the key.
     pub volume: u64,
 }
 
-/// What an NVMe/TCP host may ask of a device: [`Contexts`] in the words of NVMe/TCP. Nothing here blocks: what takes time ends
-/// in a [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer has come home.
+/// The NVMe/TCP interface of a device for a host: a typed wrapper of [`Contexts`]. No method blocks; slow operations
+/// end in a [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer returns home.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -204,46 +208,47 @@ pub struct NvmeTcpContexts<'a> {
 }
 
 impl<'a> NvmeTcpContexts<'a> {
-    /// What the engine is called.
+    /// Name of the engine.
     pub const ENGINE: &'static str = "nvme-tcp";
 
-    /// Those of a device, if it has the engine.
-    pub fn of(contexts: &'a mut dyn Contexts) -> Option<NvmeTcpContexts<'a>> {
+    /// Wraps the contexts of a device, if the device has the engine.
+    pub fn from_contexts(contexts: &'a mut dyn Contexts) -> Option<NvmeTcpContexts<'a>> {
         let engine = contexts.engine(Self::ENGINE)?;
         Some(NvmeTcpContexts { contexts, engine, layer: Layer::FIRST })
     }
 
-    /// The same for PDUs that are the content of another layer's units, which contexts of the flow's open and seal. A protocol
-    /// over such a layer does not say so: the layer does.
+    /// Selects the layer of the PDUs, for PDUs inside the units of another layer with contexts of its own. That layer
+    /// calls this method; a protocol above it does not.
     #[must_use]
     pub fn at(self, layer: Layer) -> NvmeTcpContexts<'a> {
         NvmeTcpContexts { layer, ..self }
     }
 
-    /// What the device can do.
+    /// Returns the placement limits of the device.
     pub fn limits(&self) -> NvmeTcpLimits {
+        // An engine without limits places nothing.
         let none = NvmeTcpLimits { max_pieces: 0, io_threshold: usize::MAX };
         self.engine.capabilities.get().copied().unwrap_or(none)
     }
 
-    /// Has the device follow what arrives on `flow`, from the PDU that begins at `start`. It works from
-    /// [`Ready`](crate::DeviceEvent::Ready) on. Over TLS, sequence numbers are those of the bytes of content on the wire.
+    /// Makes the device follow received data of `flow`, from the PDU at `start`. The context works after
+    /// [`Ready`](crate::DeviceEvent::Ready). Over TLS, sequence numbers are those of the content bytes on the wire.
     ///
     /// # Errors
-    /// Whatever the device cannot take; the flow then stays in software.
-    pub fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
+    /// If the device refuses. The flow then stays in software.
+    pub fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, ContextRefusal> {
         let keys = vec![Key::Flow(*flow, self.layer)];
         self.create(flow, Direction::Receive, keys, NvmeTcpContext::Receive { start, config: *config })
     }
 
-    /// Has the device fill in the data digests of PDUs that are sent on `flow`: those queued with the handle as their
-    /// context, the digests' places zero. It may be used at once. All bytes from the first such PDU on are to have it,
-    /// in units that are whole PDUs ([`TxTag::device`](crate::TxTag::device)), or be sealed by software. Over TLS they are filled
-    /// in before the records are encrypted, which a context of the flow's does too.
+    /// Makes the device compute data digests of PDUs sent on `flow`. The context may be used at once. It applies to
+    /// PDUs queued with the returned handle and with zeros in place of the digest. From the first such PDU on, all
+    /// bytes must be queued with the handle in units of whole PDUs ([`TxTag::device`](crate::TxTag::device)), or be
+    /// sealed by software. Over TLS, the digests are filled in before a context of the flow encrypts the records.
     ///
     /// # Errors
-    /// Whatever the device cannot take; digests are then software's.
-    pub fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
+    /// If the device refuses. Software then computes the digests.
+    pub fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, ContextRefusal> {
         self.create(flow, Direction::Transmit, Vec::new(), NvmeTcpContext::Transmit)
     }
 
@@ -253,43 +258,44 @@ impl<'a> NvmeTcpContexts<'a> {
         direction: Direction,
         keys: Vec<Key>,
         spec: NvmeTcpContext,
-    ) -> Result<Handle, Refused> {
+    ) -> Result<Handle, ContextRefusal> {
         let engine = self.engine.number;
         let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(spec) };
         self.contexts.create(new).map_err(|(refused, _)| refused)
     }
 
-    /// Gives the device the buffer of `command`, the pieces in order, before the command is sent. Data that it places
-    /// come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it.
-    /// Refused, all of it does at once.
+    /// Gives the device the buffer of `command`, pieces in order, before the command is sent. Placed data arrive as
+    /// [`Placed`](crate::RxBuf::Placed) pieces of the buffer; the other pieces return home when the device releases the
+    /// buffer. If the device refuses, all pieces return home at once.
     pub fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
         self.contexts.place(handle, command.into(), buffer, None);
     }
 
-    /// The same for data that pass stages on their way. If the device cannot be told now, or has no such stages, the buffer comes
+    /// Gives the device a buffer with stages for its data. If the device is busy or lacks a stage, the buffer returns
     /// home at once.
     pub fn place_through(&mut self, handle: Handle, stages: NvmeTcpStages, buffer: Vec<Piece>) {
         self.contexts.place(handle, stages.command.into(), buffer, Some(Box::new(stages)));
     }
 
-    /// Has a transmit context pass the data of PDUs from a host through stages: of those whose queued headers name `stages.command`,
-    /// as [`MarkedData`] tells. False: the device cannot be told now, or is not told what follows a packet
-    /// ([`EngineInfo::looks_ahead`]).
+    /// Gives a transmit context the stages of PDUs with `stages.command` in their [`MarkedData`]. Returns false if the
+    /// device is busy, or gets no data behind a packet ([`EngineInfo::looks_ahead`]).
     pub fn seal_with(&mut self, handle: Handle, stages: NvmeTcpStages) -> bool {
+        // A block split over packets needs the bytes behind the first packet.
         self.engine.looks_ahead > 0 && self.contexts.command(handle, Box::new(stages)).is_ok()
     }
 
-    /// Has the device send home what it has of the buffer of `command`.
+    /// Makes the device return its pieces of the buffer of `command`.
     pub fn release(&mut self, handle: Handle, command: u16) {
         self.contexts.release(handle, command.into());
     }
 
-    /// Answers a resync request: whether a PDU begins at `header`.
+    /// Answers a resync request: whether a PDU starts at `header`.
     pub fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool) {
         self.contexts.answer(handle, header, is_header.then_some(0));
     }
 
-    /// Gives the context up, sending or receiving, and sends all buffers home; [`Removed`](crate::DeviceEvent::Removed) follows.
+    /// Removes a context of either direction and returns all its buffers home; [`Removed`](crate::DeviceEvent::Removed)
+    /// follows.
     pub fn remove(&mut self, handle: Handle) {
         self.contexts.remove(handle);
     }

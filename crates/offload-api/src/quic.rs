@@ -1,22 +1,22 @@
-//! QUIC contexts of a device: 1-RTT packets sealed on the way out and opened on the way in (RFC 9001 5), on any number of paths
-//! (draft-ietf-quic-multipath-21).
+//! QUIC contexts of a device: 1-RTT packets sealed on transmit and opened on receive (RFC 9001 5), on any number of
+//! paths (draft-ietf-quic-multipath-21).
 //!
-//! A connection has a context in each direction. A packet to be sealed is handed over complete and plain, with room for its
-//! tag, and an [ask](QuicAsk); the sender's stack numbers it. Received packets are found by UDP port and destination
-//! connection ID; those that the device opened are as they were sent, but that the header is readable, the payload plain and
-//! the tag still behind it. What it could not open is as it came.
+//! A connection has one context per direction. The sender's stack numbers its packets and queues each packet complete
+//! and in plaintext, with space for the tag and an [ask](QuicAsk). The device finds the context of a received packet by
+//! UDP port and destination connection ID. An opened packet has a readable header and plaintext payload, and still has
+//! its tag at the end. A packet that the device cannot open is unchanged.
 
 use crate::contexts::{Contexts, NewContext};
 use crate::direction::Direction;
 use crate::key::{Key, KeyBytes};
 use crate::mark::{Marks, PacketMark};
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::tx::PacketAsk;
 use crate::unit::{Handle, engines};
 use core::fmt;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// What protects the packets of a connection.
+/// The AEAD of a connection.
 ///
 /// ```
 /// use offload_api::QuicCipher;
@@ -38,11 +38,11 @@ pub enum QuicCipher {
 }
 
 impl QuicCipher {
-    /// All of them.
+    /// All ciphers.
     pub const ALL: [QuicCipher; 4] =
         [QuicCipher::Aes128Gcm, QuicCipher::Aes256Gcm, QuicCipher::Aes128Ccm, QuicCipher::ChaCha20Poly1305];
 
-    /// Bytes of a key: of packets, and of headers.
+    /// Returns the length of packet keys and of header keys.
     pub const fn key_len(self) -> usize {
         match self {
             QuicCipher::Aes128Gcm | QuicCipher::Aes128Ccm => 16,
@@ -50,7 +50,7 @@ impl QuicCipher {
         }
     }
 
-    /// Most packets that may be sealed under one key (RFC 9001 6.6).
+    /// Returns the maximum number of packets to seal under one key (RFC 9001 6.6).
     pub const fn confidentiality_limit(self) -> u64 {
         match self {
             QuicCipher::Aes128Gcm | QuicCipher::Aes256Gcm => 1 << 23,
@@ -60,7 +60,7 @@ impl QuicCipher {
         }
     }
 
-    /// Most packets of a connection that may fail to open (RFC 9001 6.6).
+    /// Returns the maximum number of packets of a connection that may fail to open (RFC 9001 6.6).
     pub const fn integrity_limit(self) -> u64 {
         match self {
             QuicCipher::Aes128Gcm | QuicCipher::Aes256Gcm => 1 << 52,
@@ -70,7 +70,7 @@ impl QuicCipher {
     }
 }
 
-/// The key and IV of one generation. Never printed; overwritten when dropped.
+/// The key and IV of one key generation. Never printed; overwritten when dropped.
 ///
 /// ```
 /// use offload_api::{QuicCipher, QuicKey};
@@ -89,22 +89,22 @@ pub struct QuicKey {
 }
 
 impl QuicKey {
-    /// A key; `None` if it is not as long as the cipher wants.
+    /// Makes a key; `None` if `key` does not have the cipher's key length.
     pub fn new(cipher: QuicCipher, key: &[u8], iv: [u8; 12]) -> Option<QuicKey> {
         Some(QuicKey { cipher, key: padded(cipher, key)?, iv })
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     pub fn cipher(&self) -> QuicCipher {
         self.cipher
     }
 
-    /// The cipher's key.
+    /// Returns the key bytes.
     pub fn key(&self) -> &[u8] {
         &self.key[..self.cipher.key_len()]
     }
 
-    /// What nonces are made from.
+    /// Returns the IV, from which nonces are made.
     pub fn iv(&self) -> &[u8; 12] {
         &self.iv
     }
@@ -116,7 +116,7 @@ impl fmt::Debug for QuicKey {
     }
 }
 
-/// The key that hides first bytes and numbers, the same for all generations. Never printed; overwritten when dropped.
+/// The header protection key, the same for all generations. Never printed; overwritten when dropped.
 ///
 /// ```
 /// use offload_api::{QuicCipher, QuicHeaderKey};
@@ -133,17 +133,17 @@ pub struct QuicHeaderKey {
 }
 
 impl QuicHeaderKey {
-    /// A key; `None` if it is not as long as the cipher wants.
+    /// Makes a key; `None` if `key` does not have the cipher's key length.
     pub fn new(cipher: QuicCipher, key: &[u8]) -> Option<QuicHeaderKey> {
         Some(QuicHeaderKey { cipher, key: padded(cipher, key)? })
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     pub fn cipher(&self) -> QuicCipher {
         self.cipher
     }
 
-    /// Its bytes.
+    /// Returns the key bytes.
     pub fn key(&self) -> &[u8] {
         &self.key[..self.cipher.key_len()]
     }
@@ -155,7 +155,7 @@ impl fmt::Debug for QuicHeaderKey {
     }
 }
 
-/// What a context is made from.
+/// The parameters of a QUIC context.
 ///
 /// ```
 /// use offload_api::quic::QuicCommand;
@@ -170,41 +170,41 @@ impl fmt::Debug for QuicHeaderKey {
 /// ```
 #[derive(Debug)]
 pub struct QuicContext {
-    /// The header key.
+    /// Header protection key.
     pub header: QuicHeaderKey,
-    /// The generation that the key is of.
+    /// Key generation.
     pub generation: u64,
-    /// The key of that generation.
+    /// Packet key of that generation.
     pub key: QuicKey,
 }
 
-/// What a context can be told.
+/// A command to a QUIC context.
 #[derive(Debug)]
 pub enum QuicCommand {
-    /// The key of a generation, in place of the one with the same key phase.
+    /// Sets the key of a generation. The key replaces the one with the same key phase.
     SetKey {
-        /// Which generation.
+        /// Key generation.
         generation: u64,
-        /// Its key.
+        /// The key.
         key: QuicKey,
     },
-    /// A destination connection ID is of this path, whose largest number that was opened is `largest`, or none was.
+    /// Assigns a destination connection ID to a path.
     Learn {
-        /// What packets show.
+        /// Steering key of the connection ID.
         key: KeyBytes,
-        /// The path.
+        /// Path id.
         path: u32,
-        /// The largest number so far.
+        /// Largest packet number opened on the path so far; `None` if there is none.
         largest: Option<u64>,
     },
-    /// It is no longer.
+    /// Removes a destination connection ID.
     Forget {
-        /// What packets show.
+        /// Steering key of the connection ID.
         key: KeyBytes,
     },
 }
 
-/// How the engine can be changed: what connection IDs are at a local port.
+/// An engine change: the length of connection IDs at a local port.
 ///
 /// ```
 /// use offload_api::quic::QuicPort;
@@ -214,13 +214,14 @@ pub enum QuicCommand {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicPort {
-    /// The port.
+    /// UDP port.
     pub port: u16,
-    /// Bytes of the connection IDs that are this host's choice there; `None`: there is no QUIC any more.
+    /// Length of the connection IDs that this host chose; `None` if the port no longer carries QUIC.
     pub cid_bytes: Option<u8>,
 }
 
-/// What a device is asked to do with a packet, or several of one size: each is all of its datagram, plain, with room for its tag.
+/// A request to seal one packet, or several packets of one size. Each packet fills its datagram, is plaintext, and has
+/// space for its tag.
 ///
 /// ```
 /// use offload_api::{Handle, PacketAsk, QuicAsk};
@@ -233,18 +234,21 @@ pub struct QuicPort {
 pub struct QuicAsk {
     /// The context.
     pub context: Handle,
-    /// The path.
+    /// Path id.
     pub path: u32,
-    /// The number of the packet, or of the first. Those of the others are the next that end as their headers say.
+    /// Number of the first packet. Each further packet gets the next number that matches the truncated number in its
+    /// header.
     pub number: u64,
-    /// The generation of the key; its lowest 16 bits are told.
+    /// Key generation; the device receives the lowest 16 bits.
     pub generation: u64,
-    /// Bytes of the destination connection ID.
+    /// Length of the destination connection ID.
     pub cid_bytes: u8,
 }
 
 impl From<QuicAsk> for PacketAsk {
     fn from(ask: QuicAsk) -> PacketAsk {
+        // Layout of `args`: path in the upper half, then 16 bits of the generation, then the length of the connection
+        // ID.
         let QuicAsk { context, path, number, generation, cid_bytes } = ask;
         let args = u64::from(path) << 32 | u64::from(generation as u16) << 8 | u64::from(cid_bytes);
         PacketAsk { context, number, args }
@@ -258,7 +262,7 @@ impl From<PacketAsk> for QuicAsk {
     }
 }
 
-/// What the device said about a received packet, or several that it joined.
+/// The device's verdict on a received packet, or on several joined packets.
 ///
 /// ```
 /// use offload_api::mark::{Marks, PacketMark};
@@ -266,27 +270,27 @@ impl From<PacketAsk> for QuicAsk {
 ///
 /// let context = Handle { index: Handle::indices(engines::QUIC, 1).start, generation: 0 };
 /// let mut marks = Marks::default();
-/// assert_eq!(QuicVerdict::of(&marks), QuicVerdict::NotOpened);
+/// assert_eq!(QuicVerdict::from_marks(&marks), QuicVerdict::NotOpened);
 /// marks.set_packet(PacketMark::Opened { context, number: 9, packets: 2, code: 3 });
-/// assert_eq!(QuicVerdict::of(&marks), QuicVerdict::Opened { context, first: 9, packets: 2, generation: 3 });
+/// assert_eq!(QuicVerdict::from_marks(&marks), QuicVerdict::Opened { context, first: 9, packets: 2, generation: 3 });
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QuicVerdict {
-    /// It is as it came.
+    /// The packet is unchanged.
     #[default]
     NotOpened,
-    /// It is open; the path is that of the connection ID in it.
+    /// The packet is open. Its connection ID determines the path.
     Opened {
-        /// By this context.
+        /// The context.
         context: Handle,
-        /// The number of the packet, or of the first.
+        /// Number of the packet, or of the first joined packet.
         first: u64,
-        /// How many there are, under numbers that follow each other.
+        /// Number of joined packets; their numbers are consecutive.
         packets: u16,
-        /// The lowest 8 bits of the generation of the key.
+        /// Lowest 8 bits of the key generation.
         generation: u8,
     },
-    /// It is as it came, and what this context has did not open it.
+    /// The packet is unchanged because the context's keys did not open it.
     Failed {
         /// The context.
         context: Handle,
@@ -294,8 +298,9 @@ pub enum QuicVerdict {
 }
 
 impl QuicVerdict {
-    /// What the QUIC engine said, if the marks are of it.
-    pub fn of(marks: &Marks) -> QuicVerdict {
+    /// Reads the QUIC engine's verdict from `marks`.
+    pub fn from_marks(marks: &Marks) -> QuicVerdict {
+        // Other engines open packets too, so the engine number must be checked.
         match marks.packet() {
             PacketMark::Opened { context, number: first, packets, code } if context.engine() == engines::QUIC => {
                 QuicVerdict::Opened { context, first, packets, generation: code }
@@ -306,20 +311,20 @@ impl QuicVerdict {
     }
 }
 
-/// What a QUIC stack may ask of a device: [`Contexts`] in the words of QUIC. Nothing here blocks; what happens to contexts comes
-/// as [`ContextNews`](crate::ContextNews).
+/// The QUIC interface of a device: a typed wrapper of [`Contexts`]. No method blocks; events of contexts arrive as
+/// [`ContextNews`](crate::ContextNews).
 ///
 /// ```
 /// use nic_sim::{NicConfig, QuicEngineConfig, nic};
 /// use offload_api::{NetDevice, QuicContexts};
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());
-/// let mut contexts = QuicContexts::of(driver.contexts().unwrap()).expect("every NIC has them");
+/// let mut contexts = QuicContexts::from_contexts(driver.contexts().unwrap()).expect("every NIC has them");
 /// contexts.listen(443, 8)?;
 /// let engines = QuicEngineConfig { contexts: 0 }.into();
 /// let (_device, mut without) = nic(NicConfig { engines, ..NicConfig::default() });
-/// assert!(QuicContexts::of(without.contexts().unwrap()).is_none());
-/// # Ok::<(), offload_api::Refused>(())
+/// assert!(QuicContexts::from_contexts(without.contexts().unwrap()).is_none());
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 pub struct QuicContexts<'a> {
     contexts: &'a mut dyn Contexts,
@@ -327,36 +332,37 @@ pub struct QuicContexts<'a> {
 }
 
 impl QuicContexts<'_> {
-    /// What the engine is called.
+    /// Name of the engine.
     pub const ENGINE: &'static str = "quic";
 
-    /// Those of a device, if it has any.
-    pub fn of(contexts: &mut dyn Contexts) -> Option<QuicContexts<'_>> {
+    /// Wraps the contexts of a device, if the device has the engine.
+    pub fn from_contexts(contexts: &mut dyn Contexts) -> Option<QuicContexts<'_>> {
         let engine = contexts.engine(QuicContexts::ENGINE)?.number;
         Some(QuicContexts { contexts, engine })
     }
 
-    /// Packets to `port` have destination connection IDs of so many bytes.
+    /// Declares that packets to `port` are QUIC, with destination connection IDs of `cid_bytes` bytes.
     ///
     /// # Errors
-    /// If there is no room for it now.
-    pub fn listen(&mut self, port: u16, cid_bytes: u8) -> Result<(), Refused> {
+    /// If there is no space now.
+    pub fn listen(&mut self, port: u16, cid_bytes: u8) -> Result<(), ContextRefusal> {
         self.change(QuicPort { port, cid_bytes: Some(cid_bytes) })
     }
 
-    /// There is no QUIC at `port` any more.
+    /// Declares that `port` no longer carries QUIC.
     ///
     /// # Errors
-    /// If there is no room for it now.
-    pub fn silence(&mut self, port: u16) -> Result<(), Refused> {
+    /// If there is no space now.
+    pub fn silence(&mut self, port: u16) -> Result<(), ContextRefusal> {
         self.change(QuicPort { port, cid_bytes: None })
     }
 
-    /// Makes a context. One that seals may be used at once; one that opens finds nothing before it [learns](Self::learn).
+    /// Creates a context. A sealing context may be used at once; an opening context matches no packet before
+    /// [`learn`](Self::learn).
     ///
     /// # Errors
-    /// If the device has no room; the connection stays in software then.
-    pub fn create(&mut self, direction: Direction, context: QuicContext) -> Result<Handle, Refused> {
+    /// If the device has no space. The connection then stays in software.
+    pub fn create(&mut self, direction: Direction, context: QuicContext) -> Result<Handle, ContextRefusal> {
         let spec = Box::new(context);
         let new = NewContext { engine: self.engine, direction, flow: None, keys: Vec::new(), spec };
         self.contexts.create(new).map_err(|(refused, _)| refused)
@@ -365,15 +371,15 @@ impl QuicContexts<'_> {
     /// Gives a context the key of a generation.
     ///
     /// # Errors
-    /// If there is no room for it now.
-    pub fn set_key(&mut self, context: Handle, generation: u64, key: QuicKey) -> Result<(), Refused> {
+    /// If there is no space now.
+    pub fn set_key(&mut self, context: Handle, generation: u64, key: QuicKey) -> Result<(), ContextRefusal> {
         self.command(context, QuicCommand::SetKey { generation, key })
     }
 
-    /// Has packets to `port` with this destination connection ID opened, as those of `path`.
+    /// Makes the device open packets to `port` with this destination connection ID, as packets of `path`.
     ///
     /// # Errors
-    /// If there is no room for it now.
+    /// If there is no space now.
     pub fn learn(
         &mut self,
         context: Handle,
@@ -381,32 +387,34 @@ impl QuicContexts<'_> {
         cid: &[u8],
         path: u32,
         largest: Option<u64>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ContextRefusal> {
+        // The command goes first: a packet that finds the context must also find its path.
         let key = quic_key(port, cid);
         self.command(context, QuicCommand::Learn { key, path, largest })?;
         self.contexts.steer(context, Key::Engine(self.engine, key), true)
     }
 
-    /// No longer.
+    /// Makes the device stop opening packets with this connection ID.
     ///
     /// # Errors
-    /// If there is no room for it now.
-    pub fn forget(&mut self, context: Handle, port: u16, cid: &[u8]) -> Result<(), Refused> {
+    /// If there is no space now.
+    pub fn forget(&mut self, context: Handle, port: u16, cid: &[u8]) -> Result<(), ContextRefusal> {
+        // The steering key goes first, for the same reason as in `learn`, in reverse.
         let key = quic_key(port, cid);
         self.contexts.steer(context, Key::Engine(self.engine, key), false)?;
         self.command(context, QuicCommand::Forget { key })
     }
 
-    /// Gives a context up.
+    /// Removes a context.
     pub fn remove(&mut self, context: Handle) {
         self.contexts.remove(context);
     }
 
-    fn command(&mut self, context: Handle, command: QuicCommand) -> Result<(), Refused> {
+    fn command(&mut self, context: Handle, command: QuicCommand) -> Result<(), ContextRefusal> {
         self.contexts.command(context, Box::new(command)).map_err(|(refused, _)| refused)
     }
 
-    fn change(&mut self, change: QuicPort) -> Result<(), Refused> {
+    fn change(&mut self, change: QuicPort) -> Result<(), ContextRefusal> {
         self.contexts.change(self.engine, Box::new(change)).map_err(|(refused, _)| refused)
     }
 }
@@ -417,7 +425,7 @@ impl fmt::Debug for QuicContexts<'_> {
     }
 }
 
-/// What leads to a context: the port a packet came to, and its destination connection ID.
+/// Returns the steering key of a UDP port and a destination connection ID.
 ///
 /// ```
 /// use offload_api::quic::quic_key;
@@ -426,12 +434,13 @@ impl fmt::Debug for QuicContexts<'_> {
 /// ```
 ///
 /// # Panics
-/// If the connection ID has more than 20 bytes, as none has (RFC 9000 17.2).
+/// If the connection ID is longer than 20 bytes, the maximum of RFC 9000 17.2.
 pub fn quic_key(port: u16, cid: &[u8]) -> KeyBytes {
-    KeyBytes::of(&[&port.to_be_bytes(), cid])
+    KeyBytes::from_parts(&[&port.to_be_bytes(), cid])
 }
 
 fn padded(cipher: QuicCipher, key: &[u8]) -> Option<[u8; 32]> {
+    // A fixed array, so that no reallocation leaves copies of the key behind.
     let mut bytes = [0; 32];
     (key.len() == cipher.key_len()).then(|| bytes[..key.len()].copy_from_slice(key))?;
     Some(bytes)

@@ -1,17 +1,17 @@
-//! How TLS records are framed and protected: what the TLS layer and a device have to agree on to the byte.
+//! Framing and protection of TLS records, as the TLS layer and a device must agree on byte for byte.
 //!
 //! ```text
 //!  TLS 1.3 (RFC 8446 5.2)        header 5 | content, its type, padding        | tag 16     type 23 outside
 //!  TLS 1.2, AES-GCM (RFC 5288)   header 5 | explicit nonce 8 | content        | tag 16     the real type outside
 //!  TLS 1.2, ChaCha20 (RFC 7905)  header 5 | content                           | tag 16     the real type outside
 //! ```
-//! The **prefix** is what comes before the body: header, and explicit nonce if there is one. The **body** is what the
-//! AEAD encrypts.
+//! The **prefix** precedes the body: the header, and the explicit nonce if there is one. The **body** is the input of
+//! the AEAD.
 
 use core::ops::Deref;
 use offload_formats::tls::RecordHeader;
 
-/// TLS versions whose records a device may know.
+/// TLS versions with records that a device may support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TlsVersion {
@@ -34,7 +34,7 @@ pub enum TlsSuite {
 }
 
 impl TlsSuite {
-    /// Bytes of its key.
+    /// Returns the key length in bytes.
     pub const fn key_len(self) -> usize {
         match self {
             TlsSuite::Aes128Gcm => 16,
@@ -43,18 +43,18 @@ impl TlsSuite {
     }
 }
 
-/// The format of the records of a version and suite.
+/// The record format of a version and suite.
 ///
 /// ```
 /// use offload_api::{RecordFormat, TlsSuite, TlsVersion};
 ///
 /// let tls13 = RecordFormat::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm);
-/// assert_eq!(tls13.body_len(&[23, 3, 3, 0, 27]), Some(11), "ten bytes of content and their type");
-/// assert_eq!(tls13.body_len(&[22, 3, 3, 0, 27]), None, "it says application data whatever it holds");
+/// assert_eq!(tls13.body_len(&[23, 3, 3, 0, 27]), Some(11), "ten bytes of content and a type byte");
+/// assert_eq!(tls13.body_len(&[22, 3, 3, 0, 27]), None, "the outer type is always application data");
 ///
 /// let tls12 = RecordFormat::new(TlsVersion::Tls12, TlsSuite::Aes128Gcm);
 /// assert_eq!(tls12.body_len(&[22, 3, 3, 0, 27]), Some(3));
-/// assert_eq!(tls12.nonce(&[1; 12], 7, &[9; 8]), [1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9], "salt and what the record says");
+/// assert_eq!(tls12.nonce(&[1; 12], 7, &[9; 8]), [1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9], "the salt, then the record's explicit nonce");
 /// assert_eq!(&tls12.aad(7, &[22, 3, 3, 0, 27])[..], &[0, 0, 0, 0, 0, 0, 0, 7, 22, 3, 3, 0, 3]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +63,7 @@ pub struct RecordFormat {
     suite: TlsSuite,
 }
 
-/// Additional data of a record.
+/// Additional authenticated data of a record.
 ///
 /// See [`RecordFormat`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,22 +73,22 @@ pub struct RecordAad {
 }
 
 impl RecordFormat {
-    /// The format of `version` with `suite`.
+    /// Makes the format of `version` with `suite`.
     pub const fn new(version: TlsVersion, suite: TlsSuite) -> RecordFormat {
         RecordFormat { version, suite }
     }
 
-    /// The protocol version.
+    /// Returns the protocol version.
     pub const fn version(self) -> TlsVersion {
         self.version
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     pub const fn suite(self) -> TlsSuite {
         self.suite
     }
 
-    /// Bytes of the nonce that every record carries.
+    /// Returns the length of the explicit nonce in each record; 0 if there is no explicit nonce.
     pub const fn explicit_nonce_len(self) -> usize {
         match (self.version, self.suite) {
             (TlsVersion::Tls12, TlsSuite::Aes128Gcm | TlsSuite::Aes256Gcm) => EXPLICIT_NONCE_LEN,
@@ -96,12 +96,12 @@ impl RecordFormat {
         }
     }
 
-    /// Bytes before the body.
+    /// Returns the number of bytes before the body.
     pub const fn prefix_len(self) -> usize {
         RECORD_HEADER_LEN + self.explicit_nonce_len()
     }
 
-    /// Bytes of a body beside content and padding: the content's type, where that is inside.
+    /// Returns the number of bytes in a body besides content and padding: 1 if the content type is inside, otherwise 0.
     pub const fn inner_type_len(self) -> usize {
         match self.version {
             TlsVersion::Tls12 => 0,
@@ -109,26 +109,27 @@ impl RecordFormat {
         }
     }
 
-    /// Bytes that a record without padding has beside its content.
+    /// Returns the overhead of a record without padding.
     pub const fn overhead(self) -> usize {
         self.prefix_len() + self.inner_type_len() + RECORD_TAG_LEN
     }
 
-    /// Most bytes after the header of a record.
+    /// Returns the maximum number of bytes after a record's header.
     pub const fn longest(self) -> usize {
         match self.version {
-            // Content is at most 2^14 bytes, and an AEAD leaves no other length to be had (RFC 5246 6.2.3.3).
+            // Content is at most 2^14 bytes, and the AEAD suites add a fixed length (RFC 5246 6.2.3.3).
             TlsVersion::Tls12 => self.explicit_nonce_len() + RECORD_CONTENT_MAX + RECORD_TAG_LEN,
             TlsVersion::Tls13 => RECORD_CONTENT_MAX + 256,
         }
     }
 
-    /// Fewest bytes after the header of a record.
+    /// Returns the minimum number of bytes after a record's header.
     pub const fn shortest(self) -> usize {
         self.explicit_nonce_len() + self.inner_type_len() + RECORD_TAG_LEN
     }
 
-    /// Whether a protected record may have this type outside. (ChangeCipherSpec does not come after the handshake.)
+    /// Tests whether a protected record may have this outer type. (ChangeCipherSpec does not occur after the
+    /// handshake.)
     pub const fn has_outer_type(self, code: u8) -> bool {
         match self.version {
             TlsVersion::Tls12 => matches!(code, 21..=23),
@@ -136,8 +137,9 @@ impl RecordFormat {
         }
     }
 
-    /// The header of a record of `content_type` whose body has `body` bytes.
+    /// Returns the header of a record of `content_type` with a body of `body` bytes.
     pub const fn header(self, content_type: u8, body: usize) -> [u8; RECORD_HEADER_LEN] {
+        // TLS 1.3 hides the content type inside of the body.
         let outer = match self.version {
             TlsVersion::Tls12 => content_type,
             TlsVersion::Tls13 => APPLICATION_DATA,
@@ -146,36 +148,37 @@ impl RecordFormat {
         RecordHeader { content_type: outer, version: VERSION, len }.to_bytes()
     }
 
-    /// Bytes of the body, if this is the header of a protected record.
+    /// Returns the length of the body; `None` if this is not the header of a protected record.
     pub fn body_len(self, header: &[u8; RECORD_HEADER_LEN]) -> Option<usize> {
         let RecordHeader { content_type, version: VERSION, len } = RecordHeader::parse(header) else { return None };
+        // Strict, because a device searches for headers in arbitrary bytes.
         let length = usize::from(len);
         let fits = self.has_outer_type(content_type) && (self.shortest()..=self.longest()).contains(&length);
         fits.then(|| length - self.explicit_nonce_len() - RECORD_TAG_LEN)
     }
 
-    /// Bytes of the whole record, if this is the header of a protected one.
+    /// Returns the length of the whole record; `None` if this is not the header of a protected record.
     pub fn record_len(self, header: &[u8; RECORD_HEADER_LEN]) -> Option<usize> {
         self.body_len(header).map(|body| self.prefix_len() + body + RECORD_TAG_LEN)
     }
 
-    /// The explicit nonce of record `number`, where records have one: as many of its bytes as there are. The number makes
-    /// it a different one for each record of a key (RFC 5288 3), and the IV starts it anywhere.
+    /// Returns the explicit nonce of record `number`; only the first [`explicit_nonce_len`](Self::explicit_nonce_len)
+    /// bytes are used. The record number makes the nonce unique under a key (RFC 5288 3); the IV sets the first value.
     pub fn explicit_nonce(self, iv: &[u8; NONCE_LEN], number: u64) -> [u8; EXPLICIT_NONCE_LEN] {
         let mut explicit = [0; EXPLICIT_NONCE_LEN];
         explicit.copy_from_slice(&combine(iv, number)[NONCE_LEN - EXPLICIT_NONCE_LEN..]);
         explicit
     }
 
-    /// The nonce of record `number`, which carries `explicit`, as long as [`explicit_nonce_len`](Self::explicit_nonce_len)
-    /// says.
+    /// Returns the nonce of record `number`. `explicit` is the explicit nonce in the record, of the length
+    /// [`explicit_nonce_len`](Self::explicit_nonce_len).
     ///
     /// # Panics
-    /// If that has another length.
+    /// If `explicit` has another length.
     pub fn nonce(self, iv: &[u8; NONCE_LEN], number: u64, explicit: &[u8]) -> [u8; NONCE_LEN] {
-        assert_eq!(explicit.len(), self.explicit_nonce_len(), "the explicit nonce of another format");
+        assert_eq!(explicit.len(), self.explicit_nonce_len(), "the explicit nonce must have the length of the format");
         if explicit.is_empty() {
-            // RFC 8446 5.3 and RFC 7905 2 alike.
+            // RFC 8446 5.3 and RFC 7905 2 have the same rule.
             return combine(iv, number);
         }
         let mut nonce = *iv;
@@ -183,8 +186,8 @@ impl RecordFormat {
         nonce
     }
 
-    /// The additional data of record `number`, which has this header. (The header of no record makes additional data of
-    /// none.)
+    /// Returns the additional data of record `number` with this header. If the header is invalid, so are the additional
+    /// data.
     pub fn aad(self, number: u64, header: &[u8; RECORD_HEADER_LEN]) -> RecordAad {
         let mut bytes = [0; AAD_MAX];
         if self.version == TlsVersion::Tls13 {
@@ -208,7 +211,7 @@ impl Deref for RecordAad {
     }
 }
 
-/// The number, padded on the left, exclusive-or the IV.
+/// XORs the IV with the left-padded number.
 fn combine(iv: &[u8; NONCE_LEN], number: u64) -> [u8; NONCE_LEN] {
     let mut nonce = *iv;
     for (byte, part) in nonce[NONCE_LEN - 8..].iter_mut().zip(number.to_be_bytes()) {
@@ -217,15 +220,15 @@ fn combine(iv: &[u8; NONCE_LEN], number: u64) -> [u8; NONCE_LEN] {
     nonce
 }
 
-/// Bytes of a record's header.
+/// Length of a record header.
 pub const RECORD_HEADER_LEN: usize = RecordHeader::BYTES;
-/// What protected records say: RFC 8446 5.1, RFC 5246 6.2.1.
+/// Version field of protected records (RFC 8446 5.1, RFC 5246 6.2.1).
 const VERSION: u16 = 0x0303;
-/// Bytes of a record's tag.
+/// Length of a record's tag.
 pub const RECORD_TAG_LEN: usize = 16;
-/// Most bytes of content in a record (RFC 8446 5.1, RFC 5246 6.2.1).
+/// Maximum content of a record (RFC 8446 5.1, RFC 5246 6.2.1).
 pub const RECORD_CONTENT_MAX: usize = 1 << 14;
-/// Most bytes of an explicit nonce.
+/// Maximum length of an explicit nonce.
 pub const EXPLICIT_NONCE_LEN: usize = 8;
 const NONCE_LEN: usize = 12;
 const AAD_MAX: usize = 13;
@@ -259,7 +262,7 @@ mod tests {
             let iv = [0x5a; 12];
             let explicit = format.explicit_nonce(&iv, 77);
             let explicit = &explicit[..format.explicit_nonce_len()];
-            assert_eq!(format.nonce(&iv, 77, explicit), combine(&iv, 77), "{format:?}: the same rule for all");
+            assert_eq!(format.nonce(&iv, 77, explicit), combine(&iv, 77), "{format:?}: one rule for all formats");
             for content in [0, 1, 100, RECORD_CONTENT_MAX] {
                 let body = content + format.inner_type_len();
                 let header = format.header(23, body);

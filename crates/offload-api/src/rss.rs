@@ -1,12 +1,12 @@
-//! The receive-side scaling face of a device: packets spread over its queues by a hash of their flow.
+//! Receive-side scaling (RSS): a device spreads packets over its queues by a hash of their flow.
 //!
-//! A device with several queue pairs shows each as a [`NetDevice`](crate::NetDevice) of its own, for a shard of the
-//! host. Which one a flow's packets come to is decided by a hash of its addresses and ports, by way of a table; but a
-//! flow that one of the queue's contexts follows stays with that queue.
+//! A device with several queue pairs presents each queue as a [`NetDevice`](crate::NetDevice), for one shard of the
+//! host. A hash of addresses and ports selects the queue through an indirection table. Flows with a context stay on the
+//! queue of the context.
 
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 
-/// What a stack may ask of a device that spreads packets over queues.
+/// The RSS interface of one queue.
 ///
 /// See `nic_sim::multi_queue_nic` for an example.
 ///
@@ -20,19 +20,20 @@ use crate::refused::Refused;
 /// assert_eq!(second.set_indirection(&[3; 128]), Ok(()), "all new flows to the last queue");
 /// ```
 pub trait RssDevice {
-    /// Which queue this is, from 0 on.
+    /// Returns the index of this queue, from 0.
     fn queue(&self) -> u16;
 
-    /// How many there are.
+    /// Returns the number of queues.
     fn queues(&self) -> u16;
 
-    /// Has the packets whose hash ends in `n` (in its last seven bits) come to queue `table[n]` from now on. Packets of
-    /// flows that are alive may come to another queue than before: the hosts' shards hand them to each other.
+    /// Replaces the indirection table: packets with the last seven bits of their hash equal to `n` go to queue
+    /// `table[n]` from now on. Packets of existing flows may change their queue, and the host's shards then pass them
+    /// to each other.
     ///
     /// # Errors
-    /// If the table names a queue that is not there ([`Refused::Unsupported`]), or the control ring is full.
-    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused>;
+    /// If the table names a queue that does not exist ([`ContextRefusal::Unsupported`]), or the control ring is full.
+    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), ContextRefusal>;
 }
 
-/// Entries of an indirection table.
+/// Number of entries of an indirection table.
 pub const INDIRECTION_ENTRIES: usize = 128;

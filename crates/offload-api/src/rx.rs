@@ -1,4 +1,4 @@
-//! A packet on its way in, and a range of a stream with what the device said about it.
+//! Received packets, and ranges of a stream with the device's verdicts.
 
 use crate::ipsec::{EspVerdict, Protection};
 use crate::mark::{Mark, Marks, PacketMark, Verdict};
@@ -11,34 +11,35 @@ use offload_base::Seq;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What the device found out about a packet's checksums.
+/// The device's verdict on a packet's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksums {
-    /// It did not look.
+    /// The device did not check.
     #[default]
     Unchecked,
-    /// IP header and transport checksum are right.
+    /// The IP header checksum and the transport checksum are correct.
     Good,
-    /// One of them is wrong.
+    /// A checksum is wrong.
     Bad,
 }
 
-/// What the TLS receive engine did with a packet. All or nothing: a packet in which anything failed is untouched.
+/// The verdict of the TLS receive engine on a packet. A packet is processed as a whole: if any part fails, all bytes
+/// stay as received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsVerdict {
-    /// Nothing: it is as it was on the wire.
+    /// The packet is as it was on the wire.
     #[default]
     NotDecrypted,
-    /// All its record bytes are decrypted, and every tag that ends in it is right.
+    /// All record bytes of the packet are decrypted, and every tag that ends in the packet is correct.
     Decrypted,
-    /// Nothing, and the engine asks for help to find its place again.
+    /// The packet is unchanged because the engine lost its position, and asks for a resync.
     ResyncRequested,
-    /// Nothing: a tag was wrong, or the stream is no TLS.
+    /// The packet is unchanged because a tag was wrong or the stream is not TLS.
     Error,
 }
 
-/// What the NVMe/TCP receive engine found out about the digests of a packet. Whether it placed the payload is told
-/// by [`RxBuf::Placed`]: the two are kept apart.
+/// The verdict of the NVMe/TCP receive engine on a packet's digests. Placement is separate: [`RxBuf::Placed`] marks
+/// placed payload.
 ///
 /// ```
 /// use offload_api::rx::NvmeVerdict;
@@ -49,17 +50,17 @@ pub enum TlsVerdict {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NvmeVerdict {
-    /// It did not look, or not at all of the packet.
+    /// The engine did not check all of the packet.
     #[default]
     NotChecked,
-    /// It followed all PDU bytes of the packet, and every data digest that ends in it is right.
+    /// The engine followed all PDU bytes of the packet, and every data digest that ends in the packet is correct.
     Good,
-    /// Nothing, and the engine asks for help to find its place again.
+    /// The engine checked nothing because it lost its position, and asks for a resync.
     ResyncRequested,
 }
 
-/// What the device said about a packet. It stays with the packet's bytes through every layer; ranges whose
-/// metadata differ are never merged.
+/// The device's verdicts on a packet. The metadata stay with the packet's bytes through all layers, and ranges with
+/// different metadata are never merged.
 ///
 /// ```
 /// use offload_api::RxMeta;
@@ -72,14 +73,14 @@ pub enum NvmeVerdict {
 pub struct RxMeta {
     /// Checksum verdict.
     pub checksums: Checksums,
-    /// What the engines said.
+    /// Verdicts of the engines.
     pub marks: Marks,
-    /// What the SA did for it that it came by, as an IPsec layer found.
+    /// Protection of the SA through which the packet arrived, set by an IPsec layer.
     pub protection: Protection,
 }
 
 impl RxMeta {
-    /// The same, and `context` says this.
+    /// Returns the metadata with the verdict of `context` added.
     ///
     /// ```
     /// use offload_api::rx::TlsVerdict;
@@ -95,9 +96,9 @@ impl RxMeta {
         self
     }
 
-    /// What the TLS engine did.
+    /// Returns the verdict of the TLS engine.
     pub fn tls(&self) -> TlsVerdict {
-        match self.marks.of(engines::TLS).map(|mark| mark.verdict) {
+        match self.marks.for_engine(engines::TLS).map(|mark| mark.verdict) {
             None | Some(Verdict::Untouched) => TlsVerdict::NotDecrypted,
             Some(Verdict::Done) => TlsVerdict::Decrypted,
             Some(Verdict::Asks) => TlsVerdict::ResyncRequested,
@@ -105,30 +106,32 @@ impl RxMeta {
         }
     }
 
-    /// The context that gave the TLS verdict.
+    /// Returns the context that gave the TLS verdict.
     pub fn tls_context(&self) -> Option<Handle> {
-        self.marks.of(engines::TLS).map(|mark| mark.context)
+        self.marks.for_engine(engines::TLS).map(|mark| mark.context)
     }
 
-    /// What the ESP engine did.
+    /// Returns the verdict of the ESP engine.
     pub fn esp(&self) -> EspVerdict {
         self.marks.packet().into()
     }
 
-    /// Tests whether an engine opened the packet for a protocol above IP. (An IPsec layer looks at the packets that ESP protected.)
+    /// Tests whether an engine opened the packet for a protocol above IP. (ESP is excluded, because an IPsec layer
+    /// handles its packets.)
     pub fn is_opened(&self) -> bool {
         matches!(self.marks.packet(), PacketMark::Opened { context, .. } if context.engine() != engines::ESP)
     }
 
-    /// Tests whether an engine changed the payload. The NVMe/TCP engine changes nothing but the place of bytes.
+    /// Tests whether an engine changed the payload. The NVMe/TCP engine does not count, because it only moves bytes.
     pub fn is_changed(&self) -> bool {
+        // Decryption changes bytes, while placement only moves them.
         let changes = |mark: Mark| mark.verdict == Verdict::Done && mark.context.engine() != engines::NVME_TCP;
         self.marks.iter().any(changes) || self.is_opened()
     }
 
-    /// What the NVMe/TCP engine found out about digests.
+    /// Returns the verdict of the NVMe/TCP engine on digests.
     pub fn nvme(&self) -> NvmeVerdict {
-        match self.marks.of(engines::NVME_TCP).map(|mark| mark.verdict) {
+        match self.marks.for_engine(engines::NVME_TCP).map(|mark| mark.verdict) {
             None | Some(Verdict::Untouched | Verdict::Failed) => NvmeVerdict::NotChecked,
             Some(Verdict::Done) => NvmeVerdict::Good,
             Some(Verdict::Asks) => NvmeVerdict::ResyncRequested,
@@ -147,7 +150,7 @@ impl From<TlsVerdict> for Verdict {
     }
 }
 
-/// A received packet as a driver hands it to the stack: all of it, Ethernet header first.
+/// A received packet from a driver, with all headers from Ethernet on.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -158,25 +161,26 @@ impl From<TlsVerdict> for Verdict {
 /// ```
 #[derive(Debug)]
 pub struct RxPacket {
-    /// The packet. Unique: its holder may write to it.
+    /// The packet. The buffer is unique, so the holder may write to it.
     pub frame: BytesMut,
-    /// What the device said.
+    /// Verdicts of the device.
     pub meta: RxMeta,
-    /// If the device joined several segments of a flow to this one: payload bytes of each, but for the last, which may
-    /// have fewer. All of them had the same metadata, but for ESP's numbers, which are consecutive. The headers are those
-    /// of the first, with the length of all, and PSH and FIN of the last; the checksum fields are of no use, for they
-    /// were checked. A length of zero stands for one that the IP header cannot tell: the packet is what is in the frame.
+    /// Payload bytes of each segment that the device joined into this packet; the last segment may be shorter. `None`
+    /// if the device joined no segments. All segments had the same metadata, except for consecutive ESP numbers. The
+    /// headers are the first segment's, with the length of the whole and with PSH and FIN of the last segment. The
+    /// checksum fields are invalid, because the device has checked them. An IP length of zero means that the length
+    /// does not fit the field: the packet then extends to the end of the frame.
     pub joined: Option<NonZeroU16>,
-    /// Parts of the payload that the device put elsewhere: where each begins in the payload, in order. What is in their
-    /// place in the frame means nothing.
+    /// Parts of the payload that the device placed elsewhere, in order, each with its start in the payload. The frame's
+    /// bytes at these positions are undefined.
     pub placed: Placements,
 }
 
-/// Parts of a payload that were placed, each with where it begins in the payload.
+/// Placed parts of a payload, each with its start in the payload.
 pub type Placements = SmallVec<[(usize, Piece); 1]>;
 
 impl RxPacket {
-    /// A packet as it was on the wire.
+    /// Makes a packet that the device neither joined nor placed.
     pub fn new(frame: BytesMut, meta: RxMeta) -> RxPacket {
         RxPacket { frame, meta, joined: None, placed: Placements::new() }
     }
@@ -200,17 +204,17 @@ pub struct RxSegment {
     pub seq: Seq,
     /// The bytes.
     pub data: RxBuf,
-    /// What the device said about the packet they came in.
+    /// Verdicts of the device on the packet that carried the bytes.
     pub meta: RxMeta,
 }
 
 impl RxSegment {
-    /// Sequence number after the last byte.
+    /// Returns the sequence number behind the last byte.
     pub fn end(&self) -> Seq {
         self.seq + self.data.len() as u32
     }
 
-    /// Takes the first `bytes` bytes off, as a segment of their own with the same metadata.
+    /// Removes and returns the first `bytes` bytes, with the same metadata.
     ///
     /// # Panics
     /// If there are fewer.
@@ -220,7 +224,7 @@ impl RxSegment {
         first
     }
 
-    /// Drops the first `bytes` bytes, which takes less than to [split](Self::split_to) them off.
+    /// Drops the first `bytes` bytes. Cheaper than [`split_to`](Self::split_to).
     ///
     /// # Panics
     /// If there are fewer.
@@ -235,7 +239,7 @@ impl RxSegment {
     }
 }
 
-/// Received bytes: in a buffer from a pool, or in a piece of the buffer they were meant for.
+/// Received bytes, in a pool buffer or in a piece of the command's buffer.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -247,14 +251,14 @@ impl RxSegment {
 /// ```
 #[derive(Debug)]
 pub enum RxBuf {
-    /// In a receive buffer.
+    /// Bytes in a receive buffer.
     Pool(BytesMut),
-    /// Placed by the device.
+    /// Bytes that the device placed.
     Placed(Piece),
 }
 
 impl RxBuf {
-    /// The bytes, to be worked on in place.
+    /// Returns the bytes for work in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             RxBuf::Pool(bytes) => bytes,
@@ -262,7 +266,7 @@ impl RxBuf {
         }
     }
 
-    /// Takes the first `at` bytes off.
+    /// Removes and returns the first `at` bytes.
     ///
     /// # Panics
     /// If there are fewer.
@@ -273,7 +277,7 @@ impl RxBuf {
         }
     }
 
-    /// Drops the first `bytes` bytes; those of a placed piece go home.
+    /// Drops the first `bytes` bytes; the memory of placed bytes returns home.
     ///
     /// # Panics
     /// If there are fewer.
@@ -292,12 +296,14 @@ impl RxBuf {
         }
     }
 
-    /// Whether a stage of the device has worked on some of the bytes: copied out, they are not known from others.
+    /// Tests whether a stage of the device changed some of the bytes. A copy of the bytes does not carry this
+    /// information.
     pub fn is_opened(&self) -> bool {
         matches!(self, RxBuf::Placed(piece) if !piece.opened().is_empty())
     }
 
-    /// Makes the bytes what came, if a stage of the device has worked on some of them. False: that cannot be told any more.
+    /// Undoes the work of the device's stages, so that the bytes are as received. Returns false if they cannot be
+    /// restored.
     #[must_use]
     pub fn close(&mut self) -> bool {
         match self {
@@ -306,7 +312,7 @@ impl RxBuf {
         }
     }
 
-    /// The bytes, shared and immutable. A placed piece is copied out, so that its memory can go home.
+    /// Returns the bytes, shared and immutable. Placed bytes are copied, so that their memory can return home.
     pub fn freeze(self) -> Bytes {
         match self {
             RxBuf::Pool(bytes) => bytes.freeze(),
@@ -331,19 +337,19 @@ impl From<BytesMut> for RxBuf {
     }
 }
 
-/// Where the pieces of a command's buffer come back to.
+/// The owner of a command's buffer, to which all pieces return.
 pub trait PieceHome: Send + Sync {
-    /// Takes back `bytes`, which began at `offset` of the command's buffer.
+    /// Takes back `bytes`, which start at `offset` of the buffer.
     fn take_back(&self, offset: u64, bytes: BytesMut);
 
-    /// Undoes what stages of the device did to `bytes`, whole blocks at `offset` of the command's buffer. False: nobody asked for
-    /// stages, or it cannot be undone.
+    /// Undoes the work of the device's stages on `bytes`, whole blocks at `offset` of the buffer. Returns false if the
+    /// buffer has no stages or the work cannot be undone.
     fn close(&self, _offset: u64, _bytes: &mut [u8]) -> bool {
         false
     }
 }
 
-/// A piece of a command's buffer that the device filled. However it ends, its memory goes home exactly once.
+/// A piece of a command's buffer that the device filled. Its memory returns home exactly once, however the piece ends.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -351,32 +357,33 @@ pub trait PieceHome: Send + Sync {
 /// use std::sync::{Arc, Mutex};
 ///
 /// #[derive(Default)]
-/// struct Home(Mutex<Vec<(u64, usize)>>);
-/// impl PieceHome for Home {
+/// struct TestBuffer(Mutex<Vec<(u64, usize)>>);
+/// impl PieceHome for TestBuffer {
 ///     fn take_back(&self, offset: u64, bytes: BytesMut) {
 ///         self.0.lock().unwrap().push((offset, bytes.len()));
 ///     }
 /// }
 ///
-/// let home = Arc::new(Home::default());
+/// let home = Arc::new(TestBuffer::default());
 /// drop(Piece::new(4096, BytesMut::zeroed(512), home.clone()));
 /// assert_eq!(*home.0.lock().unwrap(), [(4096, 512)]);
 /// ```
 pub struct Piece {
-    place: Place,
+    place: PieceLayout,
     bytes: BytesMut,
     home: Arc<dyn PieceHome>,
 }
 
-/// Where the memory of a piece begins in its buffer, how much of that is its [lead](Piece::lead), and how much of it stages have worked
-/// on: all but fewer than 16 bytes at each end, or nothing. In one word, for received memory is charged at its true size: 51 bits, four,
-/// one, and twice four.
+/// The position of a piece and the state of its bytes, packed into one word because received memory is charged at its
+/// true size. Fields: start in the buffer (51 bits), length of the [lead](Piece::lead) (4), a flag for stage work (1),
+/// and the number of unchanged bytes at the head and the tail (4 each). Stages changed all other bytes, or no bytes if
+/// the flag is clear.
 #[derive(Clone, Copy)]
-struct Place(u64);
+struct PieceLayout(u64);
 
-impl Place {
-    fn at(start: u64) -> Place {
-        Place(start << 13)
+impl PieceLayout {
+    fn at(start: u64) -> PieceLayout {
+        PieceLayout(start << 13)
     }
 
     fn start(self) -> u64 {
@@ -387,51 +394,52 @@ impl Place {
         (self.0 >> 9 & 0xf) as usize
     }
 
-    fn with_lead(self, lead: usize) -> Place {
-        Place(self.0 & !0x1e00 | (lead as u64) << 9)
+    fn with_lead(self, lead: usize) -> PieceLayout {
+        PieceLayout(self.0 & !0x1e00 | (lead as u64) << 9)
     }
 
     fn gaps(self) -> Option<(u64, u64)> {
         (self.0 & 0x100 != 0).then_some((self.0 >> 4 & 0xf, self.0 & 0xf))
     }
 
-    fn with_gaps(self, gaps: Option<(u64, u64)>) -> Place {
+    fn with_gaps(self, gaps: Option<(u64, u64)>) -> PieceLayout {
         let gaps = gaps.map_or(0, |(head, tail)| 0x100 | head << 4 | tail);
-        Place(self.0 & !0x1ff | gaps)
+        PieceLayout(self.0 & !0x1ff | gaps)
     }
 }
 
 impl Piece {
-    /// The piece at `offset` bytes, fewer than 2^51, into the buffer that `home` keeps together.
+    /// Makes the piece at `offset` (below 2^51) of the buffer that `home` owns.
     pub fn new(offset: u64, bytes: BytesMut, home: Arc<dyn PieceHome>) -> Piece {
-        Piece { place: Place::at(offset), bytes, home }
+        Piece { place: PieceLayout::at(offset), bytes, home }
     }
 
-    /// Where the piece begins in its command's buffer, in bytes, behind its lead.
+    /// Returns the offset in the command's buffer, without the lead.
     pub fn offset(&self) -> u64 {
         self.place.start() + self.lead() as u64
     }
 
-    /// Bytes in it, without its lead.
+    /// Returns the number of bytes, without the lead.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.lead()
     }
 
-    /// Whether there are none.
+    /// Tests whether the piece is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of the buffer before the piece that come along with it: the beginning of a block that packets before this one left
-    /// open, now filled with what became of it. The stream has those bytes as they came, in these packets.
+    /// Returns the length of the lead: buffer bytes before the piece that arrived in earlier packets. Those packets
+    /// left a block incomplete; the lead is the start of that block after the stages' work. The stream has these bytes
+    /// already, as received, in the earlier packets.
     pub fn lead(&self) -> usize {
         self.place.lead()
     }
 
-    /// Makes the first `bytes` bytes its lead.
+    /// Declares the first `bytes` bytes to be the lead.
     ///
     /// # Panics
-    /// If they are a [`BLOCK`](Self::BLOCK) or more, or more than the piece has.
+    /// If `bytes` is at least [`BLOCK`](Self::BLOCK) or exceeds the piece.
     pub fn set_lead(&mut self, bytes: usize) {
         assert!(bytes < Self::BLOCK as usize && bytes <= self.bytes.len(), "a lead of {bytes} bytes");
         self.place = self.place.with_lead(bytes);
@@ -441,14 +449,14 @@ impl Piece {
         &self.bytes[self.lead()..]
     }
 
-    /// The bytes, for the device to fill.
+    /// Returns the bytes, for the device to fill.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let lead = self.lead();
         &mut self.bytes[lead..]
     }
 
-    /// Which bytes of the command's buffer are in this piece, or its lead, and are not as they came, for a stage of the device has
-    /// worked on them. [`opens_to`](Self::opens_to) says what those are.
+    /// Returns the range of the command's buffer, within this piece and its lead, that a stage of the device changed.
+    /// [`opens_to`](Self::opens_to) gives the maximum range.
     pub fn opened(&self) -> Range<u64> {
         let Some((head, tail)) = self.place.gaps() else { return NOTHING };
         self.place.start() + head..self.end() - tail
@@ -458,8 +466,10 @@ impl Piece {
         self.place.start() + self.bytes.len() as u64
     }
 
-    /// Notes what was opened of it; false if that cannot be noted.
+    /// Records the range that stages changed. Returns false if the word has no room for it.
     fn note_opened(&mut self, opened: Range<u64>) -> bool {
+        // The word has four bits per gap, so a gap of a whole block or more cannot be recorded.
+        // An empty range is stored as "nothing changed".
         let gaps = (opened.start < opened.end).then(|| (opened.start - self.place.start(), self.end() - opened.end));
         let fits = gaps.is_none_or(|(head, tail)| head < Self::BLOCK && tail < Self::BLOCK);
         if fits {
@@ -468,16 +478,17 @@ impl Piece {
         fits
     }
 
-    /// Which of its bytes a stage may work on: whole blocks of [`BLOCK`](Self::BLOCK) bytes of the command's buffer. Offsets are
-    /// of that buffer.
+    /// Returns the range of the command's buffer on which a stage may work: the whole blocks of [`BLOCK`](Self::BLOCK)
+    /// bytes in the piece.
     pub fn opens_to(&self) -> Range<u64> {
         let (start, end) = (self.place.start(), self.end());
+        // Blocks are aligned in the command's buffer and not in the piece.
         let range = start.next_multiple_of(Self::BLOCK)..end - end % Self::BLOCK;
         if range.is_empty() { NOTHING } else { range }
     }
 
-    /// Has `work` change what stages may work on, and notes that it did. Without any such bytes, or if `work` says that it did
-    /// not, nothing is noted.
+    /// Calls `work` with the range on which stages may work, and records the range as changed if `work` returns true.
+    /// Without a whole block, `work` is not called.
     pub fn open(&mut self, work: impl FnOnce(u64, &mut [u8]) -> bool) {
         let Range { start, end } = self.opens_to();
         if start == end {
@@ -490,14 +501,15 @@ impl Piece {
         }
     }
 
-    /// Makes its bytes what came, if a stage has worked on some of them: a digest or a tag below the stage is to be made. False:
-    /// that cannot be told any more, for a block was cut.
+    /// Undoes the work of stages, so that the bytes are as received; a digest or tag of a lower layer needs them.
+    /// Returns false if a block was cut, because its bytes cannot be restored.
     #[must_use]
     pub fn close(&mut self) -> bool {
         let (Range { start, end }, offset) = (self.opened(), self.place.start());
         if start == end {
             return true;
         }
+        // A cut block cannot be restored, because a cipher needs all of its bytes.
         let is_whole = start.is_multiple_of(Self::BLOCK) && end.is_multiple_of(Self::BLOCK);
         let bytes = &mut self.bytes[(start - offset) as usize..(end - offset) as usize];
         if !is_whole || !self.home.close(start, bytes) {
@@ -506,20 +518,22 @@ impl Piece {
         self.note_opened(NOTHING)
     }
 
-    /// Bytes of a block, the least that a stage works on.
+    /// Block size in bytes, the minimum unit of a stage's work.
     pub const BLOCK: u64 = 16;
 
-    /// Whether it belongs to the buffer that `home` keeps together.
+    /// Tests whether the piece belongs to the buffer that `home` owns.
     pub fn is_from<H: PieceHome>(&self, home: &Arc<H>) -> bool {
         core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(home))
     }
 
-    /// Takes in the piece behind it, its lead included: between them the stream has to have that, and nothing else.
+    /// Appends the following piece and its lead. The caller guarantees that in the stream nothing but this lead lies
+    /// between the pieces.
     ///
     /// # Errors
-    /// It is not the piece behind, in the same memory; or what a stage has worked on would not be all but fewer than 16 bytes at
-    /// each end.
+    /// The other piece, if it does not follow in the same memory, or if the joined range of stage work would leave a
+    /// whole block or more unchanged at an end.
     pub fn join(&mut self, next: Piece) -> Result<(), Piece> {
+        // Offsets alone do not suffice: another buffer may have the same ones.
         let follows = self.end() == next.place.start()
             && core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(&next.home))
             && self.bytes.as_ptr_range().end == next.bytes.as_ptr();
@@ -529,6 +543,8 @@ impl Piece {
             (true, false) => theirs,
             (false, false) => ours.start..theirs.end,
         };
+        // Two changed ranges must meet: a gap between them could not be recorded.
+        // If the two ranges do not meet, their sum is shorter than the joined range.
         let length = opened.end - opened.start;
         let opened_bytes = |piece: &Piece| piece.opened().end - piece.opened().start;
         let is_known = length == opened_bytes(self) + opened_bytes(&next)
@@ -543,7 +559,7 @@ impl Piece {
         Ok(())
     }
 
-    /// Keeps the first `bytes` bytes; the rest goes home.
+    /// Keeps the first `bytes` bytes; the rest returns home.
     pub fn truncate(&mut self, bytes: usize) {
         if bytes < self.len() {
             let kept = self.split_to(bytes);
@@ -551,20 +567,23 @@ impl Piece {
         }
     }
 
-    /// Takes the first `at` bytes off, and the lead with them, if there are any.
+    /// Removes and returns the first `at` bytes with the lead, if `at` is not 0.
     ///
     /// # Panics
     /// If there are fewer.
     pub fn split_to(&mut self, at: usize) -> Piece {
         if at == 0 {
+            // The lead stays with the bytes behind it.
             return Piece::new(self.offset(), BytesMut::new(), self.home.clone());
         }
         let cut = self.offset() + at as u64;
         let Range { start, end } = self.opened();
+        // The cut may pass through a changed block. Both halves keep their part of the changed range; `close` then
+        // refuses them.
         let bytes = self.bytes.split_to(self.lead() + at);
         let mut first = Piece { place: self.place, bytes, home: self.home.clone() };
         first.note_opened(start.min(cut)..end.min(cut));
-        self.place = Place::at(cut);
+        self.place = PieceLayout::at(cut);
         self.note_opened(start.max(cut)..end.max(cut));
         first
     }
@@ -593,9 +612,9 @@ mod tests {
     use std::sync::Mutex;
 
     #[derive(Default)]
-    struct Home(Mutex<Vec<(u64, Vec<u8>)>>);
+    struct TestBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
 
-    impl PieceHome for Home {
+    impl PieceHome for TestBuffer {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().push((offset, bytes.to_vec()));
         }
@@ -606,10 +625,10 @@ mod tests {
         }
     }
 
-    /// What a stage has worked on stays known by place, however pieces are cut and joined.
+    /// The changed range stays known by position, however pieces are cut and joined.
     #[test]
     fn what_was_opened_is_known_of_each_part() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let mut slab = BytesMut::zeroed(100);
         let (head, tail) = (slab.split_to(40), slab);
         let mut first = Piece::new(10, head, home.clone());
@@ -623,20 +642,20 @@ mod tests {
         next.open(|at, _| at == 64);
         assert_eq!(next.opened(), 64..96);
         first.join(closed.split_to(13)).unwrap();
-        let closed = first.join(closed).expect_err("16 bytes behind what was opened");
-        let mut next = first.join(next).expect_err("not the one behind");
+        let closed = first.join(closed).expect_err("16 unchanged bytes would lie behind the changed range");
+        let mut next = first.join(next).expect_err("not adjacent");
         assert!(closed.opened().is_empty());
         let part = next.split_to(6);
         assert_eq!((part.opened(), next.opened()), (64..70, 70..96));
         let mut again = part;
         again.join(next).unwrap();
         assert_eq!(again.opened(), 64..96);
-        assert!(!again.close() && again.opened() == (64..96), "its home cannot");
+        assert!(!again.close() && again.opened() == (64..96), "the home cannot restore a whole");
         let mut rest = again.split_to(16);
         assert!(again.close() && again.opened().is_empty() && again.bytes[..16] == [7; 16]);
         drop(rest.split_to(1));
-        assert!(!rest.close(), "a part of a block");
-        // Work that was not done, or had nothing to be done on, is not noted.
+        assert!(!rest.close(), "a block was cut");
+        // Work that was refused, or that had no whole block, is not recorded.
         let mut small = Piece::new(1, BytesMut::zeroed(30), home.clone());
         small.open(|_, _| panic!("no whole block"));
         let mut refused = Piece::new(0, BytesMut::zeroed(32), home);
@@ -646,7 +665,7 @@ mod tests {
 
     #[test]
     fn a_lead_comes_along_and_is_no_part_of_the_stream() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let piece = || {
             let mut piece = Piece::new(16, BytesMut::from_iter(0..48u8), home.clone());
             piece.open(|at, bytes| at == 16 && bytes.len() == 48);
@@ -664,8 +683,8 @@ mod tests {
         assert!(rest.close());
         home.0.lock().unwrap().clear();
         drop(first);
-        assert_eq!(home.0.lock().unwrap().pop(), Some((16, (0..16).collect())), "all of it goes home");
-        // Joined to what is before it, it is a part.
+        assert_eq!(home.0.lock().unwrap().pop(), Some((16, (0..16).collect())), "the lead returns home too");
+        // After joining with the piece before, the lead is an ordinary part.
         let mut slab = BytesMut::zeroed(64);
         let mut next = Piece::new(32, slab.split_off(32), home.clone());
         let mut first = Piece::new(0, slab, home.clone());
@@ -679,7 +698,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_placed_buffer_goes_home_once() {
-        let home = Arc::new(Home::default());
+        let home = Arc::new(TestBuffer::default());
         let mut buffer = RxBuf::Placed(Piece::new(100, BytesMut::from(&b"0123456789"[..]), home.clone()));
         let first = buffer.split_to(3);
         buffer.truncate(5); // the two bytes cut off go home now

@@ -1,13 +1,12 @@
-//! A table whose entries are found by [`Handle`].
+//! A table with entries found by [`Handle`].
 //!
-//! Invariant: a handle finds the entry that it was given for, and nothing once that is gone: a place is used again under the
-//! next generation.
+//! Invariant: a handle finds its own entry, and nothing after the entry is removed, because a reused slot has the next
+//! generation.
 
 use crate::unit::Handle;
 use core::ops::Range;
 
-/// Entries by [`Handle`]. Everything but [`handles`](Self::handles) takes the same time however
-/// many entries there are.
+/// A table of entries indexed by [`Handle`]. All operations except [`handles`](Self::handles) take constant time.
 ///
 /// ```
 /// use offload_api::Slots;
@@ -20,35 +19,35 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Slots<T> {
-    places: Vec<Place<T>>,
-    /// Places to be used again, the last one first.
+    places: Vec<Slot<T>>,
+    /// Free slots, last freed at the end.
     free: Vec<u32>,
     indices: Range<u32>,
     len: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Place<T> {
+struct Slot<T> {
     generation: u32,
-    content: Content<T>,
+    content: SlotContent<T>,
 }
 
 #[derive(Clone, Debug)]
-enum Content<T> {
+enum SlotContent<T> {
     Free,
     Reserved,
     Entry(T),
 }
 
 impl<T> Default for Slots<T> {
-    /// An empty table of as many entries as there are indices.
+    /// Makes an empty table over all indices.
     fn default() -> Slots<T> {
         Slots::new(0..u32::MAX)
     }
 }
 
 impl<T> Slots<T> {
-    /// An empty table whose handles have these indices. It takes memory as entries come.
+    /// Makes an empty table with the given indices. Memory is allocated as entries are added.
     pub const fn new(indices: Range<u32>) -> Slots<T> {
         Slots { places: Vec::new(), free: Vec::new(), indices, len: 0 }
     }
@@ -56,47 +55,49 @@ impl<T> Slots<T> {
     /// Adds an entry.
     ///
     /// # Errors
-    /// The entry, if there are as many as there may be.
+    /// The entry, if the table is full.
     pub fn insert(&mut self, entry: T) -> Result<Handle, T> {
         let at = match self.free.pop() {
+            // Reused first, so that the table stays as small as the number of entries.
             Some(at) => at,
+            // The table grows on demand: most tables use a small part of their range.
             None if self.places.len() < self.indices.len() => {
-                self.places.push(Place { generation: 0, content: Content::Free });
+                self.places.push(Slot { generation: 0, content: SlotContent::Free });
                 self.places.len() as u32 - 1
             }
             None => return Err(entry),
         };
         let place = &mut self.places[at as usize];
-        place.content = Content::Entry(entry);
+        place.content = SlotContent::Entry(entry);
         self.len += 1;
         Ok(Handle { index: self.indices.start + at, generation: place.generation })
     }
 
-    /// The entry of a handle.
+    /// Returns the entry of a handle.
     pub fn get(&self, handle: Handle) -> Option<&T> {
         match &self.place(handle)?.content {
-            Content::Entry(entry) => Some(entry),
+            SlotContent::Entry(entry) => Some(entry),
             _ => None,
         }
     }
 
-    /// The entry of a handle, to be changed.
+    /// Returns the entry of a handle for changes.
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
         match &mut self.place_mut(handle)?.content {
-            Content::Entry(entry) => Some(entry),
+            SlotContent::Entry(entry) => Some(entry),
             _ => None,
         }
     }
 
-    /// Takes an entry out. Its place is free.
+    /// Removes an entry and frees its slot.
     pub fn remove(&mut self, handle: Handle) -> Option<T> {
         let (entry, next) = self.reserve(handle)?;
         self.release(next);
         Some(entry)
     }
 
-    /// Takes an entry out and keeps its place, under the handle that is returned, to be [filled](Self::fill) or
-    /// [released](Self::release).
+    /// Removes an entry and keeps its slot reserved. The returned handle [fills](Self::fill) or
+    /// [releases](Self::release) the slot.
     ///
     /// ```
     /// use offload_api::Slots;
@@ -110,65 +111,67 @@ impl<T> Slots<T> {
     /// ```
     pub fn reserve(&mut self, handle: Handle) -> Option<(T, Handle)> {
         let place = self.place_mut(handle)?;
-        let entry = match core::mem::replace(&mut place.content, Content::Reserved) {
-            Content::Entry(entry) => entry,
+        let entry = match core::mem::replace(&mut place.content, SlotContent::Reserved) {
+            SlotContent::Entry(entry) => entry,
             other => {
+                // The slot has no entry, so it is left as it was.
                 place.content = other;
                 return None;
             }
         };
+        // The generation changes now and not at reuse, so that the old handle finds nothing while the slot is reserved.
         place.generation = place.generation.wrapping_add(1);
         let next = Handle { generation: place.generation, ..handle };
         self.len -= 1;
         Some((entry, next))
     }
 
-    /// Puts an entry into a place that was [reserved](Self::reserve).
+    /// Puts an entry into a [reserved](Self::reserve) slot.
     ///
     /// # Errors
-    /// The entry, if the handle names no such place.
+    /// The entry, if the handle names no reserved slot.
     pub fn fill(&mut self, reserved: Handle, entry: T) -> Result<(), T> {
         match self.place_mut(reserved) {
-            Some(Place { content: content @ Content::Reserved, .. }) => *content = Content::Entry(entry),
+            Some(Slot { content: content @ SlotContent::Reserved, .. }) => *content = SlotContent::Entry(entry),
             _ => return Err(entry),
         }
         self.len += 1;
         Ok(())
     }
 
-    /// Frees a place that was [reserved](Self::reserve).
+    /// Frees a [reserved](Self::reserve) slot.
     pub fn release(&mut self, reserved: Handle) {
-        if let Some(Place { content: content @ Content::Reserved, .. }) = self.place_mut(reserved) {
-            *content = Content::Free;
+        if let Some(Slot { content: content @ SlotContent::Reserved, .. }) = self.place_mut(reserved) {
+            *content = SlotContent::Free;
             self.free.push(reserved.index - self.indices.start);
         }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Tests whether the table is empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// The handles of all entries, in the order of their indices.
+    /// Returns the handles of all entries in index order.
     pub fn handles(&self) -> impl Iterator<Item = Handle> {
         let places = self
             .places
             .iter()
             .zip(self.indices.clone())
-            .filter(|(place, _)| matches!(place.content, Content::Entry(_)));
+            .filter(|(place, _)| matches!(place.content, SlotContent::Entry(_)));
         places.map(|(place, index)| Handle { index, generation: place.generation })
     }
 
-    fn place(&self, handle: Handle) -> Option<&Place<T>> {
+    fn place(&self, handle: Handle) -> Option<&Slot<T>> {
         let at = handle.index.checked_sub(self.indices.start)?;
         self.places.get(at as usize).filter(|place| place.generation == handle.generation)
     }
 
-    fn place_mut(&mut self, handle: Handle) -> Option<&mut Place<T>> {
+    fn place_mut(&mut self, handle: Handle) -> Option<&mut Slot<T>> {
         let at = handle.index.checked_sub(self.indices.start)?;
         self.places.get_mut(at as usize).filter(|place| place.generation == handle.generation)
     }
@@ -186,6 +189,7 @@ mod tests {
         let mut slots = Slots::new(5..25);
         let (mut map, mut gone, mut reserved) = (BTreeMap::new(), Vec::new(), Vec::new());
         for entry in 0..20_000u32 {
+            // The map is the oracle: it contains every entry under its current handle.
             let any = |map: &BTreeMap<Handle, u32>, at: usize| map.keys().nth(at % map.len().max(1)).copied();
             let at = random.below(1 << 20) as usize;
             match random.below(5) {
@@ -194,6 +198,7 @@ mod tests {
                         assert!((5..25).contains(&handle.index) && !gone.contains(&handle));
                         assert_eq!(map.insert(handle, entry), None);
                     }
+                    // Reserved slots count against the capacity.
                     Err(back) => assert_eq!((back, map.len() + reserved.len()), (entry, 20)),
                 },
                 2 => {
@@ -210,16 +215,17 @@ mod tests {
                 }
                 _ => {
                     let Some(handle) = reserved.pop() else { continue };
+                    // A reserved slot is either filled or released, and accepts neither twice.
                     match at % 2 {
                         0 => {
                             slots.fill(handle, entry).unwrap();
                             map.insert(handle, entry);
-                            assert_eq!(slots.fill(handle, 0), Err(0), "it is filled");
+                            assert_eq!(slots.fill(handle, 0), Err(0), "the slot is filled");
                         }
                         _ => {
                             slots.release(handle);
                             slots.release(handle);
-                            assert_eq!(slots.fill(handle, 0), Err(0), "it is free");
+                            assert_eq!(slots.fill(handle, 0), Err(0), "the slot is free");
                         }
                     }
                 }
@@ -227,6 +233,7 @@ mod tests {
             assert_eq!((slots.len(), slots.is_empty()), (map.len(), map.is_empty()));
             assert!(slots.handles().eq(map.keys().copied()));
             assert!(map.iter().all(|(handle, entry)| slots.get(*handle) == Some(entry)));
+            // Stale handles find nothing, even if their slot is in use again.
             assert!(gone.iter().rev().take(50).all(|handle| slots.get(*handle).is_none()));
         }
     }

@@ -1,4 +1,4 @@
-//! What a protocol over UDP sees of a transport.
+//! The interface of a UDP transport to a protocol.
 
 use crate::contexts::{ContextNews, Contexts};
 use crate::datagram::{Datagram, TxDatagram};
@@ -8,28 +8,30 @@ use core::task::{Context, Poll};
 use std::collections::VecDeque;
 use std::io;
 
-/// A UDP socket whose datagrams keep what the device said about their packets, and carry what the device is to do with
-/// theirs. A socket of `offload-host-stack` is one; with feature `tokio`, one of the kernel's is, too, without a device
+/// A UDP socket with offload metadata: received datagrams carry the device's verdicts, and outgoing datagrams carry
+/// requests to the device. Sockets of `offload-host-stack` implement the trait; with feature `tokio` so does a kernel
+/// socket, without a device
 #[cfg_attr(all(feature = "tokio", target_os = "linux"), doc = "([`TokioDatagrams`](crate::TokioDatagrams)).")]
 #[cfg_attr(not(all(feature = "tokio", target_os = "linux")), doc = "(`TokioDatagrams`).")]
 ///
-/// It is one task's: each kind of waiting (to send, to receive, for device events) has one waker.
+/// A socket belongs to one task: each kind of waiting (to send, to receive, for device events) has one waker.
 ///
-/// **The device.** [`control`](Self::control) gives access to its contexts. Contexts that are made there are the socket's: it hears what
-/// happens to them by [`poll_device_event`](Self::poll_device_event), datagrams may [ask](TxDatagram::ask) for them, and
-/// they are given back when the socket is dropped. Without a device, `control` says so, every ask is refused
-/// ([`SendRefused::Ask`]), no event ever comes, and what is received says nothing in its `meta`: a protocol works on
-/// the CPU then, and needs to know no more than that.
+/// **The device.** [`control`](Self::control) gives access to the contexts of the device. New contexts belong to the
+/// socket: their events arrive at [`poll_device_event`](Self::poll_device_event), datagrams may [ask](TxDatagram::ask)
+/// for their work, and dropping the socket removes them. Without a device, `control` returns false, every ask is
+/// refused ([`SendRefusal::Ask`]), there are no events, and the `meta` of received datagrams is empty. A protocol then
+/// works on the CPU without further checks.
 ///
-/// **What is to be sealed never leaves as it is.** An ask that cannot be met is refused where that is known at once: the
-/// datagram is still its owner's, to be sealed in software and sent without the ask. Where it is known only later, for
-/// the device was reset or is full, it is dropped, counted, and told by [`SocketEvent::NotSent`].
+/// **Plaintext never leaves.** If an ask cannot be met, the socket refuses the datagram at once where this is known;
+/// the caller still owns the datagram, seals it in software and sends it without the ask. If the failure is known only
+/// later, because the device was reset or is full, the socket drops and counts the datagram and reports
+/// [`SocketEvent::NotSent`].
 ///
-/// No method has a default: a socket around a socket would forget one, and nobody would notice.
+/// No method has a default, because a socket that wraps another socket could then forget to forward the method.
 ///
 /// ```
 /// use bytes::Bytes;
-/// use offload_api::{DatagramSocket, PacketAsk, SendRefused, TxDatagram};
+/// use offload_api::{DatagramSocket, PacketAsk, SendRefusal, TxDatagram};
 /// use std::collections::VecDeque;
 /// use std::future::poll_fn;
 ///
@@ -39,12 +41,12 @@ use std::io;
 ///     plain: TxDatagram,
 ///     ask: PacketAsk,
 ///     seal: impl Fn(&TxDatagram) -> Bytes,
-/// ) -> Result<(), SendRefused> {
+/// ) -> Result<(), SendRefusal> {
 ///     let mut batch = VecDeque::from([TxDatagram { ask: Some(ask), ..plain }]);
 ///     while !batch.is_empty() {
 ///         match poll_fn(|cx| socket.poll_send(cx, &mut batch)).await {
 ///             Ok(_) => {}
-///             Err(SendRefused::Ask) => {
+///             Err(SendRefusal::Ask) => {
 ///                 let refused = &mut batch[0];
 ///                 refused.pieces = [seal(refused)].into_iter().collect();
 ///                 refused.ask = None;
@@ -56,40 +58,41 @@ use std::io;
 /// }
 /// ```
 pub trait DatagramSocket: Send + Unpin {
-    /// Takes datagrams off the front of `batch` and sends them, as many as the device takes; says how many. Pending if it
-    /// takes none at the moment.
+    /// Sends datagrams from the front of `batch`, as many as the device accepts, and removes them. Returns their
+    /// number; pending if the device accepts none at the moment.
     ///
     /// # Errors
-    /// If the first one is refused, and nothing was sent by this call. It is still the first one.
+    /// If the first datagram is refused and this call sent nothing. The datagram stays first in `batch`.
     fn poll_send(&mut self, cx: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>)
-    -> Poll<Result<usize, SendRefused>>;
+    -> Poll<Result<usize, SendRefusal>>;
 
-    /// What can be sent to an address at the moment. It may change with the path.
+    /// Returns the current limits for datagrams to an address. They may change with the path.
     fn limits(&mut self, to: SocketAddr) -> SendLimits;
 
-    /// Puts datagrams that arrived behind what `batch` has, `most` of them at most; says how many, at least one when
-    /// ready. One that the device joined of several counts once ([`Datagram::split`]).
+    /// Appends up to `most` received datagrams to `batch`. Returns their number, at least one when ready. A datagram
+    /// that the device joined counts once ([`Datagram::split`]).
     ///
     /// # Errors
-    /// Those of a kernel's socket.
+    /// The errors of a kernel socket.
     fn poll_receive(&mut self, cx: &mut Context<'_>, batch: &mut Vec<Datagram>, most: usize)
     -> Poll<io::Result<usize>>;
 
-    /// This end's address and port. The address is unspecified where the socket takes what is sent to any of its host's.
+    /// Returns the local address and port. The address is unspecified if the socket receives on all addresses of its
+    /// host.
     ///
     /// # Errors
-    /// Those of a kernel's socket.
+    /// The errors of a kernel socket.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Calls `f` with the contexts of the device. Returns false, without a call of `f`, if no device with contexts is
-    /// below. The contexts give `f` no news: [`poll_device_event`](Self::poll_device_event) does.
+    /// Calls `f` with the contexts of the device. Returns false without calling `f` if there is no device with
+    /// contexts. The contexts passed to `f` report no events; [`poll_device_event`](Self::poll_device_event) does.
     fn control(&mut self, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool;
 
-    /// The next event of the socket's contexts.
+    /// Returns the next event of the socket's contexts.
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent>;
 }
 
-/// What a [`DatagramSocket`] takes at a time.
+/// The limits of one send on a [`DatagramSocket`].
 ///
 /// ```
 /// use offload_api::SendLimits;
@@ -97,20 +100,20 @@ pub trait DatagramSocket: Send + Unpin {
 /// let limits = SendLimits { bytes: 1472, segments: 64, segments_bytes: 65_507 };
 /// assert_eq!(limits.segments_of(1200), 54);
 /// assert_eq!(limits.segments_of(1), 64);
-/// assert_eq!(limits.segments_of(1473), 0, "none of that size fits in a packet");
+/// assert_eq!(limits.segments_of(1473), 0, "no datagram of this size fits in a packet");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
-    /// Most bytes of a datagram that the path takes as one packet, as far as is known.
+    /// Maximum bytes of a datagram that the path carries in one packet, as far as is known.
     pub bytes: usize,
-    /// Most datagrams in one [`TxDatagram`].
+    /// Maximum number of datagrams in one [`TxDatagram`].
     pub segments: usize,
-    /// Most bytes of them together.
+    /// Maximum bytes of these datagrams together.
     pub segments_bytes: usize,
 }
 
 impl SendLimits {
-    /// How many datagrams of so many bytes one [`TxDatagram`] may be.
+    /// Returns the maximum number of datagrams of `bytes` bytes in one [`TxDatagram`].
     pub fn segments_of(&self, bytes: u16) -> usize {
         if usize::from(bytes) > self.bytes {
             0
@@ -120,66 +123,66 @@ impl SendLimits {
     }
 }
 
-/// Why datagrams were not sent. They are still their owner's.
+/// The reasons for which datagrams are not sent. The caller still owns the datagrams.
 ///
 /// ```
-/// use offload_api::SendRefused;
+/// use offload_api::SendRefusal;
 ///
-/// assert_eq!(std::io::Error::from(SendRefused::TooLong { most: 1472 }).kind(), std::io::ErrorKind::InvalidInput);
+/// assert_eq!(std::io::Error::from(SendRefusal::TooLong { most: 1472 }).kind(), std::io::ErrorKind::InvalidInput);
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SendRefused {
-    /// There is no way to that address.
+pub enum SendRefusal {
+    /// There is no route to the address.
     #[error("{to} cannot be reached from here")]
     Unreachable {
-        /// The address.
+        /// The destination.
         to: SocketAddr,
     },
-    /// No packet has space for so many bytes; or the path takes none, and they may not be cut into fragments.
+    /// The datagram is longer than any packet, or longer than the path carries while fragmentation is forbidden.
     #[error("a datagram to this address may have {most} bytes: send fewer at a time")]
     TooLong {
-        /// The most bytes of a datagram.
+        /// Maximum bytes of a datagram.
         most: usize,
     },
-    /// They are too many, or have too many bytes together.
-    #[error("at most {segments} datagrams of together {bytes} bytes go at a time: cut them into several sends")]
+    /// There are too many datagrams, or too many bytes.
+    #[error("at most {segments} datagrams with {bytes} bytes in total fit in one send: split them into several sends")]
     TooMany {
-        /// The most datagrams.
+        /// Maximum number of datagrams.
         segments: usize,
-        /// The most bytes of them together.
+        /// Maximum bytes of the datagrams together.
         bytes: usize,
     },
-    /// The source is no address of this host, or none by which `to` can be reached.
+    /// The source is not an address of this host, or is of the other IP version than `to`.
     #[error("{source_address} is not an address of this host in the IP version of {to}")]
     Source {
-        /// The address that they were to be sent from.
+        /// The requested source address.
         source_address: IpAddr,
-        /// And to which.
+        /// The destination.
         to: SocketAddr,
     },
-    /// No device does what is asked: there is none, or it does not have the context.
-    #[error("no device has the context that is asked for: seal the datagram in software and send it without the ask")]
+    /// There is no device, or the device does not have the context.
+    #[error("no device has the requested context: seal the datagram in software and send it without the ask")]
     Ask,
-    /// The kernel would not.
+    /// An error of the kernel.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-impl From<SendRefused> for io::Error {
-    fn from(refused: SendRefused) -> io::Error {
+impl From<SendRefusal> for io::Error {
+    fn from(refused: SendRefusal) -> io::Error {
         let kind = match refused {
-            SendRefused::Io(error) => return error,
-            SendRefused::Unreachable { .. } => io::ErrorKind::HostUnreachable,
-            SendRefused::Source { .. } => io::ErrorKind::AddrNotAvailable,
-            SendRefused::Ask => io::ErrorKind::Unsupported,
-            SendRefused::TooLong { .. } | SendRefused::TooMany { .. } => io::ErrorKind::InvalidInput,
+            SendRefusal::Io(error) => return error,
+            SendRefusal::Unreachable { .. } => io::ErrorKind::HostUnreachable,
+            SendRefusal::Source { .. } => io::ErrorKind::AddrNotAvailable,
+            SendRefusal::Ask => io::ErrorKind::Unsupported,
+            SendRefusal::TooLong { .. } | SendRefusal::TooMany { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, refused)
     }
 }
 
-/// What a socket hears of its device.
+/// An event of a socket's device.
 ///
 /// ```
 /// use offload_api::{ContextNews, Handle, PacketAsk, SocketEvent};
@@ -199,12 +202,12 @@ impl From<SendRefused> for io::Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketEvent {
-    /// The device was reset: every context is gone. New ones may be made.
+    /// The device was reset: all contexts are gone. New ones may be created.
     Reset,
-    /// Something happened to a context of the socket.
+    /// An event of one of the socket's contexts.
     Context(ContextNews),
-    /// What this was asked for was dropped, and counted, on its way to the device, which would not have it. Of several
-    /// datagrams none was sent from this number on that the device was to cut from the same packet.
+    /// Datagrams with this ask were dropped and counted, because the device rejected them after the send. If the device
+    /// cuts several datagrams from one packet, all datagrams from this number on were dropped.
     NotSent(PacketAsk),
 }
 
@@ -212,7 +215,7 @@ pub enum SocketEvent {
 mod tests {
     use super::*;
 
-    /// Protocols keep sockets of any kind.
+    /// Compiles only if the trait is object-safe: protocols keep boxed sockets.
     #[allow(dead_code, reason = "that it compiles is the test")]
     fn is_object_safe(socket: Box<dyn DatagramSocket>) -> Box<dyn DatagramSocket> {
         socket

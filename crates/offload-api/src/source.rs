@@ -1,21 +1,21 @@
-//! How a transport keeps an encrypted stream alive by itself: what it tells a driver about the bytes it may
-//! send again, and what seals them when no device will.
+//! The part of a transport that keeps an encrypted stream alive: queued bytes for retransmission by a driver, and
+//! sealers for units that no device encrypts.
 
 use crate::unit::{LAYERS, Layer, TxTag, Unit};
 use bytes::Bytes;
 
-/// What a transport knows about a place in a layer's stream that it may have to send again.
+/// The result of a lookup of an offset in a layer's send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// It lies before the first unit of the layer: bytes that were never meant for the device.
+    /// The offset lies before the first unit of the layer, in bytes that were never meant for the device.
     BeforeStart,
-    /// It belonged to a unit that was acknowledged and forgotten, or was never queued.
+    /// The unit was acknowledged and released, or was never queued.
     Released,
-    /// It lies in this unit, all of whose bytes are still there.
+    /// The offset lies in this unit, and all of the unit's bytes are still queued.
     In(Unit),
 }
 
-/// Bytes that lie one behind the other in a send queue.
+/// Consecutive bytes of a send queue.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -26,25 +26,26 @@ pub enum Lookup {
 /// ```
 #[derive(Clone, Debug)]
 pub struct QueuedBytes {
-    /// They, as they were queued or as software sealed them.
+    /// The bytes as they were queued, or as software sealed them.
     pub bytes: Bytes,
-    /// What is to be done with them.
+    /// Pending work on the bytes.
     pub tag: TxTag,
-    /// Where the first of them is in each layer's stream; where that goes on, for a layer that they are not of.
+    /// Offset of the first byte in each layer's stream. For a layer to which the bytes do not belong, the offset at
+    /// which the layer continues.
     pub offsets: [u64; LAYERS],
 }
 
-/// The send queue, as a driver may ask it while it transmits. Lent for the one call.
+/// A send queue that a driver may query during one call of `transmit`.
 pub trait RecordSource {
-    /// The unit of `layer` that the byte at `offset` of the layer's stream belongs to.
+    /// Returns the unit of `layer` that contains the byte at `offset` of the layer's stream.
     fn unit_at(&self, layer: Layer, offset: u64) -> Lookup;
 
-    /// Hands the bytes of the layer's stream from `from` up to `to` to `sink`, in order. Only bytes of units that
-    /// [`unit_at`](Self::unit_at) finds are sure to be there.
+    /// Passes the bytes of the layer's stream in `from..to` to `sink`, in order. Only bytes of units that
+    /// [`unit_at`](Self::unit_at) finds are guaranteed to be present.
     fn pieces(&self, layer: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes));
 }
 
-/// The source of a packet that belongs to no unit.
+/// The source of a packet without units.
 ///
 /// ```
 /// use offload_api::{Layer, Lookup, NoRecords, RecordSource};
@@ -62,8 +63,8 @@ impl RecordSource for NoRecords {
     fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
-/// Does in software what the device would have done to a unit. The transport keeps it until the last byte it
-/// answers for is acknowledged, so that a stream outlives both its device and its application.
+/// A software replacement for the device's work on units. The transport keeps a sealer until the last byte of its units
+/// is acknowledged, so a stream outlives both its device and its application.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -82,28 +83,29 @@ impl RecordSource for NoRecords {
 /// }
 /// ```
 pub trait Sealer: Send {
-    /// The bytes of `unit` as they belong on the wire: exactly as many as `plain` has, and the same ones every
-    /// time, for a part may have been sent already.
+    /// Returns the bytes of `unit` for the wire. The result has the length of `plain` and is the same in every call,
+    /// because a part may have been sent already.
     ///
     /// # Errors
-    /// If the unit cannot be sealed; the connection then has to be reset, for nothing else may be sent.
+    /// If the unit cannot be sealed. The connection must then be reset, because other bytes must not be sent in place
+    /// of the unit.
     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError>;
 }
 
-/// A unit could not be sealed.
+/// The reasons why a unit cannot be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// The bytes are not a unit as the sealer frames them.
+    /// The bytes do not have the sealer's framing.
     #[error("unit {number} is not framed as its sealer frames units")]
     Malformed {
-        /// The unit's number.
+        /// Number of the unit.
         number: u64,
     },
-    /// The key may not be used for one more unit.
+    /// The key has reached its usage limit.
     #[error("the key is used up at unit {number}")]
     KeyExhausted {
-        /// The unit's number.
+        /// Number of the unit.
         number: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! What a protocol sees of a transport.
+//! The interface of a TCP transport to a protocol.
 
 use crate::contexts::Contexts;
 use crate::device::DeviceEvent;
@@ -11,7 +11,7 @@ use offload_base::Seq;
 use offload_formats::FlowKey;
 use std::io;
 
-/// Payload bytes that a transport handed on, each time it did.
+/// Payload bytes sent by a transport, retransmissions included.
 ///
 /// ```
 /// use offload_api::SentBytes;
@@ -22,29 +22,29 @@ use std::io;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentBytes {
-    /// All of them.
+    /// All bytes sent.
     pub total: u64,
-    /// Those of them that had left before.
+    /// Retransmitted bytes among them.
     pub again: u64,
 }
 
 impl SentBytes {
-    /// What left after `earlier` was told.
+    /// Returns the bytes sent since the earlier reading `earlier`.
     pub fn since(self, earlier: SentBytes) -> SentBytes {
         SentBytes { total: self.total.saturating_sub(earlier.total), again: self.again.saturating_sub(earlier.again) }
     }
 
-    /// The share that had left before, 0 to 1; 0 if nothing left.
+    /// Returns the share of retransmitted bytes, 0 to 1; 0 if nothing was sent.
     pub fn share_again(self) -> f64 {
         if self.total == 0 { 0.0 } else { self.again as f64 / self.total as f64 }
     }
 }
 
-/// How a turn of sending ended: see [`SegmentStream::poll_send`].
+/// The result of [`SegmentStream::poll_send`].
 ///
 /// ```
 /// use bytes::Bytes;
-/// use offload_api::{DeviceEvent, SegmentStream, SendTurn, TxTag};
+/// use offload_api::{DeviceEvent, SegmentStream, SendProgress, TxTag};
 /// use std::task::{Context, Poll, Waker};
 ///
 /// /// Sends a line, after whatever the device has to say.
@@ -57,8 +57,8 @@ impl SentBytes {
 ///     loop {
 ///         let mut line = Some((Bytes::from_static(b"hello\n"), TxTag::PLAIN));
 ///         match stream.poll_send(cx, listener, &mut |_| line.take()) {
-///             Poll::Ready(Ok(SendTurn::News(event))) => act_on(event),
-///             Poll::Ready(Ok(SendTurn::Queued(_))) => return Poll::Ready(Ok(())),
+///             Poll::Ready(Ok(SendProgress::News(event))) => act_on(event),
+///             Poll::Ready(Ok(SendProgress::Queued(_))) => return Poll::Ready(Ok(())),
 ///             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
 ///             Poll::Pending => return Poll::Pending,
 ///         }
@@ -66,69 +66,72 @@ impl SentBytes {
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendTurn {
-    /// The device has news, which may change what is to be sent. Nothing was queued.
+pub enum SendProgress {
+    /// The device has an event that may change the data to send. Nothing was queued.
     News(DeviceEvent),
-    /// Everything is queued and leaves now; the sequence number of its first byte, `None` of nothing.
+    /// All pieces are queued and leave now. Contains the sequence number of the first byte; `None` if there was no
+    /// piece.
     Queued(Option<Seq>),
 }
 
-/// Gives what a turn of sending is to send, piece by piece; it hears how much has left so far.
+/// A source of pieces to send. The argument is the number of bytes sent so far.
 pub type NextPiece<'a> = dyn FnMut(SentBytes) -> Option<(Bytes, TxTag)> + 'a;
 
-/// A byte stream in both directions whose ranges keep their TCP sequence and what the device said about them,
-/// and whose queued bytes carry what the device is to do with them.
+/// A byte stream with offload metadata: received ranges keep their TCP sequence number and the device's verdicts, and
+/// queued bytes carry the pending work of the device.
 ///
-/// A TCP stream is one; a TLS stream over it is one again; any `AsyncRead + AsyncWrite` can be made one.
+/// A TCP stream implements the trait, and so does a TLS stream over it. Adapters exist for any `AsyncRead +
+/// AsyncWrite`.
 ///
-/// **Life after the stream.** Whatever was handed to [`send`](Self::send) before it was dropped is still delivered, sealed
-/// in software if need be, with nobody polling; then the connection is closed. What a protocol says at an end that was
-/// meant ([`finish`](Self::finish)), such as a close_notify, it leaves out then.
+/// **After the drop.** All data passed to [`send`](Self::send) are delivered after the stream is dropped, sealed in
+/// software if necessary, without polling. Then the connection is closed. A dropped stream does not send a protocol's
+/// own end mark, such as close_notify; [`finish`](Self::finish) does.
 ///
-/// No method has a default, so that nothing that wraps a stream can forget to pass one on.
+/// No method has a default, because a wrapper could then forget to forward the method.
 pub trait SegmentStream: Send + Unpin {
-    /// The next range in order; `None` when the peer has closed its side.
+    /// Returns the next range in order; `None` after the peer has closed its side.
     ///
     /// # Errors
     /// `ConnectionReset`, `TimedOut` and the like, when the connection is lost.
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>>;
 
-    /// Sequence number of the byte that the next range begins with, whether that has arrived or not; `None` from a
-    /// transport that cannot tell before it has.
+    /// Returns the sequence number of the next range's first byte, received or not. `None` from a transport that cannot
+    /// tell before the range arrives.
     fn next_seq(&self) -> Option<Seq>;
 
-    /// Sequence number of the byte `bytes` behind the one that [`next_seq`](Self::next_seq) tells of; `None` from a transport
-    /// that cannot tell where it will be, as one whose bytes come in records and that knows of byte 0 only.
+    /// Returns the sequence number `bytes` bytes behind [`next_seq`](Self::next_seq). `None` from a transport that
+    /// cannot tell, such as a record layer that knows only the position of the next byte.
     fn seq_after(&self, bytes: u32) -> Option<Seq>;
 
-    /// Sequence number behind the last byte that has arrived, in order or not; `None` from a transport that cannot tell.
+    /// Returns the sequence number behind the furthest received byte, in order or not. `None` from a transport that
+    /// cannot tell.
     fn furthest_seq(&self) -> Option<Seq>;
 
-    /// Says that `bytes` received bytes are done with, so that the window may open again.
+    /// Marks `bytes` received bytes as consumed, so that the window may open again.
     fn consume(&mut self, bytes: usize);
 
-    /// How many bytes the send queue wants, at least one when ready. More may be sent, to end a unit: only
-    /// a protocol that ignores it altogether makes the queue grow without bound.
+    /// Returns the number of bytes that the send queue wants, at least one when ready. A protocol may send more to
+    /// complete a unit. The queue grows without bound only if a protocol ignores the number altogether.
     ///
     /// # Errors
     /// When nothing can be sent any more.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
 
-    /// Queues `data`, and returns the sequence number of its first byte. Never blocks; after an error or a
-    /// close the data go nowhere, as [`poll_room`](Self::poll_room) tells.
+    /// Queues `data` and returns the sequence number of the first byte. Never blocks. After an error or a close the
+    /// data are discarded, and [`poll_room`](Self::poll_room) reports the reason.
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq;
 
-    /// [Sends](Self::send) what comes one behind the other, such as the pieces of a record, and returns the sequence number
-    /// of the first byte; `None` of nothing. A transport behind a lock takes it once.
+    /// [Sends](Self::send) consecutive pieces, such as the pieces of a record, and returns the sequence number of the
+    /// first byte; `None` if there are no pieces. A transport behind a lock takes the lock once.
     fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq>;
 
-    /// A turn of sending: gives the next device event about this flow, if there is one; else, if the send queue wants
-    /// anything, [sends](Self::send) all that `pieces` gives and [flushes](Self::flush) them. The task of `listener` is woken for
-    /// a later event as after [`poll_device_event`](Self::poll_device_event), the one of `cx` for room as after
+    /// Returns the flow's next device event if there is one. Otherwise, if the send queue wants data,
+    /// [sends](Self::send) all of `pieces` and [flushes](Self::flush) them. A later event wakes `listener`, as after
+    /// [`poll_device_event`](Self::poll_device_event); room wakes the task of `cx`, as after
     /// [`poll_room`](Self::poll_room).
     ///
-    /// A transport behind a lock takes it once. `pieces` is asked for something only when it is going to be queued, so it
-    /// may make up its mind that late; it is asked under that lock, so it must neither use the transport nor wait.
+    /// A transport behind a lock takes the lock once. `pieces` is called only when its result will be queued, so the
+    /// caller can decide late. `pieces` is called under the lock and must neither use the transport nor wait.
     ///
     /// # Errors
     /// When nothing can be sent any more.
@@ -137,66 +140,67 @@ pub trait SegmentStream: Send + Unpin {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>>;
+    ) -> Poll<io::Result<SendProgress>>;
 
-    /// Bytes queued are to leave now, even if they do not fill a segment.
+    /// Sends queued bytes now, even if they do not fill a segment.
     fn flush(&mut self);
 
-    /// Ready once everything queued, and a [`finish`](Self::finish), will be carried out with nobody polling. A
-    /// transport that lives on by itself is ready at once; one that works only while it is polled is ready when
-    /// nothing is left to do.
+    /// Ready once the transport needs no more polling to deliver all queued bytes and a [`finish`](Self::finish). A
+    /// transport with its own task is ready at once. A transport that works only while polled is ready when nothing is
+    /// left to do.
     ///
     /// # Errors
     /// When the connection is lost first.
     fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Ready once all bytes before `offset` (bytes handed to [`send`](Self::send) since the stream began) are
-    /// acknowledged.
+    /// Ready once the peer has acknowledged all bytes before `offset`, counted in bytes passed to [`send`](Self::send)
+    /// since the start of the stream.
     ///
     /// # Errors
     /// When the connection is lost first.
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>>;
 
-    /// How much has left so far. Zeros from a transport that cannot tell.
+    /// Returns the number of bytes sent so far. Zeros from a transport that cannot tell.
     fn sent(&self) -> SentBytes;
 
-    /// Closes this side after everything queued; the other side goes on.
+    /// Closes this side after all queued bytes; the other side stays open.
     fn finish(&mut self);
 
-    /// Ends the connection at once: the peer sees a reset.
+    /// Ends the connection at once with a reset.
     fn abort(&mut self);
 
-    /// Gives the transport what seals units of `layer` that are queued from now on. The one before is dropped when all
-    /// that was queued before is acknowledged.
+    /// Installs the sealer of units of `layer` that are queued from now on. The previous sealer is dropped when all
+    /// earlier units are acknowledged.
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>);
 
-    /// Says that nothing more will be queued for `context`, a transmit context. A transport that can
-    /// does not remove it before the last byte queued with it is acknowledged, or will never be sent, the stream
-    /// dropped or not: what has to go out again until then still has its context. Removing it at once is safe
-    /// too, for the installed sealer answers for all of it.
+    /// Declares that nothing more will be queued for the transmit context `context`. If the transport can, it keeps the
+    /// context until the last byte queued for it is acknowledged or will never be sent, even after the stream is
+    /// dropped, so that retransmissions still have their context. Removing the context at once is safe too, because the
+    /// installed sealer can seal all of its units.
     fn release(&mut self, context: Handle);
 
-    /// Calls `f` with the flow and the contexts of its device. Returns false, without a call of `f`, if no device with
-    /// contexts is below.
+    /// Calls `f` with the flow and the contexts of its device. Returns false without calling `f` if there is no device
+    /// with contexts.
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool;
 
-    /// The next device event about this flow.
+    /// Returns the next device event about this flow.
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent>;
 }
 
-/// [`SegmentStream::poll_send`] by the methods for each of its steps: for a transport that is behind no lock.
+/// Implements [`SegmentStream::poll_send`] with the single-step methods, for a transport without a lock.
 ///
 /// # Errors
-/// As there.
+/// As for [`SegmentStream::poll_send`].
 pub fn poll_send_in_steps<S: SegmentStream + ?Sized>(
     stream: &mut S,
     cx: &mut Context<'_>,
     listener: &Waker,
     pieces: &mut NextPiece<'_>,
-) -> Poll<io::Result<SendTurn>> {
+) -> Poll<io::Result<SendProgress>> {
     if let Poll::Ready(event) = stream.poll_device_event(&mut Context::from_waker(listener)) {
-        return Poll::Ready(Ok(SendTurn::News(event)));
+        return Poll::Ready(Ok(SendProgress::News(event)));
     }
+    // A device event goes first, because it may change the data to send.
     ready!(stream.poll_room(cx))?;
     let mut first = None;
     while let Some((data, tag)) = pieces(stream.sent()) {
@@ -204,10 +208,10 @@ pub fn poll_send_in_steps<S: SegmentStream + ?Sized>(
         first = first.or(Some(seq));
     }
     stream.flush();
-    Poll::Ready(Ok(SendTurn::Queued(first)))
+    Poll::Ready(Ok(SendProgress::Queued(first)))
 }
 
-/// [`SegmentStream::send_pieces`] one by one: for a transport that is behind no lock.
+/// Implements [`SegmentStream::send_pieces`] with one `send` per piece, for a transport without a lock.
 pub fn send_one_by_one<S: SegmentStream + ?Sized>(
     stream: &mut S,
     pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>,

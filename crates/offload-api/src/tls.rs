@@ -4,7 +4,7 @@ use crate::contexts::{Contexts, EngineInfo, NewContext, ResyncMode};
 use crate::direction::Direction;
 use crate::key::Key;
 use crate::record::{RecordFormat, TlsSuite, TlsVersion};
-use crate::refused::Refused;
+use crate::refused::ContextRefusal;
 use crate::unit::{Handle, Layer};
 use core::fmt;
 use offload_base::Seq;
@@ -31,39 +31,40 @@ pub struct TlsKey {
 }
 
 impl TlsKey {
-    /// A key for `suite` with its static IV (TLS 1.2 with AES-GCM: the salt, then where explicit nonces start, see
-    /// [`explicit_nonce`](RecordFormat::explicit_nonce)). `None` if `key` is not as long
-    /// as the suite's keys are.
+    /// Makes a key for `suite` with its static IV. For TLS 1.2 with AES-GCM the IV is the salt and the start of the
+    /// explicit nonces, see [`explicit_nonce`](RecordFormat::explicit_nonce). Returns `None` if `key` does not have the
+    /// suite's key length.
     pub fn new(version: TlsVersion, suite: TlsSuite, key: &[u8], iv: [u8; 12]) -> Option<TlsKey> {
         if key.len() != suite.key_len() {
             return None;
         }
+        // A fixed array, so that no reallocation leaves copies of the key behind.
         let mut kept = [0; 32];
         kept[..key.len()].copy_from_slice(key);
         Some(TlsKey { version, suite, key: kept, iv })
     }
 
-    /// The protocol version, which decides framing, AAD and nonce.
+    /// Returns the protocol version, which determines framing, AAD and nonce.
     pub fn version(&self) -> TlsVersion {
         self.version
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     pub fn suite(&self) -> TlsSuite {
         self.suite
     }
 
-    /// How its records are framed and protected.
+    /// Returns the record format.
     pub fn format(&self) -> RecordFormat {
         RecordFormat::new(self.version, self.suite)
     }
 
-    /// The key itself.
+    /// Returns the key bytes.
     pub fn key(&self) -> &[u8] {
         &self.key[..self.suite.key_len()]
     }
 
-    /// The static IV.
+    /// Returns the static IV.
     pub fn iv(&self) -> &[u8; 12] {
         &self.iv
     }
@@ -75,7 +76,7 @@ impl fmt::Debug for TlsKey {
     }
 }
 
-/// What a TLS context is made from.
+/// The parameters of a TLS context.
 ///
 /// ```
 /// use offload_api::{TlsContext, TlsKey, TlsSuite, TlsVersion};
@@ -87,15 +88,15 @@ impl fmt::Debug for TlsKey {
 /// ```
 #[derive(Clone, Debug)]
 pub struct TlsContext {
-    /// Where the first record starts. (A transmit context learns it from parameters on its send ring.)
+    /// Sequence number of the first record. (A transmit context gets its position from parameters on the send ring.)
     pub start: Seq,
-    /// The first record's number.
+    /// Number of the first record.
     pub number: u64,
     /// Keys.
     pub key: TlsKey,
 }
 
-/// What a device's TLS engine knows.
+/// The capabilities of a device's TLS engine.
 ///
 /// ```
 /// use offload_api::{TlsCapabilities, TlsKey, TlsSuite, TlsVersion};
@@ -106,20 +107,20 @@ pub struct TlsContext {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsCapabilities {
-    /// Versions.
+    /// Supported versions.
     pub versions: &'static [TlsVersion],
-    /// Suites, of each version.
+    /// Supported suites, for each version.
     pub suites: &'static [TlsSuite],
 }
 
 impl TlsCapabilities {
-    /// Whether it can work with this key.
+    /// Tests whether the engine supports this key.
     pub fn include(&self, key: &TlsKey) -> bool {
         self.versions.contains(&key.version()) && self.suites.contains(&key.suite())
     }
 }
 
-/// What a TLS layer may ask of a device: [`Contexts`] in the words of TLS. Nothing here blocks: what takes time ends in a
+/// The TLS interface of a device: a typed wrapper of [`Contexts`]. No method blocks; slow operations end in a
 /// [`DeviceEvent`](crate::DeviceEvent).
 ///
 /// ```
@@ -140,21 +141,20 @@ pub struct TlsContexts<'a> {
 }
 
 impl<'a> TlsContexts<'a> {
-    /// What the engine is called.
+    /// Name of the engine.
     pub const ENGINE: &'static str = "tls";
 
-    /// Those of a device, if it has the engine.
-    pub fn of(contexts: &'a mut dyn Contexts) -> Option<TlsContexts<'a>> {
+    /// Wraps the contexts of a device, if the device has the engine.
+    pub fn from_contexts(contexts: &'a mut dyn Contexts) -> Option<TlsContexts<'a>> {
         let engine = contexts.engine(Self::ENGINE)?;
         Some(TlsContexts { contexts, engine })
     }
 
-    /// Has the device follow one direction of `flow`, from the record numbered `number` that starts at `start`.
-    /// For [`Direction::Transmit`] the handle may be used at once; for [`Direction::Receive`] the device works
-    /// from [`Ready`](crate::DeviceEvent::Ready) on.
+    /// Makes the device follow one direction of `flow`, from record `number` at `start`. A [`Direction::Transmit`]
+    /// context may be used at once; a [`Direction::Receive`] context works after [`Ready`](crate::DeviceEvent::Ready).
     ///
     /// # Errors
-    /// Whatever the device cannot take; the flow then stays in software.
+    /// If the device refuses. The flow then stays in software.
     pub fn add(
         &mut self,
         flow: &FlowKey,
@@ -162,10 +162,12 @@ impl<'a> TlsContexts<'a> {
         start: Seq,
         number: u64,
         key: &TlsKey,
-    ) -> Result<Handle, Refused> {
+    ) -> Result<Handle, ContextRefusal> {
+        // An unsupported suite is refused here, before a command occupies the ring.
         if !self.engine.capabilities.get::<TlsCapabilities>().is_some_and(|knows| knows.include(key)) {
-            return Err(Refused::Unsupported);
+            return Err(ContextRefusal::Unsupported);
         }
+        // Transmit contexts need no steering key, because descriptors name the context.
         let keys = match direction {
             Direction::Transmit => Vec::new(),
             Direction::Receive => vec![Key::Flow(*flow, Layer::FIRST)],
@@ -175,19 +177,19 @@ impl<'a> TlsContexts<'a> {
         self.contexts.create(new).map_err(|(refused, _)| refused)
     }
 
-    /// How its receive contexts find their places again.
+    /// Returns the resync method of the engine's receive contexts.
     pub fn resync(&self) -> ResyncMode {
         self.engine.resync
     }
 
-    /// Answers a resync request: the record whose header starts at `header` has `number`, or no record starts there.
-    /// With [`ResyncMode::CoreHint`] nobody asked: it tells where the next record begins.
+    /// Answers a resync request: `number` of the record with its header at `header`, or `None` if no record starts
+    /// there. With [`ResyncMode::CoreHint`] software calls this without a request, to tell the position of the next
+    /// record.
     pub fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
         self.contexts.answer(handle, header, number);
     }
 
-    /// Gives the context up, after everything that was posted with it;
-    /// [`Removed`](crate::DeviceEvent::Removed) follows.
+    /// Removes the context after all work posted with it; [`Removed`](crate::DeviceEvent::Removed) follows.
     pub fn remove(&mut self, handle: Handle) {
         self.contexts.remove(handle);
     }
@@ -213,6 +215,10 @@ mod tests {
         }
         key.zeroize();
         assert_eq!((key.key(), key.iv()), (&[0; 32][..], &[0; 12]));
-        assert_eq!((key.version(), key.suite()), (TlsVersion::Tls12, TlsSuite::Aes256Gcm), "what is no secret stays");
+        assert_eq!(
+            (key.version(), key.suite()),
+            (TlsVersion::Tls12, TlsSuite::Aes256Gcm),
+            "public fields are not wiped"
+        );
     }
 }

@@ -1,14 +1,14 @@
-//! A kernel's UDP socket as a [`DatagramSocket`] without a device.
+//! A kernel UDP socket as a [`DatagramSocket`] without a device.
 //!
-//! What control messages say of a datagram, and to it (ip(7), ipv6(7), udp(7)): the address it came to or leaves from, its
-//! ECN bits, and the size of those that the kernel joined (GRO) or is to cut (GSO).
+//! Control messages (ip(7), ipv6(7), udp(7)) carry the local address of a datagram, its ECN bits, and the size of
+//! datagrams that the kernel joined (GRO) or must cut (GSO).
 //!
-//! Invariant: a datagram is taken off its batch when the kernel has it, and not before.
+//! Invariant: a datagram is removed from its batch after the kernel has accepted it, and not before.
 
 use crate::contexts::Contexts;
 use crate::datagram::{Datagram, EcnCodepoint, TxDatagram};
 use crate::rx::RxMeta;
-use crate::socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
+use crate::socket::{DatagramSocket, SendLimits, SendRefusal, SocketEvent};
 use bytes::BytesMut;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU16;
@@ -25,14 +25,13 @@ use std::os::fd::AsRawFd;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// A [`UdpSocket`] of tokio's as a [`DatagramSocket`]: what a protocol runs on where there is no device. (Feature `tokio`, on
-/// Linux.)
+/// A tokio [`UdpSocket`] as a [`DatagramSocket`], for protocols on hosts without a device. (Feature `tokio`, on Linux.)
 ///
-/// Every ask is refused, and `meta` says nothing. Whether packets may be fragmented is the socket's setting, not the
-/// datagram's: by default Linux sets IPv4's DF on what fits the path as it knows it, and fragments what does not.
+/// Every ask is refused, and `meta` is empty. Fragmentation is an option of the socket, not of a datagram: by default
+/// Linux sets IPv4's DF on datagrams that fit the known path MTU, and fragments larger ones.
 ///
-/// The kernel joins datagrams of one sender, if it can, which are then handed up as one ([`Datagram::split`]); and cuts those
-/// that are several. Where it will not cut them, they are sent one by one.
+/// The kernel joins received datagrams of one sender if it can, which then arrive as one ([`Datagram::split`]), and
+/// cuts sends of several datagrams. If the kernel refuses to cut, the datagrams are sent one by one.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -59,21 +58,21 @@ use tokio::net::UdpSocket;
 pub struct TokioDatagrams {
     socket: UdpSocket,
     local: SocketAddr,
-    /// Zeros, to be received into.
+    /// Zeroed receive buffer.
     buffer: BytesMut,
-    /// The kernel cuts what is several datagrams, as far as is known.
+    /// Whether the kernel cuts sends of several datagrams; false after the first refusal.
     cuts: bool,
 }
 
 impl TokioDatagrams {
-    /// Bytes that [`bind`](Self::bind) asks for in each of the socket's buffers.
+    /// Socket buffer size that [`bind`](Self::bind) requests for each direction.
     pub const SOCKET_BUFFER: usize = 2 << 20;
 
-    /// Binds a socket, and asks the kernel for buffers of [`SOCKET_BUFFER`](Self::SOCKET_BUFFER) bytes
+    /// Binds a socket and requests kernel buffers of [`SOCKET_BUFFER`](Self::SOCKET_BUFFER) bytes
     /// ([`set_buffers`](Self::set_buffers)).
     ///
     /// # Errors
-    /// If the address cannot be bound, or as [`new`](Self::new).
+    /// If the address cannot be bound, or as for [`new`](Self::new).
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -85,21 +84,21 @@ impl TokioDatagrams {
         Ok(socket)
     }
 
-    /// Asks the kernel for buffers of so many bytes for received datagrams and for datagrams to be sent (`SO_RCVBUF`, `SO_SNDBUF`). Linux
-    /// grants at most `net.core.rmem_max` and `net.core.wmem_max`, 208 KiB by default, and says nothing if that is less; datagrams that find
-    /// the receive buffer full are lost.
+    /// Requests kernel buffers for received and sent datagrams (`SO_RCVBUF`, `SO_SNDBUF`). Linux silently limits the
+    /// sizes to `net.core.rmem_max` and `net.core.wmem_max`, 208 KiB by default. Datagrams that arrive while the
+    /// receive buffer is full are lost.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub fn set_buffers(&self, receive: usize, send: usize) -> io::Result<()> {
         setsockopt(&self.socket, sockopt::RcvBuf, &receive)?;
         Ok(setsockopt(&self.socket, sockopt::SndBuf, &send)?)
     }
 
-    /// Has `socket` tell of each datagram what its kernel knows.
+    /// Enables the control messages of `socket`.
     ///
     /// # Errors
-    /// If it is not bound, or the kernel does not know these options.
+    /// If the socket is not bound, or the kernel does not support the options.
     pub fn new(socket: UdpSocket) -> io::Result<TokioDatagrams> {
         let local = socket.local_addr()?;
         match local {
@@ -108,25 +107,28 @@ impl TokioDatagrams {
                 setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
             }
             SocketAddr::V6(_) => {
+                // The kernel reports ECN only as part of the traffic class.
                 setsockopt(&socket, sockopt::Ipv6RecvTClass, &true)?;
                 setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
-                // Of those that come by IPv4, should it take them.
+                // A dual-stack socket also reports the TOS of IPv4 datagrams. An IPv6-only socket refuses the option,
+                // which is harmless.
                 let _ = setsockopt(&socket, sockopt::IpRecvTos, &true);
             }
         }
-        // Before Linux 5.0 nothing is joined.
+        // Linux before 5.0 does not join datagrams.
         let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
         Ok(TokioDatagrams { socket, local, buffer: BytesMut::new(), cuts: true })
     }
 
-    /// The socket.
+    /// Returns the tokio socket.
     pub fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 
-    /// Sends the first of `batch`, and takes off it what the kernel has.
+    /// Sends the first entry of `batch` and removes the datagrams that the kernel accepted.
     fn send_first(&mut self, batch: &mut VecDeque<TxDatagram>) -> io::Result<()> {
         let Some(first) = batch.front_mut() else { return Ok(()) };
+        // Only a send of several datagrams can fail for lack of segmentation.
         if first.count() > 1 {
             let sent = if self.cuts { self.send(first) } else { Err(io::ErrorKind::Unsupported.into()) };
             match sent {
@@ -134,7 +136,8 @@ impl TokioDatagrams {
                     let mut rest = first.clone();
                     let one = rest.split_to(1);
                     self.send(&one)?;
-                    // Had the datagram been at fault, this would have failed, too.
+                    // If the datagram itself were invalid, the send of its first part would have failed too. The kernel
+                    // does not cut.
                     self.cuts = false;
                     *first = rest;
                     return self.send_first(batch);
@@ -152,19 +155,19 @@ impl TokioDatagrams {
         self.socket.try_io(Interest::WRITABLE, || Ok(send_message(&self.socket, self.local, datagram)?))
     }
 
-    /// Why a datagram cannot be sent, as far as that is known without asking the kernel.
-    fn check(&self, datagram: &TxDatagram) -> Result<(), SendRefused> {
+    /// Returns the reason why a datagram cannot be sent, as far as it is known without the kernel.
+    fn check(&self, datagram: &TxDatagram) -> Result<(), SendRefusal> {
         let TxDatagram { to, source, ask, .. } = *datagram;
         let SendLimits { bytes, segments, .. } = limits(to);
         if ask.is_some() {
-            return Err(SendRefused::Ask);
+            return Err(SendRefusal::Ask);
         }
         if let Some(source_address) = source.filter(|source| source.is_ipv4() != to.is_ipv4()) {
-            return Err(SendRefused::Source { source_address, to });
+            return Err(SendRefusal::Source { source_address, to });
         }
         match (datagram.count(), datagram.payload_len()) {
-            (1, all) if all > bytes => Err(SendRefused::TooLong { most: bytes }),
-            (count, all) if count > segments || all > bytes => Err(SendRefused::TooMany { segments, bytes }),
+            (1, all) if all > bytes => Err(SendRefusal::TooLong { most: bytes }),
+            (count, all) if count > segments || all > bytes => Err(SendRefusal::TooMany { segments, bytes }),
             _ => Ok(()),
         }
     }
@@ -175,12 +178,13 @@ impl DatagramSocket for TokioDatagrams {
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut VecDeque<TxDatagram>,
-    ) -> Poll<Result<usize, SendRefused>> {
+    ) -> Poll<Result<usize, SendRefusal>> {
         let before = batch.len();
         while let Some(first) = batch.front() {
             let TxDatagram { to, source, .. } = *first;
             let sent = match self.check(first) {
                 Ok(()) => match self.socket.poll_send_ready(cx) {
+                    // Datagrams were sent before, so the call reports them now and waits in the next call.
                     Poll::Pending if batch.len() < before => break,
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(())) => self.send_first(batch).map_err(|error| refusal(error, to, source)),
@@ -190,7 +194,9 @@ impl DatagramSocket for TokioDatagrams {
             };
             match sent {
                 Ok(()) => {}
-                Err(SendRefused::Io(error)) if passes(&error) => {}
+                // The socket was not ready after all; the loop polls again and registers the waker.
+                Err(SendRefusal::Io(error)) if passes(&error) => {}
+                // Datagrams were sent before, so the next call reports the error.
                 Err(_) if batch.len() < before => break,
                 Err(refused) => return Poll::Ready(Err(refused)),
             }
@@ -198,7 +204,7 @@ impl DatagramSocket for TokioDatagrams {
         Poll::Ready(Ok(before - batch.len()))
     }
 
-    /// What the kernel takes; it fragments what the path does not.
+    /// Returns the kernel's limits. The kernel fragments datagrams that exceed the path MTU.
     fn limits(&mut self, to: SocketAddr) -> SendLimits {
         limits(to)
     }
@@ -223,6 +229,7 @@ impl DatagramSocket for TokioDatagrams {
             match received {
                 Ok(datagram) => batch.push(datagram),
                 Err(error) if passes(&error) => {}
+                // Datagrams were received before, so the next call reports the error.
                 Err(_) if batch.len() > before => break,
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -232,6 +239,7 @@ impl DatagramSocket for TokioDatagrams {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+        // `try_io` clears the readiness if the kernel has no datagram, so the loop ends in `poll_recv_ready`.
     }
 
     fn control(&mut self, _: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
@@ -248,23 +256,24 @@ fn limits(to: SocketAddr) -> SendLimits {
     SendLimits { bytes, segments: SEGMENTS, segments_bytes: bytes }
 }
 
-/// udp(7): the route has no checksum offload, or the kernel is older than Linux 4.18.
+/// Tests whether the kernel refused to cut (udp(7)): the route has no checksum offload, or Linux is older than 4.18.
 fn refuses_to_cut(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
         || matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EIO | Errno::EINVAL | Errno::EOPNOTSUPP))
 }
 
-/// Whether it is to be tried again, now or when the socket is ready.
+/// Tests whether the operation must be retried, now or when the socket is ready.
 fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn refusal(error: io::Error, to: SocketAddr, source: Option<IpAddr>) -> SendRefused {
+fn refusal(error: io::Error, to: SocketAddr, source: Option<IpAddr>) -> SendRefusal {
     match (error.raw_os_error().map(Errno::from_raw), source) {
+        // With an explicit source, these errors mean that the source is wrong.
         (Some(Errno::EINVAL | Errno::EADDRNOTAVAIL | Errno::ENETUNREACH), Some(source_address)) => {
-            SendRefused::Source { source_address, to }
+            SendRefusal::Source { source_address, to }
         }
-        (Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH), None) => SendRefused::Unreachable { to },
+        (Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH), None) => SendRefusal::Unreachable { to },
         _ => error.into(),
     }
 }
@@ -272,12 +281,13 @@ fn refusal(error: io::Error, to: SocketAddr, source: Option<IpAddr>) -> SendRefu
 fn send_message(socket: &UdpSocket, local: SocketAddr, datagram: &TxDatagram) -> Result<(), Errno> {
     let slices: Vec<_> = datagram.pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let to = match datagram.to {
-        // RFC 4291 2.5.5.2: an IPv6 socket speaks to IPv4 hosts by these addresses.
+        // An IPv6 socket reaches IPv4 hosts by IPv4-mapped addresses (RFC 4291 2.5.5.2).
         SocketAddr::V4(to) if local.is_ipv6() => SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port()),
         to => to,
     };
     let (tos, class) = (datagram.ecn.bits(), i32::from(datagram.ecn.bits()));
     let segment = datagram.segment.map_or(0, NonZeroU16::get);
+    // Control messages borrow their contents, so both variants live until the send.
     let (four, six);
     let mut messages = Vec::with_capacity(3);
     if datagram.ecn != EcnCodepoint::NotCapable {
@@ -306,9 +316,12 @@ fn send_message(socket: &UdpSocket, local: SocketAddr, datagram: &TxDatagram) ->
 }
 
 fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut) -> io::Result<Datagram> {
+    // The received part is split off the buffer, so one allocation serves several datagrams.
+    // Received datagrams share the allocation, and a new one is made when the rest is too short.
     if buffer.len() < LONGEST {
         *buffer = BytesMut::zeroed(BUFFER_BYTES);
     }
+    // Space for all messages of either IP version.
     let mut messages = cmsg_space!(i32, i32, in_pktinfo, in6_pktinfo, i32);
     let mut slices = [IoSliceMut::new(&mut buffer[..LONGEST])];
     let (descriptor, flags) = (socket.as_raw_fd(), MsgFlags::empty());
@@ -318,12 +331,13 @@ fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut)
     let (mut to, mut ecn, mut joined) = (local, EcnCodepoint::NotCapable, None);
     for message in received.cmsgs()? {
         match message {
-            ControlMessageOwned::Ipv4Tos(tos) => ecn = EcnCodepoint::of_bits(tos),
-            ControlMessageOwned::Ipv6TClass(class) => ecn = EcnCodepoint::of_bits(class as u8),
+            ControlMessageOwned::Ipv4Tos(tos) => ecn = EcnCodepoint::from_bits(tos),
+            ControlMessageOwned::Ipv6TClass(class) => ecn = EcnCodepoint::from_bits(class as u8),
             ControlMessageOwned::Ipv4PacketInfo(info) => {
                 to.set_ip(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes()).into());
             }
             ControlMessageOwned::Ipv6PacketInfo(info) => {
+                // Dual-stack sockets report IPv4 addresses in mapped form.
                 to.set_ip(Ipv6Addr::from(info.ipi6_addr.s6_addr).to_canonical());
             }
             ControlMessageOwned::UdpGroSegments(bytes) => joined = u16::try_from(bytes).ok().and_then(NonZeroU16::new),
@@ -331,11 +345,13 @@ fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut)
         }
     }
     let data = buffer.split_to(bytes);
+    // The kernel reports a segment size for single datagrams too.
     let joined = joined.filter(|bytes| usize::from(bytes.get()) < data.len());
     Ok(Datagram { from, to, ecn, data, meta: RxMeta::default(), joined })
 }
 
 fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
+    // Dual-stack sockets report IPv4 senders in mapped form.
     let four = address.as_sockaddr_in().map(|four| SocketAddr::from(*four));
     let six = || address.as_sockaddr_in6().map(|six| SocketAddr::from(*six));
     let mut address = four.or_else(six)?;
@@ -343,11 +359,12 @@ fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
     Some(address)
 }
 
-/// Longer than any datagram, or what the kernel joins.
+/// Longer than any datagram and any joined datagrams.
 const LONGEST: usize = 65_536;
-/// Allocated at a time.
+/// Allocation size of the receive buffer.
 const BUFFER_BYTES: usize = 4 * LONGEST;
-/// What is left of 65,535 bytes behind the headers of IPv4 and UDP, and behind UDP's (RFC 768, RFC 8200 4.5).
+/// Maximum UDP payload over IPv4: 65,535 bytes less the IPv4 and UDP headers (RFC 768). Over IPv6 the IP header does
+/// not count (RFC 8200 4.5).
 const LONGEST_OVER_FOUR: usize = 65_507;
 const LONGEST_OVER_SIX: usize = 65_527;
 /// Linux's UDP_MAX_SEGMENTS before 6.9.
@@ -365,14 +382,14 @@ mod tests {
         TokioDatagrams::new(UdpSocket::bind(address).await.unwrap()).unwrap()
     }
 
-    async fn send(socket: &mut TokioDatagrams, datagram: TxDatagram) -> Result<usize, SendRefused> {
+    async fn send(socket: &mut TokioDatagrams, datagram: TxDatagram) -> Result<usize, SendRefusal> {
         let mut batch = VecDeque::from([datagram]);
         let sent = poll_fn(|cx| socket.poll_send(cx, &mut batch)).await;
-        assert_eq!(batch.len(), usize::from(sent.is_err()), "what is refused is handed back");
+        assert_eq!(batch.len(), usize::from(sent.is_err()), "a refused datagram stays in the batch");
         sent
     }
 
-    /// So many datagrams, taken apart.
+    /// Receives `count` datagrams, split.
     async fn receive(socket: &mut TokioDatagrams, count: usize) -> Vec<Datagram> {
         let (mut batch, mut single) = (Vec::new(), Vec::new());
         while single.len() < count {
@@ -392,7 +409,7 @@ mod tests {
         };
         let default = sizes();
         socket.set_buffers(50_000, 60_000).unwrap();
-        // socket(7): the kernel doubles the value, for its own use.
+        // The kernel doubles the value for its own use (socket(7)).
         assert_eq!(sizes(), [100_000, 120_000]);
         assert!(default.iter().all(|size| *size > 120_000), "{default:?}");
     }
@@ -411,7 +428,7 @@ mod tests {
                 assert_eq!((&datagram.data[..], datagram.ecn), (&b"in pieces"[..], ecn));
                 assert_eq!((datagram.from, datagram.to), (near.local_addr().unwrap(), to));
             }
-            // Bound to all addresses, a socket chooses one, and tells which one was meant.
+            // A socket bound to the unspecified address chooses a source and reports the destination.
             let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let (mut near, mut far) = (bound(any).await, bound(any).await);
             let to = SocketAddr::new(source, far.local_addr().unwrap().port());
@@ -445,28 +462,28 @@ mod tests {
         let to = socket.local_addr().unwrap();
         let plain = TxDatagram::new(to, Bytes::from(vec![0; 100]));
         let ask = Some(PacketAsk { context: Handle { index: 3, generation: 0 }, number: 0, args: 0 });
-        assert!(matches!(send(&mut socket, TxDatagram { ask, ..plain.clone() }).await, Err(SendRefused::Ask)));
+        assert!(matches!(send(&mut socket, TxDatagram { ask, ..plain.clone() }).await, Err(SendRefusal::Ask)));
         let source = Some(Ipv6Addr::LOCALHOST.into());
         assert!(matches!(
             send(&mut socket, TxDatagram { source, ..plain.clone() }).await,
-            Err(SendRefused::Source { .. })
+            Err(SendRefusal::Source { .. })
         ));
         let foreign = Some(Ipv4Addr::new(192, 0, 2, 1).into());
         assert!(matches!(
             send(&mut socket, TxDatagram { source: foreign, ..plain.clone() }).await,
-            Err(SendRefused::Source { .. })
+            Err(SendRefusal::Source { .. })
         ));
         let long = TxDatagram::new(to, Bytes::from(vec![0; LONGEST_OVER_FOUR + 1]));
-        assert!(matches!(send(&mut socket, long).await, Err(SendRefused::TooLong { most: LONGEST_OVER_FOUR })));
+        assert!(matches!(send(&mut socket, long).await, Err(SendRefusal::TooLong { most: LONGEST_OVER_FOUR })));
         let segment = NonZeroU16::new(1);
         assert!(matches!(
             send(&mut socket, TxDatagram { segment, ..plain.clone() }).await,
-            Err(SendRefused::TooMany { segments: SEGMENTS, .. })
+            Err(SendRefusal::TooMany { segments: SEGMENTS, .. })
         ));
-        // Those in front of one that is refused are sent.
+        // Datagrams before a refused one are sent.
         let mut batch = VecDeque::from([plain.clone(), TxDatagram { ask, ..plain }]);
         assert_eq!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await.unwrap(), 1);
-        assert!(matches!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await, Err(SendRefused::Ask)));
+        assert!(matches!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await, Err(SendRefusal::Ask)));
         assert_eq!((batch.len(), receive(&mut socket, 1).await.len()), (1, 1));
     }
 
@@ -487,7 +504,7 @@ mod tests {
         assert_eq!(datagram.ecn, EcnCodepoint::Capable0);
     }
 
-    /// A socket that is polled before anything is there hears of it.
+    /// A socket polled before a datagram arrives is woken.
     #[tokio::test]
     async fn a_receiver_is_woken() {
         let (mut near, mut far) = (bound("127.0.0.1:0").await, bound("127.0.0.1:0").await);

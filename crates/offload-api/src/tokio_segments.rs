@@ -1,13 +1,13 @@
-//! Any byte stream as a [`SegmentStream`] without a device.
+//! A tokio byte stream as a [`SegmentStream`] without a device.
 //!
-//! Invariant: what was queued is written in order and once; `written + queued == sent`. Sequence numbers are stream
-//! offsets modulo 2^32, counted from zero in each direction.
+//! Invariant: queued bytes are written in order and once; `written + queued == sent`. Sequence numbers are stream
+//! offsets modulo 2^32, from zero in each direction.
 
 use crate::contexts::Contexts;
 use crate::device::DeviceEvent;
 use crate::rx::{RxMeta, RxSegment};
 use crate::source::Sealer;
-use crate::stream::{self, NextPiece, SegmentStream, SendTurn, SentBytes};
+use crate::stream::{self, NextPiece, SegmentStream, SendProgress, SentBytes};
 use crate::unit::{Handle, Layer, TxTag};
 use bytes::{Buf, Bytes, BytesMut};
 use core::future::Future;
@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-/// A byte stream below [`TokioSegments`]: a TCP or Unix socket of tokio, a duplex stream, or two halves put together by
+/// A byte stream for [`TokioSegments`]: a TCP or Unix socket of tokio, a duplex stream, or two halves combined by
 /// [`tokio::io::join`].
 ///
 /// ```
@@ -60,7 +60,7 @@ use tokio::net::UnixStream;
 /// # let _stream = |counted: Counted| offload_api::TokioSegments::new(counted);
 /// ```
 ///
-/// Any other stream of tokio is split and joined again:
+/// Any other tokio stream can be split and joined:
 ///
 /// ```
 /// # fn over_any(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin) {
@@ -74,40 +74,40 @@ use tokio::net::UnixStream;
             `let (read, write) = tokio::io::split(stream); TokioSegments::new(tokio::io::join(read, write))`"
 )]
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// It is dropped next, and what it was given to write is to be discarded then as far as that has not left, not
-    /// delivered later. The other side sees a reset if there is such a thing.
+    /// Prepares the stream to be dropped with a reset. Written bytes that have not left are discarded instead of
+    /// delivered later. Streams that support it send a reset to the peer.
     fn reset_when_dropped(&mut self);
 }
 
 impl ByteStream for TcpStream {
     fn reset_when_dropped(&mut self) {
-        // Refused, there is no connection that could deliver anything.
+        // An error means that the connection is gone already, so nothing can be delivered.
         let _ = self.set_zero_linger();
     }
 }
 
-/// The peer's receive buffer already has the bytes that were written.
+/// Written bytes are in the peer's receive buffer already.
 #[cfg(unix)]
 impl ByteStream for UnixStream {
     fn reset_when_dropped(&mut self) {}
 }
 
-/// What was written is with the other side already.
+/// Written bytes are in the peer's buffer already.
 impl ByteStream for DuplexStream {
     fn reset_when_dropped(&mut self) {}
 }
 
-/// The halves have nothing in common that could be reset.
+/// Separate halves have no connection that could be reset.
 impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for Join<R, W> {
     fn reset_when_dropped(&mut self) {}
 }
 
-/// Makes any [`ByteStream`], a kernel's TCP socket for one, a stream that records can travel on.
+/// Adapts any [`ByteStream`], for example a kernel TCP socket, to carry records.
 ///
-/// There is no device, so contexts are refused and sealers are dropped: its user queues bytes that are ready
-/// for the wire. And nothing works behind its back: **bytes live on after the stream only as far as they were
-/// written**, which happens whenever the stream is polled or flushed. [`poll_committed`] is ready when all are, and
-/// dropping it tries once more. [`abort`] drops the stream below with all that it has not sent.
+/// There is no device: contexts are refused and sealers dropped, so the user queues bytes that are ready for the wire.
+/// There is no background task either: **after the stream is dropped, only bytes already written are delivered**.
+/// Queued bytes are written whenever the stream is polled or flushed. [`poll_committed`] is ready when all bytes are
+/// written; dropping the stream makes one more attempt. [`abort`] drops the underlying stream with all unsent bytes.
 ///
 /// [`poll_committed`]: SegmentStream::poll_committed
 /// [`abort`]: SegmentStream::abort
@@ -132,27 +132,27 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for J
 /// ```
 #[derive(Debug)]
 pub struct TokioSegments<T: ByteStream> {
-    /// `None` once aborted: only a socket that is closed discards what it has.
+    /// The underlying stream; `None` after an abort, because only closing the socket discards its bytes.
     io: Option<T>,
     queue: VecDeque<Bytes>,
     queued: usize,
-    /// The stream below may still hold bytes that it took.
+    /// Whether the underlying stream may still hold written bytes.
     is_unflushed: bool,
     sent: u64,
     written: u64,
     received: u64,
     buffer: BytesMut,
     closing: Closing,
-    /// Why nothing can be written any more.
+    /// The first write error. Nothing can be written afterwards.
     failed: Option<io::ErrorKind>,
-    /// A stream has one waker for its write side. The writer waits for that, and so does a reader for as long as something
-    /// is queued, which may go away without another word: they wait together.
+    /// Tasks that wait for the write side: the writer, and a reader while bytes are queued. A stream has a single waker
+    /// per side and either task may disappear without notice, so both are woken together.
     waiting: WaitingTasks,
-    /// Who waits for something to read, and is to hear of an abort.
+    /// The task that waits for data; also woken by an abort.
     reader: Option<Waker>,
 }
 
-/// How far the write side is closed.
+/// The state of the write side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     Open,
@@ -162,7 +162,7 @@ enum Closing {
 }
 
 impl<T: ByteStream> TokioSegments<T> {
-    /// A stream over `io`.
+    /// Makes a stream over `io`.
     pub fn new(io: T) -> TokioSegments<T> {
         TokioSegments {
             io: Some(io),
@@ -180,14 +180,15 @@ impl<T: ByteStream> TokioSegments<T> {
         }
     }
 
-    /// Borrows the stream below. `None` after an abort.
+    /// Returns the underlying stream; `None` after an abort.
     pub fn get_ref(&self) -> Option<&T> {
         self.io.as_ref()
     }
 
-    /// Takes the stream below out; nothing can be read or written here after that. Bytes that are queued and not written are
-    /// dropped, so poll [`poll_committed`](SegmentStream::poll_committed) first. `None` after an abort.
+    /// Takes the underlying stream out and ends this one. Queued bytes that are not written are dropped, so poll
+    /// [`poll_committed`](SegmentStream::poll_committed) first. Returns `None` after an abort.
     pub fn take(&mut self) -> Option<T> {
+        // Taken first, so that `abort` does not reset the connection that the caller takes over.
         let io = self.io.take();
         self.abort();
         io
@@ -195,21 +196,22 @@ impl<T: ByteStream> TokioSegments<T> {
 
     /// Writes what is queued, and closes the write side if that is what is left to do; `task` waits for it.
     fn poll_written(&mut self, task: TaskRole, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        // Said before the write side is asked, or its answer might come in between.
+        // The task registers before the write, because the wakeup might arrive in between.
         self.waiting.wait(task, cx);
         let written = self.try_write();
         if written.is_ready() {
-            // Whoever polled, the others wait for it too.
+            // The other task waits for the same bytes, so it is woken too.
             self.waiting.done(task);
         }
         written
     }
 
-    /// Writes as much as goes at once. Those who wait for the rest are woken when more goes.
+    /// Writes as much as possible. Waiting tasks are woken when more can be written.
     fn try_write(&mut self) -> Poll<io::Result<()>> {
         if let Some(kind) = self.failed {
             return Poll::Ready(Err(kind.into()));
         }
+        // The stream below has one waker, which wakes all waiting tasks.
         let waker = self.waiting.waker();
         let result = self.poll_write_queue(&mut Context::from_waker(&waker));
         if let Poll::Ready(Err(error)) = &result {
@@ -220,9 +222,9 @@ impl<T: ByteStream> TokioSegments<T> {
         result
     }
 
-    /// As [`try_write`](Self::try_write), when nobody is there to hear of it.
+    /// Calls [`try_write`](Self::try_write) without a waiting task.
     fn write_unasked(&mut self) {
-        // An error is kept, and told at the next poll.
+        // `failed` keeps an error for the next poll.
         if self.try_write().is_ready() {
             self.waiting.wake_all();
         }
@@ -231,6 +233,7 @@ impl<T: ByteStream> TokioSegments<T> {
     fn poll_write_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.queued > 0 {
             let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
+            // Records are queued as header and payload, so vectored writes save system calls.
             let written = if io.is_write_vectored() {
                 let mut slices = [IoSlice::new(&[]); SLICES];
                 let used =
@@ -240,11 +243,13 @@ impl<T: ByteStream> TokioSegments<T> {
                 let first = self.queue.front().map_or(&[][..], |bytes| bytes);
                 ready!(Pin::new(io).poll_write(cx, first))?
             };
+            // A stream that accepts no bytes would loop here forever.
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.drop_written(written);
         }
+        // The shutdown comes after the flush, because a shutdown does not flush in every stream.
         let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
         ready!(Pin::new(&mut *io).poll_flush(cx))?;
         self.is_unflushed = false;
@@ -259,6 +264,7 @@ impl<T: ByteStream> TokioSegments<T> {
         self.queued -= written;
         self.is_unflushed = true;
         self.written += written as u64;
+        // A vectored write may end inside any slice.
         let mut left = written;
         while left > 0 {
             let Some(first) = self.queue.front_mut() else { return };
@@ -291,11 +297,12 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         }
         let seq = Seq(self.received as u32);
         self.received += read as u64;
+        // The range keeps its part of the allocation, and the next read uses the rest.
         let data = self.buffer.split().into();
         Poll::Ready(Ok(Some(RxSegment { seq, data, meta: RxMeta::default() })))
     }
 
-    /// What arrives next is not known before it does.
+    /// Unknown until the next range arrives.
     fn next_seq(&self) -> Option<Seq> {
         None
     }
@@ -310,7 +317,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
 
     fn consume(&mut self, _: usize) {}
 
-    /// Wants more when all it has is written: the kernel's buffer is the send buffer.
+    /// Wants more data once all queued bytes are written: the kernel's buffer serves as the send buffer.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.closing != Closing::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -337,7 +344,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         stream::poll_send_in_steps(self, cx, listener, pieces)
     }
 
@@ -345,13 +352,14 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         self.write_unasked();
     }
 
-    /// Acknowledged is here what the stream below has taken.
+    /// Bytes count as acknowledged when the underlying stream has accepted them.
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
         if self.written >= offset {
             return Poll::Ready(Ok(()));
         }
         match self.poll_written(TaskRole::Writer, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // Enough may be written although more is queued.
             _ if self.written >= offset => Poll::Ready(Ok(())),
             Poll::Ready(Ok(())) if self.closing != Closing::Open => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             _ => {
@@ -366,7 +374,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         self.poll_written(TaskRole::Writer, cx)
     }
 
-    /// The stream below does not tell.
+    /// The underlying stream does not report this.
     fn sent(&self) -> SentBytes {
         SentBytes::default()
     }
@@ -379,6 +387,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     }
 
     fn abort(&mut self) {
+        // `failed` also makes later polls of the write side return the error.
         self.closing = Closing::Aborted;
         self.failed = Some(io::ErrorKind::ConnectionAborted);
         self.queue.clear();
@@ -392,7 +401,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         }
     }
 
-    /// There is no device: whatever is sent is ready as it is.
+    /// Sealers are dropped, because all queued bytes are ready for the wire.
     fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
 
     fn release(&mut self, _: Handle) {}
@@ -408,19 +417,20 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
 
 impl<T: ByteStream> Drop for TokioSegments<T> {
     fn drop(&mut self) {
+        // Dropping a stream closes it in order, as the trait demands.
         if matches!(self.closing, Closing::Open | Closing::Finishing) {
             self.finish();
         }
     }
 }
 
-/// Slices of one vectored write.
+/// Slices per vectored write.
 const SLICES: usize = 32;
-/// Bytes asked for at a time.
+/// Allocation size for reads.
 const READ_BYTES: usize = 64 << 10;
-/// Less room than this is not read into.
+/// Minimum free space of the buffer before a read.
 const READ_MIN: usize = 16 << 10;
-/// What the stream says it wants when it has nothing.
+/// Bytes that the stream requests when nothing is queued.
 const ROOM: usize = 256 << 10;
 
 #[cfg(test)]
@@ -489,7 +499,7 @@ mod tests {
         assert_eq!(&both, b"firstsecond");
     }
 
-    /// Over the kernel's TCP, with a peer that has little room and does not read.
+    /// Over the kernel's TCP, with a peer that has a small buffer and does not read.
     #[tokio::test]
     async fn what_was_not_delivered_when_it_was_aborted_never_is() {
         let listener = TcpSocket::new_v4().unwrap();
@@ -501,7 +511,8 @@ mod tests {
         let mut stream = TokioSegments::new(near);
         stream.send(Bytes::from(vec![1; 64 << 20]), TxTag::PLAIN);
         assert!(stream.poll_committed(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert!(stream.written > 64 << 10, "the kernel has what the peer has no room for: {}", stream.written);
+        // Otherwise the abort would have nothing to discard.
+        assert!(stream.written > 64 << 10, "the kernel buffers more than the peer has room for: {}", stream.written);
         stream.abort();
         assert_eq!(poll_fn(|cx| stream.poll_segment(cx)).await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
         assert!(poll_fn(|cx| stream.poll_committed(cx)).await.is_err());
@@ -538,18 +549,18 @@ mod tests {
         reader.abort();
     }
 
-    /// A task that counts how often it is woken.
+    /// A waker that counts its wakeups.
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct SegmentWaker(AtomicUsize);
 
-    impl Wake for Woken {
+    impl Wake for SegmentWaker {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn task() -> (Arc<Woken>, Waker) {
-        let woken = Arc::new(Woken::default());
+    fn task() -> (Arc<SegmentWaker>, Waker) {
+        let woken = Arc::new(SegmentWaker::default());
         (woken.clone(), woken.into())
     }
 
@@ -560,15 +571,15 @@ mod tests {
         stream.send(Bytes::from(vec![3; 20]), TxTag::PLAIN);
         let ((writes, writer), (reads, reader)) = (task(), task());
         assert!(stream.poll_room(&mut Context::from_waker(&writer)).is_pending());
-        // As a read with a timeout does, or one that another branch of a select overtook.
+        // For example a read with a timeout, or a read that lost in a `select`.
         assert!(stream.poll_segment(&mut Context::from_waker(&reader)).is_pending());
         stream.flush(); // and so does a flush, which waits for nothing
         far.read_exact(&mut [0; 8]).await.unwrap();
         assert_eq!(writes.0.load(Ordering::Relaxed), 1);
-        assert_eq!(reads.0.load(Ordering::Relaxed), 1, "a reader keeps the writing going when the writer is gone");
+        assert_eq!(reads.0.load(Ordering::Relaxed), 1, "a reader continues the writes when the writer is gone");
     }
 
-    /// Another task queues what it waits for.
+    /// Another task queues the awaited bytes.
     #[tokio::test]
     async fn who_waits_for_bytes_that_are_still_to_be_queued_is_woken_or_told() {
         let (near, _far) = tokio::io::duplex(64);

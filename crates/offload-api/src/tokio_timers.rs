@@ -1,4 +1,4 @@
-//! tokio's timers as [`Timers`].
+//! The timers of tokio as [`Timers`].
 
 use core::fmt;
 use core::future::Future;
@@ -7,7 +7,7 @@ use core::task::{Context, Poll};
 use offload_base::{Alarm, Clock, Instant, RealClock, Timers};
 use tokio::runtime::Handle;
 
-/// The timers of a tokio runtime, for protocols that run on it. They count in milliseconds. (Feature `tokio`.)
+/// The timers of a tokio runtime, for protocols that run on it. The resolution is a millisecond. (Feature `tokio`.)
 ///
 /// ```
 /// use core::future::poll_fn;
@@ -31,15 +31,15 @@ pub struct TokioTimers {
 }
 
 impl TokioTimers {
-    /// Timers of `tokio`, which must be enabled there, and time by `clock`.
+    /// Makes timers of the runtime `tokio`, which must have time enabled, with `clock` as the clock.
     pub fn new(tokio: Handle, clock: RealClock) -> TokioTimers {
         TokioTimers { tokio, clock }
     }
 
-    /// Timers of the runtime that runs the caller; time begins now.
+    /// Makes timers of the current runtime, with a clock that starts now.
     ///
     /// # Panics
-    /// If no tokio runtime runs the caller.
+    /// If the caller runs outside of a tokio runtime.
     pub fn current() -> TokioTimers {
         TokioTimers::new(Handle::current(), RealClock::new())
     }
@@ -59,16 +59,18 @@ impl Timers for TokioTimers {
 
 struct TokioAlarm {
     timers: TokioTimers,
-    /// What tokio will wake the task for.
+    /// The armed deadline and tokio's timer.
     pending: Option<(Instant, Pin<Box<tokio::time::Sleep>>)>,
 }
 
 impl Alarm for TokioAlarm {
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
+        // A deadline beyond the clock's range never comes.
         let Some((deadline, at)) = deadline.and_then(|at| Some((at, self.timers.clock.to_std(at)?))) else {
             self.pending = None;
             return Poll::Pending;
         };
+        // tokio rounds deadlines up to a millisecond, so a deadline in the past is answered without a timer.
         if deadline <= self.timers.clock.now() {
             self.pending = None;
             return Poll::Ready(());
@@ -77,11 +79,13 @@ impl Alarm for TokioAlarm {
             Some((present, sleep)) => {
                 if *present != deadline {
                     *present = deadline;
+                    // Resetting avoids a new registration.
                     sleep.as_mut().reset(at.into());
                 }
                 sleep
             }
             None => {
+                // A timer can be created only inside of the runtime's context.
                 let _context = self.timers.tokio.enter();
                 let sleep = Box::pin(tokio::time::sleep_until(at.into()));
                 &mut self.pending.insert((deadline, sleep)).1

@@ -1,4 +1,4 @@
-//! A packet on its way out.
+//! Outgoing packets.
 
 use crate::ipsec::Protection;
 use crate::unit::{Handle, LAYERS, Layer, Unit};
@@ -7,48 +7,49 @@ use core::num::NonZeroU64;
 use offload_base::Seq;
 use smallvec::SmallVec;
 
-/// Headers from Ethernet to transport, in front of the payload. Without an allocation up to Ethernet, IPv6 and
-/// a TCP header full of options.
+/// Headers from Ethernet to the transport layer. Ethernet, IPv6 and a TCP header with all options fit without an
+/// allocation.
 pub type Header = SmallVec<[u8; 128]>;
 
-/// What is asked of the device for one packet.
+/// The requests to the device for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxAsk {
     /// TCP sequence number of the first payload byte.
     pub seq: Seq,
-    /// What contexts are to work on the payload, by [`Layer::index`](crate::Layer::index): that of the highest layer first.
+    /// Contexts that work on the payload, indexed by [`Layer::index`](crate::Layer::index). The highest layer works
+    /// first.
     pub streams: [Option<StreamAsk>; LAYERS],
     /// Fill in the IP header checksum and the transport checksum.
     pub checksum: bool,
-    /// Cut the payload into segments, or datagrams, of at most this many bytes, each with its own headers: TSO, and where
-    /// [`PathCaps::udp_segmentation`](crate::PathCaps::udp_segmentation) says so, UDP segmentation. The lengths in the
-    /// headers are then the device's to fill in.
+    /// Maximum payload of a segment or datagram into which the device cuts the packet, each with its own headers: TSO,
+    /// or UDP segmentation if [`PathCaps::udp_segmentation`](crate::PathCaps::udp_segmentation) is set. The device
+    /// fills in the lengths in the headers.
     pub mss: Option<u16>,
-    /// Let the flow's frames leave no faster than this (packet pacing), in bytes a second: those of Ethernet frames, from
-    /// the destination address to the last byte of the payload, as Linux's fq counts. Each segment keeps its distance
-    /// from the one before it in its flow, whatever packets they were cut from; a device does not hold one back for more
-    /// than a second. Only where [`PathCaps::pacing`](crate::PathCaps::pacing) says so, and of TCP or UDP.
+    /// Maximum rate of the flow's frames in bytes per second (packet pacing). The rate counts Ethernet frames from the
+    /// destination address to the last payload byte, as Linux's fq does. Each segment keeps its distance from the
+    /// previous segment of the flow, even from another packet; a device delays a segment by at most one second. Only
+    /// for TCP and UDP, and only if [`PathCaps::pacing`](crate::PathCaps::pacing) is set.
     pub rate: Option<NonZeroU64>,
-    /// Make another packet of this one, or of each segment: an engine's that works on whole packets
-    /// ([`EspAsk`](crate::EspAsk) says which work of ESP's).
+    /// Work of an engine that wraps whole packets, on this packet or on each segment ([`EspAsk`](crate::EspAsk) for
+    /// ESP).
     pub packet: Option<PacketAsk>,
-    /// It shows what came so protected: an IPsec layer lets it leave by an SA that protects as much, or not at all. To
-    /// everybody else it means nothing.
+    /// Protection of the received data that this packet reveals, for example in an ICMP quote. An IPsec layer sends the
+    /// packet only through an SA with at least this protection. Other layers ignore the field.
     pub shows: Protection,
 }
 
 impl TxAsk {
-    /// The context of `layer` that is to work on the payload.
+    /// Returns the context of `layer` that works on the payload.
     pub fn context(&self, layer: Layer) -> Option<Handle> {
         self.streams[layer.index()].map(|ask| ask.context)
     }
 
-    /// Whether a context of any layer is to work on the payload.
+    /// Tests whether a context of any layer works on the payload.
     pub fn has_context(&self) -> bool {
         self.streams.iter().any(Option::is_some)
     }
 
-    /// Whether the packet is complete as it is, and any layer may cut it: nothing is to be done to it as a whole.
+    /// Tests whether the packet needs no work by the device, so that any layer may fragment it.
     ///
     /// ```
     /// use offload_api::{Protection, TxAsk};
@@ -61,18 +62,18 @@ impl TxAsk {
     }
 }
 
-/// What an engine is asked that works on whole packets.
+/// A request to an engine that works on whole packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketAsk {
-    /// The context that does it.
+    /// The context.
     pub context: Handle,
-    /// Number of the packet, or of the first segment of it; each further one has the next.
+    /// Number of the packet or of its first segment; further segments have the following numbers.
     pub number: u64,
-    /// More about it, in the engine's own words.
+    /// Engine-specific arguments.
     pub args: u64,
 }
 
-/// What a context that follows a stream is asked to do with the payload of a packet.
+/// A request to a context that follows a stream: the part of a packet's payload on which the context works.
 ///
 /// ```
 /// use offload_api::{Handle, StreamAsk};
@@ -87,35 +88,36 @@ pub struct PacketAsk {
 pub struct StreamAsk {
     /// The context.
     pub context: Handle,
-    /// How many bytes of its layer's stream the packet has.
+    /// Bytes of the layer's stream in the packet.
     pub bytes: u32,
-    /// Where in that stream the first of them is.
+    /// Offset of the first of these bytes in the layer's stream.
     pub offset: u64,
-    /// Which fragments of the packet those are, a bit each from the lowest on; the others frame units of layers below.
+    /// Bit mask of the packet's fragments that contain the bytes, lowest bit first. The other fragments are framing of
+    /// lower layers.
     pub fragments: u64,
 }
 
 impl StreamAsk {
-    /// Fragments that a packet for a context may have.
+    /// Maximum number of fragments of a packet for a context.
     pub const FRAGMENTS: usize = u64::BITS as usize;
 
-    /// The whole payload of a packet, from `offset` of the layer's stream on.
+    /// Requests work on the whole payload, which starts at `offset` of the layer's stream.
     pub const fn whole(context: Handle, offset: u64, bytes: u32) -> StreamAsk {
         StreamAsk { context, bytes, offset, fragments: u64::MAX }
     }
 
-    /// Whether a fragment is of the layer's stream.
+    /// Tests whether a fragment belongs to the layer's stream.
     pub const fn is_of(&self, fragment: usize) -> bool {
         fragment < StreamAsk::FRAGMENTS && self.fragments & 1 << fragment != 0
     }
 
-    /// Where in the stream its bytes end.
+    /// Returns the offset behind the last byte in the stream.
     pub const fn end(&self) -> u64 {
         self.offset + self.bytes as u64
     }
 }
 
-/// A packet that a stack hands to a driver: headers, payload as shared pieces, and what the device is to do.
+/// A packet from a stack to a driver: headers, shared payload and requests to the device.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -132,58 +134,58 @@ impl StreamAsk {
 pub struct TxPacket {
     /// Ethernet, IP and transport headers.
     pub header: Header,
-    /// The payload, in order. Shared and immutable: the device reads it when its turn comes.
+    /// Payload, in order. Shared and immutable, because the device reads it later.
     pub fragments: SmallVec<[Bytes; 4]>,
-    /// What the device is asked to do.
+    /// Requests to the device.
     pub ask: TxAsk,
 }
 
 impl TxPacket {
-    /// Bytes of payload.
+    /// Returns the payload bytes.
     pub fn payload_len(&self) -> usize {
         self.fragments.iter().map(Bytes::len).sum()
     }
 }
 
-/// What became of a packet handed to [`NetDevice::transmit`](crate::NetDevice::transmit).
+/// The result of [`NetDevice::transmit`](crate::NetDevice::transmit).
 ///
 /// ```
-/// use offload_api::{DropReason, Sent};
+/// use offload_api::{DropReason, TransmitResult};
 ///
 /// /// Whether a stack keeps the packet, to hand it over once more.
-/// fn again(sent: Sent) -> bool {
+/// fn again(sent: TransmitResult) -> bool {
 ///     match sent {
-///         Sent::Posted => false,
-///         Sent::NeedsSoftware(_unit) => true, // once the unit is sealed
-///         Sent::Dropped(reason) => reason == DropReason::RingFull,
+///         TransmitResult::Posted => false,
+///         TransmitResult::NeedsSoftware(_unit) => true, // once the unit is sealed
+///         TransmitResult::Dropped(reason) => reason == DropReason::RingFull,
 ///     }
 /// }
 ///
-/// assert!(again(Sent::Dropped(DropReason::RingFull)) && !again(Sent::Posted));
+/// assert!(again(TransmitResult::Dropped(DropReason::RingFull)) && !again(TransmitResult::Posted));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Sent {
-    /// It is on its ring; the doorbell rings at the next flush.
+pub enum TransmitResult {
+    /// The packet is on its ring; the doorbell rings at the next flush.
     Posted,
-    /// It was not sent: the device cannot work on this unit. Have it sealed, then send again.
+    /// The packet was not sent because the device cannot work on this unit. Seal the unit, then send again.
     NeedsSoftware(Unit),
-    /// It was not sent, and may not be: it must not leave in plaintext. The driver counted it.
+    /// The packet was not sent and must not be sent, because it would leave in plaintext. The driver counted it.
     Dropped(DropReason),
 }
 
-/// Why a driver dropped a packet.
+/// The reason for which a driver dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The bytes before it in its unit are gone, so the device's state cannot be rebuilt.
+    /// Earlier bytes of the unit are released, so the device's state cannot be rebuilt.
     NoSyncData,
-    /// It asks for more than the device can do (size, number of fragments, an offload it does not have).
+    /// The packet exceeds the device's abilities (size, number of fragments, or an unknown offload).
     Unsupported,
-    /// The ring was full; the caller did not ask for room first.
+    /// The ring was full because the caller did not check `room` first.
     RingFull,
-    /// A policy forbids it, or asks for protection that no SA gives.
+    /// A policy forbids the packet, or requires a protection that no SA provides.
     Policy,
-    /// The device is gone and the packet belongs to no unit that software could seal.
+    /// The device is gone, and the packet belongs to no unit that software could seal.
     DeviceGone,
 }

@@ -1,10 +1,10 @@
-//! The contexts of a device, in the types of the engines that every NIC has.
+//! A device's contexts, in the types of the standard engines.
 
 use crate::device::NetDevice;
 use crate::nvme::NvmeTcpContexts;
 use crate::tls::TlsContexts;
 
-/// The face of a device's contexts in the words of those engines that every NIC has.
+/// Typed access to the contexts of the standard engines.
 ///
 /// ```
 /// use nic_sim::{NicConfig, NvmeTcpEngineConfig, nic};
@@ -16,19 +16,19 @@ use crate::tls::TlsContexts;
 /// assert!(driver.nvme().is_none());
 /// ```
 pub trait TypedContexts {
-    /// TLS contexts, if the device has any.
+    /// Returns the TLS contexts, if the device has a TLS engine.
     fn tls(&mut self) -> Option<TlsContexts<'_>>;
 
-    /// NVMe/TCP contexts, if the device has any.
+    /// Returns the NVMe/TCP contexts, if the device has an NVMe/TCP engine.
     fn nvme(&mut self) -> Option<NvmeTcpContexts<'_>>;
 }
 
 impl<D: NetDevice + ?Sized> TypedContexts for D {
     fn tls(&mut self) -> Option<TlsContexts<'_>> {
-        TlsContexts::of(self.contexts()?)
+        TlsContexts::from_contexts(self.contexts()?)
     }
 
     fn nvme(&mut self) -> Option<NvmeTcpContexts<'_>> {
-        NvmeTcpContexts::of(self.contexts()?)
+        NvmeTcpContexts::from_contexts(self.contexts()?)
     }
 }

@@ -1,10 +1,10 @@
-//! Contexts in a device, and the units (records, PDUs) of the streams they follow.
+//! Handles of device contexts, and units: the records or PDUs of a stream that a context follows.
 
 use core::fmt;
 use offload_base::Seq;
 
-/// Names a context in a device. The generation tells a context from an earlier one in the same place; a device
-/// that does not know a handle drops what refers to it and counts.
+/// A handle of a device context. The generation distinguishes a context from earlier ones in the same slot. A device
+/// drops and counts commands and packets with a stale handle.
 ///
 /// ```
 /// use offload_api::Handle;
@@ -14,21 +14,22 @@ use offload_base::Seq;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
-    /// The engine, in the upper bits, and the place in the device's table of its contexts ([`PLACES`](Self::PLACES)).
+    /// Engine number in the upper bits, slot in the engine's context table ([`PLACES`](Self::PLACES)) in the lower
+    /// bits.
     pub index: u32,
-    /// How many contexts the place held before.
+    /// Number of earlier contexts in the slot.
     pub generation: u32,
 }
 
 impl Handle {
-    /// A context that no device has. What is queued for it, software works on when its turn comes: a driver that is
-    /// asked for it answers [`NeedsSoftware`](crate::Sent::NeedsSoftware), as for one that is gone.
+    /// A handle of no device. Data queued with this handle are sealed in software: a driver answers
+    /// [`NeedsSoftware`](crate::TransmitResult::NeedsSoftware), as for a removed context.
     pub const NO_DEVICE: Handle = Handle { index: i32::MAX as u32, generation: u32::MAX };
 
-    /// How many contexts an engine can have.
+    /// Maximum number of contexts of an engine.
     pub const PLACES: u32 = 1 << 24;
 
-    /// Indices of the first `places` contexts of an engine.
+    /// Returns the indices of an engine's first `places` contexts.
     ///
     /// ```
     /// use offload_api::Handle;
@@ -39,17 +40,17 @@ impl Handle {
     /// ```
     pub const fn indices(engine: u8, places: u32) -> core::ops::Range<u32> {
         let first = engine as u32 * Handle::PLACES;
-        // The last place of the last engine would end where numbers do.
+        // The last slot of the last engine would have an index past `u32::MAX` as the end of its range.
         let places = if places < Handle::PLACES { places } else { Handle::PLACES - 1 };
         first..first + places
     }
 
-    /// The engine whose context it is, as the device numbers them.
+    /// Returns the number of the engine.
     pub const fn engine(self) -> u8 {
         (self.index / Handle::PLACES) as u8
     }
 
-    /// Its place among the contexts of the engine.
+    /// Returns the slot in the engine's context table.
     pub const fn place(self) -> u32 {
         self.index % Handle::PLACES
     }
@@ -61,7 +62,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// How handles name the engines whose contexts they are ([`Handle::engine`]).
+/// Engine numbers in handles ([`Handle::engine`]).
 ///
 /// ```
 /// use offload_api::{Handle, engines};
@@ -78,63 +79,64 @@ pub mod engines {
     pub const NVME_TCP: u8 = 2;
     /// QUIC packets with short headers, both directions.
     pub const QUIC: u8 = 3;
-    /// Data-encryption keys, which others refer to.
+    /// Data-encryption keys, to which contexts of other engines refer.
     pub const DATA_KEYS: u8 = 4;
-    /// How many there are; what has been added to a device has numbers from here on.
+    /// Number of standard engines; engines added to a device are numbered from here.
     pub const STANDARD: u8 = 5;
 }
 
-/// A protocol layer whose units a device may follow: how many others lie between it and TCP.
+/// A protocol layer with units that a device may follow, counted from TCP upward.
 ///
 /// ```
 /// use offload_api::Layer;
 ///
 /// // TLS over TCP, and NVMe/TCP in TLS; or NVMe/TCP over TCP, and nothing above.
 /// assert_eq!(Layer::FIRST.above(), Some(Layer::SECOND));
-/// assert_eq!(Layer::SECOND.above(), None, "a device follows no more");
+/// assert_eq!(Layer::SECOND.above(), None, "a device follows two layers");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layer(u8);
 
-/// How many layers there are: the length of a list with one entry a layer, indexed by [`Layer::index`].
+/// Number of layers: the length of an array with one entry per layer, indexed by [`Layer::index`].
 pub const LAYERS: usize = 2;
 
 impl Layer {
-    /// Units that lie one behind the other in the bytes of a TCP stream.
+    /// Units directly in the bytes of the TCP stream.
     pub const FIRST: Layer = Layer(0);
-    /// Units that lie in the content of those of the first layer.
+    /// Units in the content of the first layer's units.
     pub const SECOND: Layer = Layer(1);
-    /// All of them, from the lowest to the highest.
+    /// All layers, from the lowest to the highest.
     pub const ALL: [Layer; LAYERS] = [Layer::FIRST, Layer::SECOND];
 
-    /// Its place in a list with one entry a layer.
+    /// Returns the index in an array with one entry per layer.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The layer whose units lie in the content of this one's; `None`: a device follows no more.
+    /// Returns the layer in the content of this one; `None` for the highest layer that a device follows.
     pub const fn above(self) -> Option<Layer> {
         if self.index() + 1 < LAYERS { Some(Layer(self.0 + 1)) } else { None }
     }
 }
 
-/// A piece's place in its unit.
+/// The position of a piece of data in its unit.
 ///
 /// See [`TxTag`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitTag {
-    /// The unit's number: a TLS record number, a count of PDUs.
+    /// Number of the unit: the TLS record number, or a count of PDUs.
     pub number: u64,
-    /// Bytes of the unit before this piece.
+    /// Bytes of the unit before the piece.
     pub at: u32,
-    /// Bytes of the whole unit on the wire, at least one.
+    /// Length of the unit on the wire, at least 1.
     pub len: u32,
-    /// Bytes of the unit that leave as they are queued; the engine changes some of those behind: 0 of a TLS record, all but
-    /// the last four of a PDU with a digest, all of one without.
+    /// Number of leading bytes that the engine does not change: 0 for a TLS record, all but the last four for a PDU
+    /// with a digest, all for a PDU without a digest.
     pub touched_from: u32,
 }
 
-/// What rides with bytes that are queued for transmission.
+/// The metadata of bytes queued for transmission: for each layer, the unit and the context that still has to work on
+/// the bytes.
 ///
 /// ```
 /// use offload_api::{Handle, Layer, TxTag, UnitTag};
@@ -158,64 +160,67 @@ pub struct UnitTag {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxTag {
     contexts: [Option<Handle>; LAYERS],
-    /// A unit without bytes is none.
+    /// An entry with length 0 means that the bytes belong to no unit of the layer.
     units: [UnitTag; LAYERS],
 }
 
 impl TxTag {
-    /// Bytes that go out as they are and belong to no unit.
+    /// The tag of bytes that leave unchanged and belong to no unit.
     pub const PLAIN: TxTag = TxTag { contexts: [None; LAYERS], units: [UnitTag::NONE; LAYERS] };
 
-    /// Bytes of a unit that `context` has to work on.
+    /// Makes the tag of bytes of a unit on which `context` has to work.
     pub const fn device(context: Handle, unit: UnitTag) -> TxTag {
         let mut tag = TxTag::done(unit);
         tag.contexts[Layer::FIRST.index()] = Some(context);
         tag
     }
 
-    /// Bytes of a unit, as they belong on the wire.
+    /// Makes the tag of bytes of a unit that are ready for the wire.
     pub const fn done(unit: UnitTag) -> TxTag {
         let mut tag = TxTag::PLAIN;
         tag.units[Layer::FIRST.index()] = unit;
         tag
     }
 
-    /// The same bytes as the content of a unit of a layer below, which `context` has to work on; `None`: a context would be
-    /// above the highest layer.
+    /// Makes the tag of the same bytes as content of a unit of a lower layer, on which `context` has to work. Returns
+    /// `None` if a pending context would move above the highest layer.
     pub fn within(self, context: Option<Handle>, unit: UnitTag) -> Option<TxTag> {
+        // Only pending work forbids the shift: a finished unit above the highest layer means nothing to a device.
         if self.contexts[LAYERS - 1].is_some() {
             return None;
         }
         let mut tag = TxTag::done(unit);
         tag.contexts[0] = context;
+        // The bytes' own layers move up by one.
         tag.contexts[1..].copy_from_slice(&self.contexts[..LAYERS - 1]);
         tag.units[1..].copy_from_slice(&self.units[..LAYERS - 1]);
         Some(tag)
     }
 
-    /// The context of `layer` that has to work on the bytes; `None`: nothing is to be done there.
+    /// Returns the context of `layer` that has to work on the bytes; `None` if nothing is left to do at the layer.
     pub const fn context(&self, layer: Layer) -> Option<Handle> {
         self.contexts[layer.index()]
     }
 
-    /// Whether a context of any layer has to work on the bytes.
+    /// Tests whether a context of any layer has to work on the bytes.
     pub fn is_pending(&self) -> bool {
         self.contexts != [None; LAYERS]
     }
 
-    /// Nothing is left to be done at `layer`.
+    /// Marks the work of `layer` as done.
     pub const fn note_done(&mut self, layer: Layer) {
         self.contexts[layer.index()] = None;
     }
 
-    /// The place in a unit of `layer`, if the bytes belong to one.
+    /// Returns the position in a unit of `layer`; `None` if the bytes belong to no unit.
     pub const fn unit(&self, layer: Layer) -> Option<UnitTag> {
         let unit = self.units[layer.index()];
         if unit.len == 0 { None } else { Some(unit) }
     }
 
-    /// The tag of the bytes that come `bytes` later in the same piece.
+    /// Returns the tag of the data `bytes` bytes later in the same piece.
     pub fn advanced(mut self, bytes: u32) -> TxTag {
+        // All layers advance together, because the bytes lie in a unit of each layer.
         for unit in self.units.iter_mut().filter(|unit| unit.len > 0) {
             unit.at += bytes;
         }
@@ -229,8 +234,8 @@ impl UnitTag {
 
 /// A unit (record or PDU) in a stream.
 ///
-/// A place in a layer's stream is an offset: that of the first layer counts all bytes of the TCP stream, those of higher ones
-/// the bytes of their units, without what frames the units of layers below.
+/// Positions in a layer's stream are offsets. Offsets of the first layer count all bytes of the TCP stream. Offsets of
+/// higher layers count only bytes of that layer's units, without the framing of lower layers.
 ///
 /// ```
 /// use offload_api::{Layer, Unit};
@@ -242,32 +247,33 @@ impl UnitTag {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Whose unit it is.
+    /// Layer of the unit.
     pub layer: Layer,
-    /// The unit's number in its layer.
+    /// Number of the unit in its layer.
     pub number: u64,
-    /// Where in its layer's stream its first byte is.
+    /// Offset of the first byte in the layer's stream.
     pub offset: u64,
-    /// TCP sequence number of that byte.
+    /// TCP sequence number of the first byte.
     pub start: Seq,
-    /// Bytes of the unit. Of a unit that lies in the content of others, more may lie between its first and its last on the wire.
+    /// Length of the unit in its layer. On the wire, framing of lower layers may lie between the first and the last
+    /// byte.
     pub len: u32,
-    /// As in [`UnitTag`].
+    /// Number of leading bytes that the engine does not change, as in [`UnitTag`].
     pub touched_from: u32,
 }
 
 impl Unit {
-    /// Where in its layer's stream it ends.
+    /// Returns the offset behind the last byte, in the layer's stream.
     pub const fn end(&self) -> u64 {
         self.offset + self.len as u64
     }
 
-    /// Whether the byte at `offset` of its layer's stream is one of the unit's.
+    /// Tests whether the byte at `offset` of the layer's stream belongs to the unit.
     pub const fn contains(&self, offset: u64) -> bool {
         self.offset <= offset && offset < self.end()
     }
 
-    /// Whether one of its bytes before `end` is not as it was queued.
+    /// Tests whether the engine changes a byte of the unit before `end`.
     pub const fn is_touched_before(&self, end: u64) -> bool {
         self.touched_from < self.len && self.offset + (self.touched_from as u64) < end
     }

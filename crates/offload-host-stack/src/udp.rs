@@ -7,7 +7,7 @@
 use crate::stack::OpenError;
 use bytes::BytesMut;
 use core::net::SocketAddr;
-use offload_api::{ContextNews, Datagram, Handle, PacketAsk, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{ContextNews, Datagram, Handle, PacketAsk, SendRefusal, SocketEvent, TxDatagram};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
@@ -65,18 +65,18 @@ impl From<SendError> for io::Error {
 
 impl SendError {
     /// What a protocol is told that wanted to send `datagrams`.
-    pub(crate) fn refusal(self, datagrams: &TxDatagram) -> SendRefused {
+    pub(crate) fn refusal(self, datagrams: &TxDatagram) -> SendRefusal {
         let to = datagrams.to;
         match (self, datagrams.source) {
             (SendError::TooLong { most }, _) if datagrams.segment.is_some() => {
                 let each = datagrams.segment.map_or(1, |bytes| bytes.get().into());
-                SendRefused::TooMany { segments: most / each, bytes: most }
+                SendRefusal::TooMany { segments: most / each, bytes: most }
             }
-            (SendError::TooLong { most } | SendError::SegmentTooLong { most }, _) => SendRefused::TooLong { most },
-            (SendError::ForeignSource, Some(source_address)) => SendRefused::Source { source_address, to },
-            (SendError::NoContext, _) => SendRefused::Ask,
-            (SendError::Unreachable | SendError::ForeignSource, _) => SendRefused::Unreachable { to },
-            (SendError::Full, _) => SendRefused::Io(self.into()),
+            (SendError::TooLong { most } | SendError::SegmentTooLong { most }, _) => SendRefusal::TooLong { most },
+            (SendError::ForeignSource, Some(source_address)) => SendRefusal::Source { source_address, to },
+            (SendError::NoContext, _) => SendRefusal::Ask,
+            (SendError::Unreachable | SendError::ForeignSource, _) => SendRefusal::Unreachable { to },
+            (SendError::Full, _) => SendRefusal::Io(self.into()),
         }
     }
 }

@@ -3,7 +3,8 @@
 use crate::shared::JobClient;
 use core::task::{Context, Poll, Waker};
 use offload_api::{
-    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, Key, NewContext, Piece, Refused, Spec,
+    CompletedJob, ContextNews, ContextRefusal, Contexts, EngineInfo, Handle, Job, JobQueue, Key, NewContext, Piece,
+    Spec,
 };
 use offload_base::{Instant, Seq};
 
@@ -24,7 +25,7 @@ impl JobQueue for JobClient {
         JobClient::flush(self);
     }
 
-    fn complete(&mut self, _: Instant) -> Option<Done> {
+    fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
         // No waker: a caller of this interface waits through `arm`.
         match self.poll_done(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => done,
@@ -48,7 +49,7 @@ impl Contexts for JobClient {
         self.queue(|queue, _| queue.contexts().engine(name))
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         self.queue(|queue, sessions| {
             let session = queue.contexts().create(new)?;
             sessions.push(session);
@@ -56,15 +57,15 @@ impl Contexts for JobClient {
         })
     }
 
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
         self.queue(|queue, _| queue.contexts().steer(context, key, to_it))
     }
 
-    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.queue(|queue, _| queue.contexts().command(context, command))
     }
 
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.queue(|queue, _| queue.contexts().change(engine, change))
     }
 

@@ -4,7 +4,7 @@ use crate::perform;
 use crate::sessions::CpuSessions;
 use core::task::Waker;
 use core::time::Duration;
-use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome};
+use offload_api::{CompletedJob, Contexts, Job, JobOutcome, JobQueue, JobStatus};
 use offload_base::Instant;
 use std::collections::VecDeque;
 
@@ -47,8 +47,8 @@ pub struct CpuQueue {
     sessions: CpuSessions,
     /// Time at which each core becomes free.
     cores: Vec<Instant>,
-    /// Jobs with their completion times.
-    under_way: VecDeque<(Instant, Done)>,
+    /// With when they end.
+    under_way: VecDeque<(Instant, CompletedJob)>,
     host_time: Duration,
 }
 
@@ -84,8 +84,7 @@ impl JobQueue for CpuQueue {
             return Err(job);
         }
         let Some(session) = self.sessions.get(job.session) else {
-            // Completed at once, because the cores have nothing to do for it.
-            self.under_way.push_front((now, job.done(Outcome::failed(JobStatus::NoSession))));
+            self.under_way.push_front((now, job.done(JobOutcome::failed(JobStatus::NoSession))));
             return Ok(());
         };
         let nanos = (job.read_len() as u128 * 1_000_000_000).div_ceil(u128::from(self.config.rate.max(1)));
@@ -103,7 +102,7 @@ impl JobQueue for CpuQueue {
 
     fn flush(&mut self, _: Instant) {}
 
-    fn complete(&mut self, now: Instant) -> Option<Done> {
+    fn complete(&mut self, now: Instant) -> Option<CompletedJob> {
         // With several cores, a later job may end first.
         let first = (0..self.under_way.len()).min_by_key(|at| self.under_way[*at].0)?;
         if self.under_way[first].0 > now {

@@ -11,7 +11,7 @@ use crate::perform::open;
 use aes_kw::cipher::KeyInit;
 use aes_kw::{KwpAes128, KwpAes256};
 use core::fmt;
-use offload_api::{Contexts, Handle, JobQueue, Refused, XtsStage};
+use offload_api::{ContextRefusal, Contexts, Handle, JobQueue, XtsStage};
 use offload_transforms::{SecretBytes, Session, SpecError, Transform, Tweak};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -53,8 +53,8 @@ impl DataKeySpec {
     /// Creates a session for the key on a queue.
     ///
     /// # Errors
-    /// See [`OpenTransform::open`](crate::OpenTransform::open).
-    pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
+    /// As [`Opens::open`](crate::Opens::open).
+    pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (ContextRefusal, Option<DataKeySpec>)> {
         self.import(queue.contexts())
     }
 
@@ -62,8 +62,8 @@ impl DataKeySpec {
     /// handle.
     ///
     /// # Errors
-    /// See [`OpenTransform::open`](crate::OpenTransform::open).
-    pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
+    /// As [`Opens::open`](crate::Opens::open).
+    pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (ContextRefusal, Option<DataKeySpec>)> {
         open(contexts, DATA_KEYS, self)
     }
 }
@@ -167,16 +167,16 @@ pub enum ImportError {
     Spec(#[from] SpecError),
     /// The device refused the key.
     #[error("the device refused the key: {0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] ContextRefusal),
 }
 
 impl WrappingKey {
     /// Gives the wrapping key to a device, for later imports of the tenant's keys.
     ///
     /// # Errors
-    /// If the device has no engine for keys, or no room for a command now.
-    pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), Refused> {
-        let engine = contexts.engine(DATA_KEYS).ok_or(Refused::Unsupported)?.number;
+    /// If the device has no keys, or no room for a command now.
+    pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), ContextRefusal> {
+        let engine = contexts.engine(DATA_KEYS).ok_or(ContextRefusal::Unsupported)?.number;
         contexts.change(engine, Box::new(self.clone())).map_err(|(refused, _)| refused)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::TransformCapabilities;
 use offload_api::{
-    Contexts, Direction, Handle, Integrity, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Spec, Way,
+    ContextRefusal, Contexts, Direction, Handle, Integrity, Job, JobOutcome, JobQueue, JobStatus, NewContext, Spec, Way,
 };
 use offload_transforms::protection::{Mismatch, ProtectionTag};
 use offload_transforms::{Fault, Parameters, Session, Transform};
@@ -23,20 +23,20 @@ pub const TRANSFORM: &str = "transform";
 /// assert_eq!(perform(&copy, &mut job).status, JobStatus::OutOfSpace);
 /// # Ok::<(), offload_transforms::SpecError>(())
 /// ```
-pub fn perform(session: &Session, job: &mut Job) -> Outcome {
+pub fn perform(session: &Session, job: &mut Job) -> JobOutcome {
     let way = match job.way {
         Way::Apply => offload_transforms::TransformDirection::Apply,
         Way::Undo => offload_transforms::TransformDirection::Undo,
     };
     let with = Parameters { iv: job.iv, aad: &job.aad };
     match session.run(way, with, &job.source, &mut job.target) {
-        Ok(report) => Outcome {
+        Ok(report) => JobOutcome {
             status: JobStatus::Done,
             consumed: report.consumed,
             produced: report.produced,
             checksums: report.checksums.map(|sums| (sums.source, sums.target)),
         },
-        Err(fault) => Outcome::failed(status_of(fault)),
+        Err(fault) => JobOutcome::failed(status_of(fault)),
     }
 }
 
@@ -66,9 +66,9 @@ pub trait OpenTransform: JobQueue {
     /// [`Removed`](offload_api::ContextNews::Removed), and the session's jobs end with [`JobStatus::NoSession`].
     ///
     /// # Errors
-    /// If the queue has no such engine, no room for sessions, or no room on its ring now. The transform is returned,
-    /// unless the device is gone.
-    fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
+    /// If the queue has no such engine, no room for sessions, or none on its ring just now. The transform comes back, but from
+    /// a device that is gone.
+    fn open(&mut self, transform: Transform) -> Result<Handle, (ContextRefusal, Option<Transform>)> {
         open(self.contexts(), TRANSFORM, transform)
     }
 
@@ -85,8 +85,8 @@ pub(crate) fn open<S: core::any::Any + Send>(
     contexts: &mut dyn Contexts,
     name: &str,
     spec: S,
-) -> Result<Handle, (Refused, Option<S>)> {
-    let Some(engine) = contexts.engine(name) else { return Err((Refused::Unsupported, Some(spec))) };
+) -> Result<Handle, (ContextRefusal, Option<S>)> {
+    let Some(engine) = contexts.engine(name) else { return Err((ContextRefusal::Unsupported, Some(spec))) };
     let spec: Spec = Box::new(spec);
     let new = NewContext { engine: engine.number, direction: Direction::Transmit, flow: None, keys: Vec::new(), spec };
     // The transform is lost with a device that is gone.

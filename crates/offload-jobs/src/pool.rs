@@ -7,7 +7,7 @@ use crate::perform;
 use crate::sessions::CpuSessions;
 use core::panic::AssertUnwindSafe;
 use core::task::Waker;
-use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome};
+use offload_api::{CompletedJob, Contexts, Job, JobOutcome, JobQueue, JobStatus};
 use offload_base::Instant;
 use offload_transforms::Session;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ use std::thread::{self, JoinHandle};
 /// queue.flush(Instant::ZERO);
 /// queue.wait();
 /// assert_eq!(queue.complete(Instant::ZERO).expect("it has ended").outcome.status, JobStatus::Done);
-/// # Ok::<(), offload_api::Refused>(())
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 #[derive(Debug)]
 pub struct PoolQueue {
@@ -54,7 +54,7 @@ struct PoolShared {
 #[derive(Debug, Default)]
 struct PoolState {
     waiting: VecDeque<(Option<Arc<Session>>, Job)>,
-    ended: VecDeque<Done>,
+    ended: VecDeque<CompletedJob>,
     waker: Option<Waker>,
     stop: bool,
 }
@@ -127,7 +127,7 @@ impl JobQueue for PoolQueue {
         }
     }
 
-    fn complete(&mut self, _: Instant) -> Option<Done> {
+    fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
         let done = self.shared.state().ended.pop_front()?;
         self.under_way -= 1;
         Some(done)
@@ -165,14 +165,14 @@ fn work(shared: &PoolShared) {
         drop(state);
         let before = job.target.len();
         let outcome = match &session {
-            None => Ok(Outcome::failed(JobStatus::NoSession)),
+            None => Ok(JobOutcome::failed(JobStatus::NoSession)),
             // Unwind-safe, because the target is truncated below, and a session is never modified.
             Some(session) => std::panic::catch_unwind(AssertUnwindSafe(|| perform(session, &mut job))),
         };
         // A panic must not lose the job: its buffers belong to the caller.
         let outcome = outcome.unwrap_or_else(|_| {
             job.target.truncate(before);
-            Outcome::failed(JobStatus::EngineLost)
+            JobOutcome::failed(JobStatus::EngineLost)
         });
         // Dropped without the lock, because this may be the last reference to a removed session, which wipes its keys.
         drop(session);

@@ -1,7 +1,9 @@
 //! The sessions of a queue on the CPU, in place of a device's engine and contexts.
 
 use crate::{TRANSFORM, TransformCapabilities};
-use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Piece, Refused, Slots, Spec};
+use offload_api::{
+    Capabilities, ContextNews, ContextRefusal, Contexts, EngineInfo, Handle, NewContext, Piece, Slots, Spec,
+};
 use offload_transforms::{Session, Transform};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,14 +33,14 @@ impl Contexts for CpuSessions {
         (name == TRANSFORM).then(|| EngineInfo { capabilities, ..EngineInfo::new(0, TRANSFORM, self.most) })
     }
 
-    /// Creates a session. Refuses an invalid transform at once, because there is no ring in between.
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    /// A transform that no session can be made of is refused at once: the CPU has no ring on the way.
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let session = match new.spec.downcast_ref::<Transform>() {
             Some(transform) if new.engine == 0 => Session::new(transform),
-            _ => return Err((Refused::Unsupported, new.spec)),
+            _ => return Err((ContextRefusal::Unsupported, new.spec)),
         };
-        let Ok(session) = session else { return Err((Refused::Unsupported, new.spec)) };
-        let Ok(handle) = self.slots.insert(Arc::new(session)) else { return Err((Refused::NoSpace, new.spec)) };
+        let Ok(session) = session else { return Err((ContextRefusal::Unsupported, new.spec)) };
+        let Ok(handle) = self.slots.insert(Arc::new(session)) else { return Err((ContextRefusal::NoSpace, new.spec)) };
         // Reported like a device's answer, so that callers need not distinguish the two.
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)

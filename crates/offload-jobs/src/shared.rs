@@ -8,7 +8,7 @@ use core::fmt;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
-use offload_api::{Done, Handle, Job, JobQueue, Refused};
+use offload_api::{CompletedJob, ContextRefusal, Handle, Job, JobQueue};
 use offload_base::{Alarm, Instant, Timers};
 use offload_transforms::Transform;
 use slab::Slab;
@@ -89,8 +89,8 @@ struct JobTicket {
 struct ClientState {
     sessions: Vec<Handle>,
     under_way: usize,
-    /// Completed jobs with their serial numbers.
-    done: VecDeque<(u64, Done)>,
+    /// By their serial numbers.
+    done: VecDeque<(u64, CompletedJob)>,
     waits_for_done: Option<Waker>,
 }
 
@@ -129,8 +129,8 @@ impl JobClient {
     /// Creates a session of [`TRANSFORM`](crate::TRANSFORM). Dropping the client closes the session.
     ///
     /// # Errors
-    /// See [`OpenTransform::open`].
-    pub fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
+    /// As [`Opens::open`].
+    pub fn open(&mut self, transform: Transform) -> Result<Handle, (ContextRefusal, Option<Transform>)> {
         let mut inner = self.shared.lock();
         let session = inner.queue.open(transform)?;
         inner.clients[self.id].sessions.push(session);
@@ -217,8 +217,8 @@ impl JobClient {
         runner.into_iter().for_each(Waker::wake);
     }
 
-    /// Polls for the client's next completed job. Returns `None` if no job is in progress.
-    pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<Done>> {
+    /// The client's next job that has ended; `None` if none is under way.
+    pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<CompletedJob>> {
         self.poll_ended(cx, |done| done.pop_front())
     }
 
@@ -236,8 +236,8 @@ impl JobClient {
 
     /// Submits a job as soon as there is room, and waits until the job has ended.
     ///
-    /// If the future is dropped while the job is in progress, [`poll_done`](Self::poll_done) returns the job.
-    pub async fn run(&mut self, job: Job) -> Done {
+    /// If the future is dropped while the job is under way, the job comes back from [`poll_done`](Self::poll_done).
+    pub async fn run(&mut self, job: Job) -> CompletedJob {
         let mut job = Some(job);
         let serial = poll_fn(|cx| {
             loop {
@@ -263,8 +263,8 @@ impl JobClient {
     fn poll_ended(
         &mut self,
         cx: &mut Context<'_>,
-        pick: impl FnOnce(&mut VecDeque<(u64, Done)>) -> Option<(u64, Done)>,
-    ) -> Poll<Option<Done>> {
+        pick: impl FnOnce(&mut VecDeque<(u64, CompletedJob)>) -> Option<(u64, CompletedJob)>,
+    ) -> Poll<Option<CompletedJob>> {
         let now = self.shared.timers.now();
         let mut inner = self.shared.lock();
         let wakers = inner.hand_out(now);
@@ -561,7 +561,7 @@ mod tests {
 
         fn flush(&mut self, _: Instant) {}
 
-        fn complete(&mut self, _: Instant) -> Option<Done> {
+        fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
             None
         }
 

@@ -14,10 +14,10 @@ use core::time::Duration;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::switch::overlay::overhead;
 use nic_sim::switch::{
-    Change, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet, Vport,
+    Change, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection, TunnelSet, Vport,
 };
 use nic_sim::{NicConfig, SwitchConfig};
-use offload_api::{Direction, EspKey, EspSuite, Handle, OffloadKind, SaParams, SaRefused};
+use offload_api::{Direction, EspKey, EspSuite, Handle, OffloadKind, SaParams, SaRefusal};
 use offload_base::Seed;
 use offload_base::cost::Domain;
 use offload_esp::OuterHeaders;
@@ -82,7 +82,7 @@ pub struct Overlay {
 pub enum OverlayError {
     /// The device did not take an SA.
     #[error("the NIC takes no SA: {0}")]
-    Sa(#[from] SaRefused),
+    Sa(#[from] SaRefusal),
     /// The switch did not do what it was told.
     #[error("the switch refuses: {0:?}")]
     Switch(EswitchAnswer),
@@ -192,7 +192,7 @@ impl Overlay {
         };
         for (side, protections) in [&left, &right].into_iter().zip(protections) {
             let eswitch = side.hypervisor.eswitch().ok_or(OverlayError::NotThere)?.clone();
-            let mut commands = vec![EswitchCommand::Mode(Mode::Switchdev)];
+            let mut commands = vec![EswitchCommand::Mode(SwitchMode::Switchdev)];
             if let Some(device) = self.device() {
                 commands.push(EswitchCommand::Tunnel(Tunnel {
                     mtu: self.vm_mtu(),
@@ -262,12 +262,12 @@ impl Overlay {
         suite: EspSuite,
         left: &Side,
         right: &Side,
-    ) -> Result<[Vec<Protection>; 2], OverlayError> {
+    ) -> Result<[Vec<TunnelProtection>; 2], OverlayError> {
         let mut secrets = self.seed.stream("keys of tenants");
         let mut protections = [Vec::new(), Vec::new()];
         let mut spi = 0x1000;
         for _ in 0..self.vms {
-            let mut of_tenant = [Protection::default(), Protection::default()];
+            let mut of_tenant = [TunnelProtection::default(), TunnelProtection::default()];
             for (from, to) in [(0, 1), (1, 0)] {
                 for _ in 0..self.sas {
                     spi += 1;
@@ -343,7 +343,7 @@ fn add_sa(bed: &mut Testbed, host: &BedHost, params: &SaParams) -> Result<Handle
     loop {
         let added = host.stack().with_device(|device| Some(device.ipsec()?.add_sa(params)));
         match added.ok_or(OverlayError::NotThere)? {
-            Err(SaRefused::Busy) => pause(bed),
+            Err(SaRefusal::Busy) => pause(bed),
             added => return Ok(added?),
         }
     }

@@ -3,7 +3,7 @@
 //! Both engines are in the crate `nic-pdcp`. A context, or a session, is one direction of a bearer.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use offload_api::{Done, Handle, Job, JobStatus, KeyBytes, Outcome, Way};
+use offload_api::{CompletedJob, Handle, Job, JobOutcome, JobStatus, KeyBytes, Way};
 
 use crate::{Config, Security};
 
@@ -48,7 +48,7 @@ pub const REMEMBERED: u32 = 512;
 /// assert_ne!(tunnel_key(1), tunnel_key(2));
 /// ```
 pub fn tunnel_key(tunnel: u32) -> KeyBytes {
-    KeyBytes::of(&[&tunnel.to_be_bytes()])
+    KeyBytes::from_parts(&[&tunnel.to_be_bytes()])
 }
 
 /// A job that protects (`Way::Apply`) or opens (`Way::Undo`) PDUs of one session, each with its COUNT.
@@ -112,7 +112,7 @@ pub struct BatchPdu {
 }
 
 /// What came of a batch: its PDUs, worked on, in order. If the status is not `Done`, none; the source has them as they were.
-pub fn batch_done(done: Done) -> (JobStatus, Vec<BatchPdu>) {
+pub fn batch_done(done: CompletedJob) -> (JobStatus, Vec<BatchPdu>) {
     if done.outcome.status != JobStatus::Done {
         return (done.outcome.status, Vec::new());
     }
@@ -131,12 +131,12 @@ pub fn batch_done(done: Done) -> (JobStatus, Vec<BatchPdu>) {
 /// Does a [`batch`]: what the job engine does, and a CPU may do as well.
 ///
 /// `Length`: the batch is not laid out as `batch` does it. `OutOfSpace`: the target is shorter than the source.
-pub fn run_batch(context: &PdcpContext, job: &mut Job) -> Outcome {
+pub fn run_batch(context: &PdcpContext, job: &mut Job) -> JobOutcome {
     let source_bytes = job.source_len();
-    let [table, body] = &job.source[..] else { return Outcome::failed(JobStatus::Length) };
-    let Some(mut pdus) = parted(table.clone(), body) else { return Outcome::failed(JobStatus::Length) };
+    let [table, body] = &job.source[..] else { return JobOutcome::failed(JobStatus::Length) };
+    let Some(mut pdus) = parted(table.clone(), body) else { return JobOutcome::failed(JobStatus::Length) };
     if job.target.capacity() - job.target.len() < source_bytes {
-        return Outcome::failed(JobStatus::OutOfSpace);
+        return JobOutcome::failed(JobStatus::OutOfSpace);
     }
     let clear = context.config.clear_bytes();
     let authentic = match job.way {
@@ -153,7 +153,7 @@ pub fn run_batch(context: &PdcpContext, job: &mut Job) -> Outcome {
     for (_, pdu) in &pdus {
         job.target.put_slice(pdu);
     }
-    Outcome { status: JobStatus::Done, consumed: source_bytes, produced: source_bytes, checksums: None }
+    JobOutcome { status: JobStatus::Done, consumed: source_bytes, produced: source_bytes, checksums: None }
 }
 
 /// The PDUs of a batch; `None`: table and body do not fit each other.

@@ -11,8 +11,9 @@ use nic_sim::stats::TlsCounters;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
-    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Layer, Lookup, NetDevice,
-    NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk, TxPacket, engines,
+    ContextNews, ContextRefusal, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Layer, Lookup,
+    NetDevice, NewContext, PathCaps, Piece, RecordSource, RssDevice, RxPacket, Spec, StreamAsk, TransmitResult,
+    TxPacket, engines,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -64,7 +65,7 @@ impl WatchedDriver {
 }
 
 impl NetDevice for WatchedDriver {
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         self.now = now;
         let (seq, bytes) = (packet.ask.seq, packet.payload_len() as u32);
         let Some(ask) = packet.ask.streams[Layer::FIRST.index()].filter(|_| self.role == Role::Server) else {
@@ -167,19 +168,19 @@ impl Contexts for WatchedDriver {
         self.driver.engine(name)
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         self.driver.create(new)
     }
 
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
         self.driver.steer(context, key, to_it)
     }
 
-    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         Contexts::command(&mut self.driver, context, command)
     }
 
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.driver.change(engine, change)
     }
 

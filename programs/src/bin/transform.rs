@@ -4,7 +4,7 @@
 
 use bytes::{Bytes, BytesMut};
 use clap::{Parser, ValueEnum};
-use offload_api::{Done, Handle, Job, JobQueue, JobStatus, Way};
+use offload_api::{CompletedJob, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_cli::{options, program};
 use offload_compression::Compression;
@@ -189,7 +189,7 @@ fn unpacked(queue: &mut PoolQueue, session: Handle, mut source: Bytes, most: usi
     Ok(all)
 }
 
-fn result(done: Done) -> Result<BytesMut, Failure> {
+fn result(done: CompletedJob) -> Result<BytesMut, Failure> {
     match done.outcome.status {
         JobStatus::Done => Ok(done.target),
         status => Err((status.to_string(), program::FAILED)),

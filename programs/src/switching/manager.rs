@@ -11,7 +11,8 @@ use core::time::Duration;
 use ipsec::KeyedDevice;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::switch::{
-    FunctionConfig, Mac, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
+    FunctionConfig, Mac, NextHop, Rule, RuleReport, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection,
+    TunnelSet,
 };
 use offload_api::{Direction, EspKey, EspSuite, Handle, SaParams};
 use offload_console::say;
@@ -43,7 +44,7 @@ pub struct Manager {
     mtu: u16,
     /// What the switch was told last.
     hops: BTreeMap<IpAddr, Option<NextHop>>,
-    protections: Vec<Option<Protection>>,
+    protections: Vec<Option<TunnelProtection>>,
     /// Looks in a row at which a network had no SA.
     looks_without: u32,
     complaint: String,
@@ -66,7 +67,7 @@ impl Manager {
         if numbers.len() != machines.len() {
             return Err("--vf: a function has one machine: give each its own number".into());
         }
-        if setup.mode == Mode::Legacy && !networks.is_empty() {
+        if setup.mode == SwitchMode::Legacy && !networks.is_empty() {
             return Err(
                 "--protect: rules lead to tunnels, and there are none without --rules, or in legacy mode".into()
             );
@@ -102,7 +103,7 @@ impl Manager {
     /// The same, steered by a Linux: its filters are the rules.
     #[must_use]
     pub fn steered(mut self, steering: Steering) -> Manager {
-        self.setup.mode = Mode::Switchdev;
+        self.setup.mode = SwitchMode::Switchdev;
         self.steering = Some(steering);
         self
     }
@@ -243,7 +244,7 @@ impl Manager {
     async fn tell_setup(&mut self, host: &BedHost) -> Result<(), String> {
         let eswitch = switch_of(host);
         // What can be refused comes first.
-        if self.setup.mode == Mode::Switchdev {
+        if self.setup.mode == SwitchMode::Switchdev {
             self.tell_tunnels(host).await?;
             tell(eswitch, EswitchCommand::Replace(self.setup.rules.clone())).await?;
         }
@@ -286,10 +287,10 @@ impl Manager {
         let (mut wrong, mut without) = (Ok(()), None);
         for (network, told) in self.networks.iter().zip(&mut self.protections) {
             let lent = lent(host, network, Direction::Transmit)
-                .and_then(|send| Ok(Protection { send, receive: lent(host, network, Direction::Receive)? }));
+                .and_then(|send| Ok(TunnelProtection { send, receive: lent(host, network, Direction::Receive)? }));
             let protection = lent.unwrap_or_else(|error| {
                 wrong = Err(error);
-                Protection::default()
+                TunnelProtection::default()
             });
             if protection.send.is_empty() || protection.receive.is_empty() {
                 without = Some(network);

@@ -3,8 +3,8 @@
 //! The file says all that there is: read anew, it takes the place of what was there.
 
 use nic_sim::switch::{
-    Action, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Mode, Rule, RuleFile, Switch, SwitchConfig,
-    TunnelDevice, TunnelSet, Vport,
+    Action, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Rule, RuleFile, Switch, SwitchConfig,
+    SwitchMode, TunnelDevice, TunnelSet, Vport,
 };
 use offload_api::SaParams;
 use offload_testbed::overlay::inner_mtu;
@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
     /// Who decides where frames go.
-    pub mode: Mode,
+    pub mode: SwitchMode,
     /// What is said of functions, in the file's order.
     functions: Vec<FunctionChange>,
     /// All rules.
@@ -44,10 +44,10 @@ impl Setup {
             FunctionChange::Mode(mode) => Some(*mode),
             FunctionChange::Function(..) => None,
         });
-        let mode = mode.unwrap_or(Mode::Switchdev);
+        let mode = mode.unwrap_or(SwitchMode::Switchdev);
         // One that the switch would refuse is named here, where it has a name.
         let mut tried = Switch::new(SwitchConfig::default());
-        tried.set_mode(Mode::Switchdev);
+        tried.set_mode(SwitchMode::Switchdev);
         let mut rules = Vec::new();
         for change in changes {
             let text = change.to_string();
@@ -63,7 +63,7 @@ impl Setup {
                 return Err(about("the one that this replaces"));
             }
         }
-        if mode == Mode::Legacy && !rules.is_empty() {
+        if mode == SwitchMode::Legacy && !rules.is_empty() {
             return Err(format!("{name}: in legacy mode there are no rules: leave them out, or the mode"));
         }
         Ok(Setup { mode, functions, rules })
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn lines_go_to_their_readers_and_errors_name_their_lines() {
         let setup = Setup::parse("f", TEXT).unwrap();
-        assert_eq!((setup.mode, setup.rules.len()), (Mode::Switchdev, 2));
+        assert_eq!((setup.mode, setup.rules.len()), (SwitchMode::Switchdev, 2));
         let function = |number| setup.function(Vport::Virtual(number), FunctionConfig::new(Mac([2; 6])));
         assert_eq!((function(1).mac, function(1).vlan), (Mac([2, 0, 0, 0, 9, 9]), Some(7)));
         assert_eq!(function(0), FunctionConfig::new(Mac([2; 6])));
@@ -165,7 +165,7 @@ mod tests {
         assert!(refused(&twice("replace")).contains("leave out the one that this replaces"));
         let legacy = "devlink dev eswitch set nic0 mode legacy\n";
         assert!(refused(&(legacy.to_owned() + TEXT)).contains("legacy"));
-        assert_eq!(Setup::parse("f", legacy).unwrap().mode, Mode::Legacy);
+        assert_eq!(Setup::parse("f", legacy).unwrap().mode, SwitchMode::Legacy);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TlsEngineConfig, nic};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk,
-    TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
+    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, StreamAsk, TlsKey,
+    TlsSuite, TlsVersion, TransmitResult, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
 };
 use offload_base::{Instant, Seq};
 use resumable_aead::{Algorithm, Key};
@@ -144,7 +144,7 @@ impl Bed {
         };
         if self.driver.room(&stream.flow()) > 0 {
             let sent = self.driver.transmit(Instant::ZERO, packet, stream);
-            assert!(matches!(sent, Sent::Posted | Sent::NeedsSoftware(_)), "{sent:?}");
+            assert!(matches!(sent, TransmitResult::Posted | TransmitResult::NeedsSoftware(_)), "{sent:?}");
         } else {
             self.run();
             self.hear();

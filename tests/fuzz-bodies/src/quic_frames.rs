@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
     let secret = TrafficSecret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]);
     let Ok(secret) = secret else { return };
     let context = || QuicContext { header: secret.header(), generation: 0, key: secret.key() };
-    let Some(mut quic) = driver.contexts().and_then(QuicContexts::of) else { return };
+    let Some(mut quic) = driver.contexts().and_then(QuicContexts::from_contexts) else { return };
     quic.listen(PORT, cid as u8).expect("there is room");
     let [sender, receiver] = [Direction::Transmit, Direction::Receive]
         .map(|direction| quic.create(direction, context()).expect("there is room"));
@@ -46,7 +46,7 @@ pub fn run(data: &[u8]) {
                 device.process(now);
                 let packet = driver.receive(now).expect("nothing is lost");
                 let data = payload(&packet.frame);
-                match QuicVerdict::of(&packet.meta.marks) {
+                match QuicVerdict::from_marks(&packet.meta.marks) {
                     QuicVerdict::Opened { context, .. } => {
                         assert!(context == receiver && fits);
                         let end = plain.len() - 16;
@@ -60,7 +60,7 @@ pub fn run(data: &[u8]) {
                 device.receive_frame(now, frame(bytes));
                 device.process(now);
                 let packet = driver.receive(now).expect("nothing is lost");
-                assert!(!matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { .. }));
+                assert!(!matches!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Opened { .. }));
                 assert_eq!(payload(&packet.frame), bytes);
             }
             // To be sealed, as it should be or in any other way.

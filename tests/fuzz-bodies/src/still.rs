@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use core::net::SocketAddr;
 use core::task::{Context, Poll};
 use offload_api::{
-    Contexts, Datagram, DatagramSocket, EcnCodepoint, RxMeta, SendLimits, SendRefused, SocketEvent, TxDatagram,
+    Contexts, Datagram, DatagramSocket, EcnCodepoint, RxMeta, SendLimits, SendRefusal, SocketEvent, TxDatagram,
 };
 use offload_base::{Alarm, Clock, Instant, Timers};
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub(crate) type Inbox = Arc<Mutex<VecDeque<(SocketAddr, BytesMut)>>>;
 pub(crate) struct Socket(pub(crate) Inbox);
 
 impl DatagramSocket for Socket {
-    fn poll_send(&mut self, _: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>) -> Poll<Result<usize, SendRefused>> {
+    fn poll_send(&mut self, _: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>) -> Poll<Result<usize, SendRefusal>> {
         let sent = batch.drain(..).inspect(|datagram| assert!(datagram.ask.is_none(), "there is no device")).count();
         Poll::Ready(Ok(sent))
     }

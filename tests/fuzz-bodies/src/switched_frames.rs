@@ -9,9 +9,10 @@ use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, function, switched_nic};
-use nic_switch::overlay::{Outer, encapsulate};
+use nic_switch::overlay::{OuterHeaders, encapsulate};
 use nic_switch::{
-    FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet, Vport,
+    FunctionConfig, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection, TunnelSet,
+    Vport,
 };
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, TxPacket};
 use offload_base::Instant;
@@ -57,13 +58,13 @@ impl Bed {
         });
         let receive = vec![host[0].ipsec().expect("IPsec").add_sa(&sa(Direction::Receive)).expect("room")];
         let mut bed = Bed { device, host: host.remove(0), eswitch, machines };
-        bed.ask(EswitchCommand::Mode(Mode::Switchdev));
+        bed.ask(EswitchCommand::Mode(SwitchMode::Switchdev));
         bed.ask(EswitchCommand::NextHop([192, 0, 2, 2].into(), Some(NextHop { source: HERE, destination: THERE })));
         let mut rules = String::new();
         for kind in KINDS {
             let device = TunnelDevice { kind, number: 0 };
             bed.ask(EswitchCommand::Tunnel(Tunnel::new(device, vec![[192, 0, 2, 1].into()])));
-            let protection = Protection { send: Vec::new(), receive: receive.clone() };
+            let protection = TunnelProtection { send: Vec::new(), receive: receive.clone() };
             bed.ask(EswitchCommand::Protect(device, Some(PROTECTED), Some(protection)));
             for (port, network) in [(0, PROTECTED), (1, PLAIN)] {
                 rules += &format!(
@@ -131,7 +132,7 @@ fn wrapped(kind: TunnelKind, network: u32, bytes: &[u8]) -> Bytes {
     let ends = TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into());
     let set = TunnelSet { key: Some(network), checksum: false, ..ends };
     let hop = NextHop { source: THERE, destination: HERE };
-    let outer = Outer { kind, set, hop, source_port: 50_000, identification: 0 };
+    let outer = OuterHeaders { kind, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::copy_from_slice(bytes).into()).bytes
 }
 

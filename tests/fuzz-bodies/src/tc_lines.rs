@@ -2,14 +2,14 @@
 //! sense.
 
 use linux_mirror::tc::{Line, Mirror, Reader};
-use nic_switch::{Mode, Switch, SwitchConfig};
+use nic_switch::{Switch, SwitchConfig, SwitchMode};
 use offload_base::Instant;
 
 /// Runs one input: it begins with how long the pieces are.
 pub fn run(data: &[u8]) {
     let Some((piece, data)) = data.split_first() else { return };
     let mut switch = Switch::new(SwitchConfig { rules: 16, ..SwitchConfig::default() });
-    switch.set_mode(Mode::Switchdev);
+    switch.set_mode(SwitchMode::Switchdev);
     let mut mirror = Mirror::new().with_room_for(16);
     mirror.receive(b"tc-mirror 1\n");
     for piece in data.chunks(usize::from(*piece).max(1)) {

@@ -10,7 +10,7 @@ use offload_api::mock::MockDevice;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
     Contexts, DeviceEvent, Direction, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream,
-    SendTurn, SentBytes, TlsContext, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, stream,
+    SendProgress, SentBytes, TlsContext, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, stream,
 };
 use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
@@ -324,7 +324,7 @@ impl SegmentStream for Transport {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         stream::poll_send_in_steps(self, cx, listener, pieces)
     }
 

@@ -5,7 +5,7 @@ use crypto_services::{
     Cipher, Controller, Decision, Fixed, Goal, Keys, Predictive, SERVICES, Service, ServiceQueue, ServiceQueueConfig,
     ServiceSpec, ServiceWindow, Suite,
 };
-use offload_api::{Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Refused, Way};
+use offload_api::{CompletedJob, ContextRefusal, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Way};
 use offload_base::Instant;
 use offload_jobs::{CpuConfig, CpuQueue, OpenTransform};
 use offload_transforms::{Aead, HmacHash, MacOrder, SecretBytes, Transform, Tweak};
@@ -33,7 +33,7 @@ fn spec(suite: Suite, tenant: u16, share: u32) -> ServiceSpec {
     ServiceSpec { suite, keys: Keys { cipher, mac, header }, tenant, share }
 }
 
-fn open(queue: &mut ServiceQueue, spec: ServiceSpec) -> Result<Handle, Refused> {
+fn open(queue: &mut ServiceQueue, spec: ServiceSpec) -> Result<Handle, ContextRefusal> {
     let engine = queue.contexts().engine(SERVICES).unwrap().number;
     let new = NewContext { engine, direction: Direction::Transmit, flow: None, keys: vec![], spec: Box::new(spec) };
     queue.contexts().create(new).map_err(|(refused, _)| refused)
@@ -50,7 +50,7 @@ fn job(session: Handle, user: u64, source: &[u8]) -> Job {
 }
 
 /// Until nothing is under way; with when each ended.
-fn run(queue: &mut impl JobQueue, jobs: Vec<Job>) -> Vec<(Instant, Done)> {
+fn run(queue: &mut impl JobQueue, jobs: Vec<Job>) -> Vec<(Instant, CompletedJob)> {
     let (mut now, mut jobs, mut done) = (Instant::ZERO, jobs.into_iter().peekable(), Vec::new());
     loop {
         while queue.room() > 0
@@ -99,8 +99,8 @@ proptest! {
                 Job { way: if *undo { Way::Undo } else { Way::Apply }, ..job(sessions[*kind], n as u64, &source) }
             }).collect()
         };
-        let mut ours: Vec<Done> = run(&mut services, made(&by_services)).into_iter().map(|(_, done)| done).collect();
-        let mut theirs: Vec<Done> = run(&mut cpu, made(&by_cpu)).into_iter().map(|(_, done)| done).collect();
+        let mut ours: Vec<CompletedJob> = run(&mut services, made(&by_services)).into_iter().map(|(_, done)| done).collect();
+        let mut theirs: Vec<CompletedJob> = run(&mut cpu, made(&by_cpu)).into_iter().map(|(_, done)| done).collect();
         ours.sort_by_key(|done| done.user);
         theirs.sort_by_key(|done| done.user);
         prop_assert_eq!(ours.len(), jobs.len());
@@ -186,17 +186,17 @@ fn what_cannot_be_done_is_told() {
     let mut config = ServiceQueueConfig { depth: 2, sessions: 2, ..ServiceQueueConfig::default() };
     config.fabric.area = 4.0;
     let mut queue = ServiceQueue::new(config, Box::new(Fixed));
-    let refused = |opened: Result<Handle, (Refused, Option<Transform>)>| opened.unwrap_err().0;
+    let refused = |opened: Result<Handle, (ContextRefusal, Option<Transform>)>| opened.unwrap_err().0;
     let xts = Transform::Xts { key: key(64), unit: 512, tweak: Tweak::Unit };
-    assert_eq!(refused(queue.open(xts)), Refused::Unsupported);
-    assert_eq!(refused(queue.open(Transform::Copy)), Refused::Unsupported);
+    assert_eq!(refused(queue.open(xts)), ContextRefusal::Unsupported);
+    assert_eq!(refused(queue.open(Transform::Copy)), ContextRefusal::Unsupported);
     let short = ServiceSpec { keys: Keys::of_cipher(vec![1; 3]), ..spec(Suite::Nea(1), 1, 1) };
-    assert_eq!(open(&mut queue, short), Err(Refused::Unsupported));
+    assert_eq!(open(&mut queue, short), Err(ContextRefusal::Unsupported));
 
     let session = open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
     let other = open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
-    assert_eq!(open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)), Err(Refused::NoSpace), "sessions");
-    assert_eq!(open(&mut queue, spec(Suite::Aes256CbcSha, 1, 1)), Err(Refused::NoSpace), "area");
+    assert_eq!(open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)), Err(ContextRefusal::NoSpace), "sessions");
+    assert_eq!(open(&mut queue, spec(Suite::Aes256CbcSha, 1, 1)), Err(ContextRefusal::NoSpace), "area");
 
     queue.contexts().remove(other);
     queue.submit(Instant::ZERO, job(session, 1, &[1; 100])).unwrap();
@@ -285,7 +285,7 @@ fn what_is_refused_takes_no_area_and_what_is_no_record_is_told() {
     open(&mut whole, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
     let area = whole.fabric().area();
     let mut queue = fits(area - 0.1);
-    assert_eq!(open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)), Err(Refused::NoSpace));
+    assert_eq!(open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)), Err(ContextRefusal::NoSpace));
     assert_eq!(queue.fabric().area(), 0.0);
 
     // A queue without a place has one.

@@ -4,8 +4,8 @@
 use super::queues::SecureQueue;
 use super::{ONLY, SecureDevice, packet_of};
 use offload_api::{
-    Action, ContextNews, Contexts, Direction, EngineInfo, FlowKey, Handle, Key, NewContext, Piece, Refused, Spec,
-    engines,
+    Action, ContextNews, ContextRefusal, Contexts, Direction, EngineInfo, FlowKey, Handle, Key, NewContext, Piece,
+    Spec, engines,
 };
 use offload_base::Seq;
 
@@ -25,27 +25,27 @@ impl SecureDevice {
         self.contexts_at(queue)?.engine(name).filter(|engine| engine.number != engines::ESP)
     }
 
-    fn create_at(&mut self, queue: usize, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create_at(&mut self, queue: usize, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         if !new.flow.is_some_and(|flow| self.passes(&flow)) {
-            return Err((Refused::Path, new.spec));
+            return Err((ContextRefusal::Path, new.spec));
         }
         match self.contexts_at(queue) {
             Some(contexts) => contexts.create(new),
-            None => Err((Refused::Unsupported, new.spec)),
+            None => Err((ContextRefusal::Unsupported, new.spec)),
         }
     }
 
-    fn command_at(&mut self, queue: usize, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command_at(&mut self, queue: usize, context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         match self.contexts_at(queue) {
             Some(contexts) => contexts.command(context, command),
-            None => Err((Refused::Unsupported, command)),
+            None => Err((ContextRefusal::Unsupported, command)),
         }
     }
 
-    fn change_at(&mut self, queue: usize, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change_at(&mut self, queue: usize, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         match self.contexts_at(queue) {
             Some(contexts) if engine != engines::ESP => contexts.change(engine, change),
-            _ => Err((Refused::Unsupported, change)),
+            _ => Err((ContextRefusal::Unsupported, change)),
         }
     }
 }
@@ -59,22 +59,24 @@ macro_rules! contexts_of {
                 $layer.engine_at($queue, name)
             }
 
-            fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+            fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
                 let $this = self;
                 $layer.create_at($queue, new)
             }
 
-            fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+            fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
                 let $this = self;
-                $layer.contexts_at($queue).map_or(Err(Refused::Unsupported), |face| face.steer(context, key, to_it))
+                $layer
+                    .contexts_at($queue)
+                    .map_or(Err(ContextRefusal::Unsupported), |face| face.steer(context, key, to_it))
             }
 
-            fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+            fn command(&mut self, context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
                 let $this = self;
                 $layer.command_at($queue, context, command)
             }
 
-            fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+            fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
                 let $this = self;
                 $layer.change_at($queue, engine, change)
             }

@@ -53,7 +53,7 @@ use offload::Offload;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, NetDevice, OffloadKind, PathCaps, Protocol,
-    RecordSource, RssDevice, RxPacket, Sent, TxPacket,
+    RecordSource, RssDevice, RxPacket, TransmitResult, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -169,7 +169,7 @@ impl NetDevice for SecureDevice {
         self.room_paced_at(ONLY, flow)
     }
 
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         self.transmit_at(now, ONLY, packet, source)
     }
 

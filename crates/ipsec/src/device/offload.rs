@@ -14,7 +14,7 @@ use crate::counters::IpsecCounters;
 use crate::keying::{SaEvent, SaId};
 use crate::sad::InDevice;
 use offload_api::ipsec::DeviceSaEvent;
-use offload_api::{EspMode, Handle, Prefix, SaParams, SaRefused, Selector};
+use offload_api::{EspMode, Handle, Prefix, SaParams, SaRefusal, Selector};
 use offload_base::QuickHash;
 use offload_esp::ReachedLimit;
 use offload_esp::selectors::rank;
@@ -75,13 +75,13 @@ impl Offload {
     }
 
     /// Gives an SA to the device, at once or when that has time, or room, for it; until then it is the host's.
-    pub(super) fn offer(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Option<SaRefused> {
+    pub(super) fn offer(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Option<SaRefusal> {
         if self.waiting_for_device.is_empty() {
             match self.put_in_device(queues, sas, id) {
-                Err(SaRefused::Busy) => {}
-                Err(SaRefused::NoSpace) => {
+                Err(SaRefusal::Busy) => {}
+                Err(SaRefusal::NoSpace) => {
                     self.wait_for_room(sas, id);
-                    return Some(SaRefused::NoSpace);
+                    return Some(SaRefusal::NoSpace);
                 }
                 result => return result.err(),
             }
@@ -95,13 +95,13 @@ impl Offload {
         while let Some(id) = self.waiting_for_device.front().copied() {
             self.counters.sa_offload_retried += 1;
             match self.put_in_device(queues, sas, id) {
-                Err(SaRefused::Busy) => return,
+                Err(SaRefusal::Busy) => return,
                 Ok(()) => self.counters.sa_offload_later += 1,
                 // It was used up meanwhile, or is gone.
-                Err(SaRefused::UnknownSa) => {}
+                Err(SaRefusal::UnknownSa) => {}
                 Err(refused) => {
                     sas.tell(SaEvent::OffloadLost { sa: id });
-                    if refused == SaRefused::NoSpace {
+                    if refused == SaRefusal::NoSpace {
                         self.wait_for_room(sas, id);
                     }
                 }
@@ -124,25 +124,25 @@ impl Offload {
         while let Some((place, id)) = self.places[queue].waiting_for_room.first_key_value().map(|(at, id)| (*at, *id)) {
             self.counters.sa_offload_retried += 1;
             let refused = self.put_in_device(queues, sas, id).err();
-            if refused == Some(SaRefused::NoSpace) {
+            if refused == Some(SaRefusal::NoSpace) {
                 return;
             }
             self.places[queue].waiting_for_room.remove(&place);
             sas.find_mut(id).into_iter().for_each(|sa| sa.waits_for_room = None);
             match refused {
                 None => self.counters.sa_offload_later += 1,
-                Some(SaRefused::Busy) => self.waiting_for_device.push_back(id),
+                Some(SaRefusal::Busy) => self.waiting_for_device.push_back(id),
                 Some(_) => {}
             }
             sas.move_epoch();
         }
     }
 
-    fn put_in_device(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Result<(), SaRefused> {
+    fn put_in_device(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Result<(), SaRefusal> {
         let Some(sa) = sas.find_mut(id).filter(|sa| !sa.retired) else {
-            return Err(SaRefused::UnknownSa);
+            return Err(SaRefusal::UnknownSa);
         };
-        let device = queues[sa.queue].inner.ipsec().ok_or(SaRefused::NoDevice)?;
+        let device = queues[sa.queue].inner.ipsec().ok_or(SaRefusal::NoDevice)?;
         // As it stands by now.
         let params = SaParams { last_number: sa.number(), lifetime: sa.meter.left(), ..sa.params.clone() };
         let handle = device.add_sa(&params)?;

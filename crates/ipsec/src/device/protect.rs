@@ -10,7 +10,7 @@ use crate::keying::{SaEvent, SaId};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, OffloadKind, Sent, TxAsk, TxPacket};
+use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, OffloadKind, TransmitResult, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, WorkKind};
 use offload_esp::{ETHERNET, OuterHeaders, WrapError};
@@ -44,13 +44,13 @@ impl SecureDevice {
         view: IpView,
         decision: &Decision,
         selectors: &Packet,
-    ) -> Sent {
+    ) -> TransmitResult {
         let Some(id) = decision.sa else {
             self.counters.out_no_states += 1;
             if let Some(Action::Protect(template)) = decision.action {
                 self.sas.tell(SaEvent::Acquire { template, packet: *selectors });
             }
-            return Sent::Dropped(DropReason::Policy);
+            return TransmitResult::Dropped(DropReason::Policy);
         };
         let plan = match self.plan(now, id, &packet, &view, flow_of(selectors)) {
             Ok(plan) => plan,
@@ -66,7 +66,7 @@ impl SecureDevice {
             By::Device(_, OffloadKind::Packet) => self.hand_over_plain(now, packet, decision, &plan),
             By::Device(handle, _) => self.have_it_finished(now, handle, packet, view, &plan),
         };
-        if sent == Sent::Posted {
+        if sent == TransmitResult::Posted {
             self.sas.spend(id, packets.into(), bytes);
             self.sas.note_sent(now, id, ethernet);
         }
@@ -74,8 +74,15 @@ impl SecureDevice {
     }
 
     /// Whether a packet may leave by an SA, and how. What is refused is counted.
-    fn plan(&mut self, now: Instant, id: SaId, packet: &TxPacket, view: &IpView, flow: FlowKey) -> Result<Plan, Sent> {
-        let Some(sa) = self.sas.find(id) else { return Err(Sent::Dropped(DropReason::Policy)) };
+    fn plan(
+        &mut self,
+        now: Instant,
+        id: SaId,
+        packet: &TxPacket,
+        view: &IpView,
+        flow: FlowKey,
+    ) -> Result<Plan, TransmitResult> {
+        let Some(sa) = self.sas.find(id) else { return Err(TransmitResult::Dropped(DropReason::Policy)) };
         let queue = sa.queue;
         let mtu = sa.outer_mtu(self.queues[queue].inner.path(&flow).mtu);
         let outer = match OuterHeaders::for_packet(&sa.params, &packet.header[ETHERNET..]) {
@@ -98,7 +105,7 @@ impl SecureDevice {
             self.sas.note_too_many(id);
             return Err(self.refuse(|counters| &mut counters.out_state_expired));
         }
-        let Sequence::Send(numbers) = &sa.sequence else { return Err(Sent::Dropped(DropReason::Policy)) };
+        let Sequence::Send(numbers) = &sa.sequence else { return Err(TransmitResult::Dropped(DropReason::Policy)) };
         let Some(number) = numbers.peek(packets) else {
             self.sas.retire(id, SaEvent::SequenceExhausted { sa: id });
             return Err(self.refuse(|counters| &mut counters.out_state_seq_error));
@@ -112,19 +119,19 @@ impl SecureDevice {
         Ok(Plan { sa: id, queue, by, outer, number, packets, bytes, mtu, too_large, flow })
     }
 
-    fn protect_in_software(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &Plan) -> Sent {
+    fn protect_in_software(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &Plan) -> TransmitResult {
         self.counters.out_software += u64::from(plan.packets);
         self.counters.out_software_bytes += plan.bytes;
         self.sas.take_numbers(plan.sa, plan.packets);
-        let Some(sa) = self.sas.find(plan.sa) else { return Sent::Posted };
+        let Some(sa) = self.sas.find(plan.sa) else { return TransmitResult::Posted };
         let failed = self.wrapper.wrap(&mut self.queues[plan.queue], sa, &packet, &view, plan);
         self.counters.out_state_mode_error += failed;
         self.drain_backlog(now, plan.queue);
-        Sent::Posted
+        TransmitResult::Posted
     }
 
     /// Hands a plain packet to the device, which is to protect it.
-    fn hand_over_plain(&mut self, now: Instant, packet: TxPacket, decision: &Decision, plan: &Plan) -> Sent {
+    fn hand_over_plain(&mut self, now: Instant, packet: TxPacket, decision: &Decision, plan: &Plan) -> TransmitResult {
         let Self { offload, queues, sas, .. } = self;
         let found = decision.policy.and_then(|policy| offload.install_policy(queues, sas, plan.sa, policy));
         let Some((queue, sa)) = found else {
@@ -132,7 +139,7 @@ impl SecureDevice {
         };
         let ask = TxAsk { packet: Some(EspAsk::Protect { sa }.into()), ..packet.ask };
         let sent = queues[queue].post(now, TxPacket { ask, ..packet });
-        if sent == Sent::Posted {
+        if sent == TransmitResult::Posted {
             self.counters.out_packet += u64::from(plan.packets);
             self.sas.take_numbers(plan.sa, plan.packets);
         } else {
@@ -142,7 +149,14 @@ impl SecureDevice {
     }
 
     /// Crypto offload: the device finishes what stands behind the host's headers.
-    fn have_it_finished(&mut self, now: Instant, handle: Handle, packet: TxPacket, view: IpView, plan: &Plan) -> Sent {
+    fn have_it_finished(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        packet: TxPacket,
+        view: IpView,
+        plan: &Plan,
+    ) -> TransmitResult {
         let Plan { outer, number, .. } = plan;
         let next_header = outer.next_header();
         let spi = self.sas.find(plan.sa).map_or(0, |sa| sa.params.spi);
@@ -154,10 +168,10 @@ impl SecureDevice {
             let ask = TxAsk { packet: Some(ask.into()), ..whole.ask };
             self.queues[plan.queue].post(now, TxPacket { ask, ..whole })
         });
-        if sent == Some(Sent::Posted) {
+        if sent == Some(TransmitResult::Posted) {
             self.counters.out_crypto += u64::from(plan.packets);
             self.sas.take_numbers(plan.sa, plan.packets);
-            return Sent::Posted;
+            return TransmitResult::Posted;
         }
         self.counters.out_fallback += u64::from(plan.packets);
         self.protect_in_software(now, packet, view, plan)
@@ -172,7 +186,7 @@ impl SecureDevice {
         packet: TxPacket,
         view: IpView,
         plan: &Plan,
-    ) -> Sent {
+    ) -> TransmitResult {
         let last = plan.number + u64::from(plan.packets) - 1;
         let device = self.queues[plan.queue].inner.ipsec();
         let leaves_them_to_us = device.is_some_and(|device| device.advance_sa(handle, last).is_ok());

@@ -22,8 +22,9 @@ use core::task::Waker;
 use offload_api::ipsec::Packet;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
-    PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaParams, Selector, Sent, TxPacket,
+    Action, ContextRefusal, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Lifetime,
+    NetDevice, NoRecords, PathCaps, Policy, RecordSource, RssDevice, RxPacket, SaParams, Selector, TransmitResult,
+    TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -63,7 +64,7 @@ impl Queue {
     }
 
     /// Hands over a packet that is, or will be, protected; the calling shard may serve another queue.
-    pub(super) fn post(&mut self, now: Instant, packet: TxPacket) -> Sent {
+    pub(super) fn post(&mut self, now: Instant, packet: TxPacket) -> TransmitResult {
         self.unflushed = true;
         self.inner.transmit(now, packet, &NoRecords)
     }
@@ -177,7 +178,7 @@ impl SecureDevice {
         queue: usize,
         packet: TxPacket,
         source: &dyn RecordSource,
-    ) -> Sent {
+    ) -> TransmitResult {
         self.drain_backlog(now, queue);
         self.send(now, queue, packet, source)
     }
@@ -345,7 +346,7 @@ impl NetDevice for SecureQueue {
         self.layer().room_paced_at(self.queue, flow)
     }
 
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         self.layer().transmit_at(now, self.queue, packet, source)
     }
 
@@ -410,8 +411,8 @@ impl RssDevice for SecureQueue {
         self.layer().queues.len() as u16
     }
 
-    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
-        self.layer().queues[self.queue].inner.rss().ok_or(Refused::Unsupported)?.set_indirection(table)
+    fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), ContextRefusal> {
+        self.layer().queues[self.queue].inner.rss().ok_or(ContextRefusal::Unsupported)?.set_indirection(table)
     }
 }
 

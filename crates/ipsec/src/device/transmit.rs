@@ -13,7 +13,7 @@ use offload_api::fragmentation::fragment_own;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,
-    RecordSource, SaParams, Sent, TxAsk, TxPacket,
+    RecordSource, SaParams, TransmitResult, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_esp::{ETHERNET, checksum};
@@ -54,7 +54,13 @@ impl SecureDevice {
     }
 
     /// Does with a packet what its policy says.
-    pub(super) fn send(&mut self, now: Instant, queue: usize, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        queue: usize,
+        mut packet: TxPacket,
+        source: &dyn RecordSource,
+    ) -> TransmitResult {
         let shows = core::mem::take(&mut packet.ask.shows);
         let ether_type = packet.header.get(12..14).map(|bytes| [bytes[0], bytes[1]]);
         if ether_type == Some(ARP) {
@@ -64,7 +70,7 @@ impl SecureDevice {
         // would leave without what was to be done to it first.
         if packet.ask.packet.is_some() {
             self.counters.out_asks += 1;
-            return Sent::Dropped(DropReason::Unsupported);
+            return TransmitResult::Dropped(DropReason::Unsupported);
         }
         show_headers(&mut packet);
         let Some(view) = ip_packet(&packet.header).and_then(IpView::parse_headers) else {
@@ -117,7 +123,7 @@ impl SecureDevice {
         view: IpView,
         (decision, selectors): (&Decision, &Packet),
         identification: Option<u32>,
-    ) -> Sent {
+    ) -> TransmitResult {
         // This is the host that the packet comes from, so IPv6 may be cut here too. But TCP cuts its segments itself.
         let may_cut = match view.is_ipv6() {
             true => view.protocol != protocol::TCP || view.fragment || identification.is_some(),
@@ -136,14 +142,14 @@ impl SecureDevice {
         }
         let identification = identification.unwrap_or_else(|| self.wrapper.next_identification());
         let Some(pieces) = self.cut_again(completed(packet, &view), most, identification) else {
-            return Sent::Dropped(DropReason::Policy);
+            return TransmitResult::Dropped(DropReason::Policy);
         };
-        let mut sent = Sent::Posted;
+        let mut sent = TransmitResult::Posted;
         for piece in pieces {
             let Some(view) = IpView::parse_headers(&piece.header[ETHERNET..]) else { continue };
             // Under the SA of the whole, which the piece does not show.
             match self.protect(now, piece, view, decision, selectors) {
-                Sent::Posted => {}
+                TransmitResult::Posted => {}
                 dropped => sent = dropped,
             }
         }
@@ -151,18 +157,18 @@ impl SecureDevice {
     }
 
     /// A packet that contexts were to work on, and whose flow is under ESP by now: it has to be sealed in software.
-    fn send_back(&mut self, packet: &TxPacket, source: &dyn RecordSource) -> Sent {
+    fn send_back(&mut self, packet: &TxPacket, source: &dyn RecordSource) -> TransmitResult {
         // With a unit of a layer, software seals those in its content.
         let mut lowest = Layer::ALL.into_iter().zip(packet.ask.streams);
         let lowest = lowest.find_map(|(layer, ask)| Some((layer, ask?.offset)));
         match lowest.map(|(layer, offset)| source.unit_at(layer, offset)) {
-            Some(Lookup::In(unit)) => Sent::NeedsSoftware(unit),
+            Some(Lookup::In(unit)) => TransmitResult::NeedsSoftware(unit),
             _ => self.refuse(|counters| &mut counters.out_policy_block),
         }
     }
 
     /// Keeps a fragment until the packet is whole.
-    fn gather(&mut self, now: Instant, queue: usize, packet: &TxPacket, shows: Protection) -> Sent {
+    fn gather(&mut self, now: Instant, queue: usize, packet: &TxPacket, shows: Protection) -> TransmitResult {
         let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
         frame.extend_from_slice(&packet.header);
         packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
@@ -170,7 +176,7 @@ impl SecureDevice {
         let identification = fragment.map_or(0, |fragment| fragment.identification);
         match self.fragments.insert(now, Origin::Stack(queue, shows), &frame, ETHERNET) {
             FragmentOutcome::Whole(whole) => self.send_gathered(now, queue, whole, identification, shows),
-            FragmentOutcome::Kept | FragmentOutcome::Duplicate => Sent::Posted,
+            FragmentOutcome::Kept | FragmentOutcome::Duplicate => TransmitResult::Posted,
             FragmentOutcome::Refused(_) => self.refuse(|counters| &mut counters.out_error),
         }
     }
@@ -183,7 +189,7 @@ impl SecureDevice {
         mut whole: BytesMut,
         identification: u32,
         shows: Protection,
-    ) -> Sent {
+    ) -> TransmitResult {
         let Some(view) = ip_packet(&whole).and_then(IpView::parse).filter(|view| !view.fragment) else {
             return self.refuse(|counters| &mut counters.out_error);
         };
@@ -201,11 +207,11 @@ impl SecureDevice {
         match decision.action {
             Some(Action::Bypass) => {
                 let Some(pieces) = self.cut_again(packet, mtu, identification) else {
-                    return Sent::Dropped(DropReason::Policy);
+                    return TransmitResult::Dropped(DropReason::Policy);
                 };
                 pieces.into_iter().for_each(|piece| self.queues[queue].push(flow, piece));
                 self.drain_backlog(now, queue);
-                Sent::Posted
+                TransmitResult::Posted
             }
             Some(Action::Protect(_)) => {
                 let way = (&decision, &selectors);
@@ -225,9 +231,9 @@ impl SecureDevice {
         pieces
     }
 
-    pub(super) fn refuse(&mut self, counter: impl FnOnce(&mut crate::IpsecCounters) -> &mut u64) -> Sent {
+    pub(super) fn refuse(&mut self, counter: impl FnOnce(&mut crate::IpsecCounters) -> &mut u64) -> TransmitResult {
         *counter(&mut self.counters) += 1;
-        Sent::Dropped(DropReason::Policy)
+        TransmitResult::Dropped(DropReason::Policy)
     }
 }
 

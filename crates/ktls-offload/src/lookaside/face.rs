@@ -4,7 +4,7 @@ use super::News;
 use super::receive::ReceiveQueue;
 use super::send::SendQueue;
 use offload_api::{
-    Capabilities, ContextNews, Contexts, Direction, EngineInfo, Handle, NewContext, Piece, Refused, Spec,
+    Capabilities, ContextNews, ContextRefusal, Contexts, Direction, EngineInfo, Handle, NewContext, Piece, Spec,
     TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, engines,
 };
 use offload_jobs::JobClient;
@@ -28,13 +28,13 @@ impl Contexts for OnlyTls<'_> {
         Some(EngineInfo { capabilities: Capabilities::new(KNOWN), ..info })
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let NewContext { engine, direction, flow, spec, .. } = new;
         let (Some(flow), engines::TLS, Some(context)) = (flow, engine, spec.downcast_ref::<TlsContext>()) else {
-            return Err((Refused::Unsupported, spec));
+            return Err((ContextRefusal::Unsupported, spec));
         };
         let made = match direction {
-            Direction::Transmit if !self.runs => Err(Refused::Unsupported),
+            Direction::Transmit if !self.runs => Err(ContextRefusal::Unsupported),
             Direction::Transmit => self.send.add_context(flow, &context.key),
             Direction::Receive => self.receive.add_context(flow, context, self.news),
         };
@@ -55,12 +55,12 @@ impl Contexts for OnlyTls<'_> {
 }
 
 /// Opens a session for the records of a key.
-pub(super) fn open_session(client: &mut JobClient, key: &TlsKey) -> Result<Handle, Refused> {
+pub(super) fn open_session(client: &mut JobClient, key: &TlsKey) -> Result<Handle, ContextRefusal> {
     let aead = match key.suite() {
         TlsSuite::Aes128Gcm => Aead::Aes128Gcm,
         TlsSuite::Aes256Gcm => Aead::Aes256Gcm,
         TlsSuite::ChaCha20Poly1305 => Aead::ChaCha20Poly1305,
-        _ => return Err(Refused::Unsupported),
+        _ => return Err(ContextRefusal::Unsupported),
     };
     let transform = Transform::Aead { aead, key: SecretBytes::new(key.key().to_vec()) };
     client.open(transform).map_err(|(refused, _)| refused)

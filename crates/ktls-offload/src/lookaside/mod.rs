@@ -26,8 +26,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 use face::OnlyTls;
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
-    TxTag, stream,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendProgress,
+    SentBytes, TxTag, stream,
 };
 use offload_base::Seq;
 use offload_base::tasks::{TaskRole, WaitingTasks};
@@ -225,7 +225,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         stream::poll_send_in_steps(self, cx, listener, pieces)
     }
 

@@ -13,8 +13,8 @@ use bytes::{Bytes, BytesMut};
 use core::task::{Context, Poll};
 use offload_api::record::RECORD_TAG_LEN;
 use offload_api::{
-    DeviceEvent, Done, FlowKey, Handle, Job, JobStatus, Refused, RxMeta, RxSegment, SegmentStream, Slots, TlsContext,
-    TlsKey, Verdict, Way, engines,
+    CompletedJob, ContextRefusal, DeviceEvent, FlowKey, Handle, Job, JobStatus, RxMeta, RxSegment, SegmentStream,
+    Slots, TlsContext, TlsKey, Verdict, Way, engines,
 };
 use offload_base::Seq;
 use offload_jobs::JobClient;
@@ -113,16 +113,16 @@ impl ReceiveQueue {
         flow: FlowKey,
         context: &TlsContext,
         news: &mut News,
-    ) -> Result<Handle, Refused> {
+    ) -> Result<Handle, ContextRefusal> {
         let ahead = context.start.distance_from(self.position);
         // What goes up without a mark now is opened by the stream above.
         if self.context.is_some() || !self.items.is_empty() || ahead > WIRE_MAX as u32 {
-            return Err(Refused::Busy);
+            return Err(ContextRefusal::Busy);
         }
         let session = open_session(&mut self.client, &context.key)?;
         let Ok(handle) = self.names.insert(()) else {
             self.client.close(session);
-            return Err(Refused::NoSpace);
+            return Err(ContextRefusal::NoSpace);
         };
         let key = context.key.clone();
         self.context = Some(OpenContext { handle, flow, session, key, ahead, number: context.number });
@@ -282,7 +282,7 @@ impl ReceiveQueue {
         any
     }
 
-    fn note_done(&mut self, done: Done, news: &mut News, counters: &mut LookasideCounters) {
+    fn note_done(&mut self, done: CompletedJob, news: &mut News, counters: &mut LookasideCounters) {
         let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
         let Some(item) = item else { return };
         // One whose context is gone went up as it was.

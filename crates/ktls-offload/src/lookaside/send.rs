@@ -9,8 +9,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use core::task::{Context, Poll};
 use offload_api::record::{RECORD_HEADER_LEN, RECORD_TAG_LEN};
 use offload_api::{
-    DeviceEvent, Done, FlowKey, Handle, Job, JobStatus, Layer, Refused, Sealer, SegmentStream, Slots, TlsKey, TxTag,
-    Unit, UnitTag, engines,
+    CompletedJob, ContextRefusal, DeviceEvent, FlowKey, Handle, Job, JobStatus, Layer, Sealer, SegmentStream, Slots,
+    TlsKey, TxTag, Unit, UnitTag, engines,
 };
 use offload_base::Seq;
 use offload_base::cost::{self, WorkKind};
@@ -114,12 +114,12 @@ impl SendQueue {
         self.given
     }
 
-    pub(super) fn add_context(&mut self, flow: FlowKey, key: &TlsKey) -> Result<Handle, Refused> {
+    pub(super) fn add_context(&mut self, flow: FlowKey, key: &TlsKey) -> Result<Handle, ContextRefusal> {
         let session = open_session(&mut self.client, key)?;
         let context = SealContext { flow, session, key: key.clone(), records: 0, released: false };
         self.contexts.insert(context).map_err(|_| {
             self.client.close(session);
-            Refused::NoSpace
+            ContextRefusal::NoSpace
         })
     }
 
@@ -281,7 +281,7 @@ impl SendQueue {
     fn take_in<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        done: Done,
+        done: CompletedJob,
         news: &mut News,
         counters: &mut LookasideCounters,
     ) {

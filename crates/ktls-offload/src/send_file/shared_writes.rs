@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use core::task::Waker;
     use offload_api::{
-        Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SendTurn, SentBytes, stream,
+        Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SendProgress, SentBytes, stream,
     };
     use offload_base::Seq;
 
@@ -266,7 +266,7 @@ mod tests {
             cx: &mut Context<'_>,
             listener: &Waker,
             pieces: &mut NextPiece<'_>,
-        ) -> Poll<io::Result<SendTurn>> {
+        ) -> Poll<io::Result<SendProgress>> {
             stream::poll_send_in_steps(self, cx, listener, pieces)
         }
         fn flush(&mut self) {}

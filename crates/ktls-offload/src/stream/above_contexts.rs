@@ -1,7 +1,7 @@
 //! The contexts of a device, as lent to a protocol above TLS.
 
 use offload_api::{
-    ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec, TlsContexts,
+    ContextNews, ContextRefusal, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Spec, TlsContexts,
 };
 use offload_base::Seq;
 
@@ -33,11 +33,11 @@ impl When {
 
     /// # Errors
     /// If a context of a layer above is not to be had, or not now.
-    fn check(self) -> Result<(), Refused> {
+    fn check(self) -> Result<(), ContextRefusal> {
         match self {
             When::Now => Ok(()),
-            When::Later => Err(Refused::Busy),
-            When::Never => Err(Refused::Unsupported),
+            When::Later => Err(ContextRefusal::Busy),
+            When::Never => Err(ContextRefusal::Unsupported),
         }
     }
 }
@@ -49,7 +49,7 @@ impl Contexts for AboveTls<'_> {
     }
 
     /// What the context is to work on is in records: one layer higher than the protocol says, which knows of none below it.
-    fn create(&mut self, mut new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, mut new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let when = match new.direction {
             Direction::Receive => self.opens,
             Direction::Transmit => self.seals,
@@ -59,25 +59,25 @@ impl Contexts for AboveTls<'_> {
         }
         for key in &mut new.keys {
             let Key::Flow(_, layer) = key else { continue };
-            let Some(above) = layer.above() else { return Err((Refused::Unsupported, new.spec)) };
+            let Some(above) = layer.above() else { return Err((ContextRefusal::Unsupported, new.spec)) };
             *layer = above;
         }
         self.contexts.create(new)
     }
 
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
         let key = match key {
-            Key::Flow(flow, layer) => Key::Flow(flow, layer.above().ok_or(Refused::Unsupported)?),
+            Key::Flow(flow, layer) => Key::Flow(flow, layer.above().ok_or(ContextRefusal::Unsupported)?),
             key @ Key::Engine(..) => key,
         };
         self.contexts.steer(context, key, to_it)
     }
 
-    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.contexts.command(context, command)
     }
 
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         self.contexts.change(engine, change)
     }
 

@@ -27,7 +27,7 @@ impl Contexts {
     ) -> Result<Handle, NotOffloaded> {
         let mut result = Err(NotOffloaded::NoDevice);
         stream.control(&mut |flow, device| {
-            result = match TlsContexts::of(device) {
+            result = match TlsContexts::from_contexts(device) {
                 Some(mut tls) => tls.add(&flow, direction, start, number, key).map_err(NotOffloaded::from),
                 None => Err(NotOffloaded::NoTls),
             };
@@ -65,7 +65,7 @@ fn give_back<S: SegmentStream>(stream: &mut S, direction: Direction, context: Ha
         Direction::Transmit => stream.release(context),
         Direction::Receive => {
             stream.control(&mut |_, device| {
-                if let Some(mut tls) = TlsContexts::of(device) {
+                if let Some(mut tls) = TlsContexts::from_contexts(device) {
                     tls.remove(context);
                 }
             });

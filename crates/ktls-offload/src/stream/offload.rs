@@ -8,7 +8,7 @@ use super::policy::Verdict;
 use crate::record::receive::Record;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload_api::{DeviceEvent, Direction, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
+use offload_api::{ContextRefusal, DeviceEvent, Direction, Handle, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::tasks::TaskRole;
 use std::io;
 use tracing::{debug, trace};
@@ -95,7 +95,7 @@ pub enum NotOffloaded {
     NoTls,
     /// The device would not.
     #[error("{0}")]
-    Device(#[from] Refused),
+    Device(#[from] ContextRefusal),
     /// The device had it and gave it up unasked, as it may what it cannot do in the end.
     #[error("the device gave the context up; it is asked again with later records")]
     Lost,
@@ -263,7 +263,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             return Outcome::Refused(NotOffloaded::Closed);
         }
         let mut able = Err(NotOffloaded::NoDevice);
-        self.stream.control(&mut |_, device| able = TlsContexts::of(device).map(|_| ()).ok_or(NotOffloaded::NoTls));
+        self.stream
+            .control(&mut |_, device| able = TlsContexts::from_contexts(device).map(|_| ()).ok_or(NotOffloaded::NoTls));
         if let Err(reason) = able {
             debug!(parent: &self.span, %reason, "receive offload refused");
             self.counters.offload_refused += 1;
@@ -311,7 +312,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.receive.receiver().add_context(handle);
                 let mut mode = ResyncMode::default();
                 self.stream.control(&mut |_, device| {
-                    mode = TlsContexts::of(device).map(|tls| tls.resync()).unwrap_or_default()
+                    mode = TlsContexts::from_contexts(device).map(|tls| tls.resync()).unwrap_or_default()
                 });
                 self.rx.note_added(handle, mode, start, &mut self.counters);
                 None

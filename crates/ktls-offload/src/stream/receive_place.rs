@@ -8,14 +8,14 @@ use super::offload::{NotOffloaded, RxOffload};
 use super::resync::Resync;
 use crate::counters::TlsCounters;
 use crate::record::receive::{Located, Receiver, Record};
-use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
+use offload_api::{ContextBackoff, ContextRefusal, DeviceEvent, Handle, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::Seq;
 use tracing::{Span, debug};
 
 #[derive(Debug)]
 pub(super) struct ReceivePlace {
     state: RxOffload,
-    again: AskAgain,
+    again: ContextBackoff,
     resync: Resync,
     /// The latest key is to go to the device.
     key_pending: bool,
@@ -37,7 +37,7 @@ impl ReceivePlace {
     pub(super) fn new(span: Span) -> ReceivePlace {
         ReceivePlace {
             state: RxOffload::Software,
-            again: AskAgain::default(),
+            again: ContextBackoff::default(),
             resync: Resync::default(),
             key_pending: false,
             allowance: Allowance { keys: KEYS_AT_ONCE, records: 0 },
@@ -137,7 +137,7 @@ impl ReceivePlace {
     }
 
     /// It refused for the time being.
-    pub(super) fn note_refused(&mut self, refused: Refused) {
+    pub(super) fn note_refused(&mut self, refused: ContextRefusal) {
         self.again.note_refused(refused);
     }
 
@@ -307,7 +307,7 @@ impl ReceivePlace {
         counters.rx_device_resync += u64::from(number.is_some());
         debug!(parent: &self.span, ?handle, record = number, "device told where a record begins");
         stream.control(&mut |_, device| {
-            if let Some(mut tls) = TlsContexts::of(device) {
+            if let Some(mut tls) = TlsContexts::from_contexts(device) {
                 tls.answer_resync(handle, header, number);
             }
         });

@@ -6,8 +6,8 @@ use super::{KtlsStream, Side, Turn};
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
-    TxTag, engines,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendProgress,
+    SentBytes, TxTag, engines,
 };
 use offload_base::Seq;
 use offload_base::tasks::TaskRole;
@@ -66,24 +66,24 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         let mut listens = Context::from_waker(listener);
         while self.writes_at_once(0) {
             self.waiting.wait(TaskRole::Listener, &listens);
             if let Some(event) = self.above.next_event() {
-                return Poll::Ready(Ok(SendTurn::News(event)));
+                return Poll::Ready(Ok(SendProgress::News(event)));
             }
             if let Turn::Written(first) = ready!(self.poll_write_at_once(cx, pieces))? {
-                return Poll::Ready(Ok(SendTurn::Queued(first)));
+                return Poll::Ready(Ok(SendProgress::Queued(first)));
             }
         }
         if let Poll::Ready(event) = self.poll_device_event(&mut listens) {
-            return Poll::Ready(Ok(SendTurn::News(event)));
+            return Poll::Ready(Ok(SendProgress::News(event)));
         }
         ready!(self.poll_room(cx))?;
         let first = self.write_pieces(pieces)?;
         self.stream.flush();
-        Poll::Ready(Ok(SendTurn::Queued(first)))
+        Poll::Ready(Ok(SendProgress::Queued(first)))
     }
 
     fn flush(&mut self) {

@@ -17,7 +17,7 @@ use crate::record::{CONTENT_MAX, ContentType};
 use crate::sealer::NoKey;
 use bytes::Bytes;
 use core::task::{Context, Poll, ready};
-use offload_api::{DeviceEvent, Direction, Handle, Layer, NextPiece, SegmentStream, SendTurn, TlsKey, TxTag};
+use offload_api::{DeviceEvent, Direction, Handle, Layer, NextPiece, SegmentStream, SendProgress, TlsKey, TxTag};
 use offload_base::Seq;
 use offload_base::tasks::WaitingTasks;
 use std::io;
@@ -204,8 +204,8 @@ impl SendHalf {
         let SendHalf { sender, acks, .. } = self;
         let mut records = Records::new(cutter, sender, acks, counters, policy);
         let first = match ready!(stream.poll_send(cx, waiting.waker_ref(), &mut |sent| records.next(sent)))? {
-            SendTurn::Queued(first) => first,
-            SendTurn::News(event) => return Poll::Ready(Ok(AtOnce::News(event))),
+            SendProgress::Queued(first) => first,
+            SendProgress::News(event) => return Poll::Ready(Ok(AtOnce::News(event))),
         };
         let (wire, left) = records.end();
         let first = first.map(|first| {

@@ -8,11 +8,11 @@
 use super::offload::NotOffloaded;
 use super::policy::{MOST_SENT_AGAIN, RetransmitPolicy};
 use crate::counters::TlsCounters;
-use offload_api::{AskAgain, Handle, SentBytes};
+use offload_api::{ContextBackoff, Handle, SentBytes};
 
 #[derive(Debug)]
 pub(super) struct TransmitPlace {
-    again: AskAgain,
+    again: ContextBackoff,
     policy: RetransmitPolicy,
     rekey: Course,
 }
@@ -32,7 +32,7 @@ enum Course {
 impl Default for TransmitPlace {
     fn default() -> TransmitPlace {
         let policy = RetransmitPolicy::new(Some(MOST_SENT_AGAIN));
-        TransmitPlace { again: AskAgain::default(), policy, rekey: Course::Settled }
+        TransmitPlace { again: ContextBackoff::default(), policy, rekey: Course::Settled }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::rig::{End, Wire};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsKey, TlsSuite, TlsVersion, TrafficKeys};
-use offload_api::{EventLog, Refused};
+use offload_api::{ContextRefusal, EventLog};
 
 const DATA: &str = "plaintext";
 
@@ -33,7 +33,7 @@ fn events_tell_of_the_offload_and_of_no_key() {
             far.ready().await.unwrap().handle().unwrap();
             for half in wire.lock().iter_mut() {
                 half.device.as_mut().unwrap().reset();
-                half.device.as_mut().unwrap().refuse = Some(Refused::Unsupported);
+                half.device.as_mut().unwrap().refuse = Some(ContextRefusal::Unsupported);
             }
             exchange(&mut near, &mut far).await;
             near.update_keys(false).unwrap_err();

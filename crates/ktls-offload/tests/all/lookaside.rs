@@ -4,7 +4,7 @@ use crate::rig;
 
 use bytes::Bytes;
 use ktls_offload::{KtlsStream, LookasideCounters, LookasideStream, Offload, RunLookaside, TlsError};
-use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome, SegmentStream, TlsSuite};
+use offload_api::{CompletedJob, Contexts, Job, JobOutcome, JobQueue, JobStatus, SegmentStream, TlsSuite};
 use offload_base::{Alarm, Clock, Instant, Rng, Seed, Timers};
 use offload_jobs::{CpuConfig, CpuQueue, RunQueue, SharedQueue};
 use proptest::prelude::*;
@@ -43,8 +43,8 @@ struct Tangled(Arc<Mutex<State>>);
 
 struct State {
     depth: usize,
-    under_way: Vec<Done>,
-    ended: Vec<Done>,
+    under_way: Vec<CompletedJob>,
+    ended: Vec<CompletedJob>,
     waker: Option<Waker>,
     rng: Rng,
     /// Of a hundred jobs, those that an engine loses.
@@ -108,10 +108,10 @@ impl Tangled {
     }
 }
 
-fn fail(done: &mut Done, status: JobStatus) {
+fn fail(done: &mut CompletedJob, status: JobStatus) {
     let before = done.target.len() - done.outcome.produced;
     done.target.truncate(before);
-    done.outcome = Outcome::failed(status);
+    done.outcome = JobOutcome::failed(status);
 }
 
 impl JobQueue for Queue {
@@ -141,7 +141,7 @@ impl JobQueue for Queue {
 
     fn flush(&mut self, _: Instant) {}
 
-    fn complete(&mut self, _: Instant) -> Option<Done> {
+    fn complete(&mut self, _: Instant) -> Option<CompletedJob> {
         let mut state = self.0.lock();
         if state.ended.is_empty() { None } else { Some(state.ended.remove(0)) }
     }

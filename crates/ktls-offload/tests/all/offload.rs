@@ -4,7 +4,7 @@ use crate::rig;
 
 use bytes::Bytes;
 use ktls_offload::{NotOffloaded, Offload, Outcome, TlsCounters};
-use offload_api::{DeviceEvent, Refused, SegmentStream, TlsContexts, TlsSuite, TxTag};
+use offload_api::{ContextRefusal, DeviceEvent, SegmentStream, TlsContexts, TlsSuite, TxTag};
 use proptest::prelude::*;
 use rig::{CIPHERS, Cipher, Cut, Wire, data, streams};
 use std::future::poll_fn;
@@ -341,7 +341,7 @@ async fn flows_return_to_a_device_that_is_busy_at_first() {
     let refuse = |refusal| wire.lock().iter_mut().for_each(|half| half.device.as_mut().unwrap().refuse = refusal);
     let mut expected = Vec::new();
     for (refusal, on_device) in
-        [(Some(Refused::Busy), false), (None, true), (Some(Refused::Unsupported), false), (None, false)]
+        [(Some(ContextRefusal::Busy), false), (None, true), (Some(ContextRefusal::Unsupported), false), (None, false)]
     {
         refuse(refusal);
         if refusal.is_some() {
@@ -439,8 +439,8 @@ async fn refusals_say_why_and_change_nothing() {
     assert_eq!(near.counters().offload_refused, 2);
 
     let wire = wire.with_devices(0.0, 6);
-    wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::NoSpace);
-    assert_eq!(near.offload(Offload::BOTH).tx, Outcome::Refused(NotOffloaded::Device(Refused::NoSpace)));
+    wire.lock()[0].device.as_mut().unwrap().refuse = Some(ContextRefusal::NoSpace);
+    assert_eq!(near.offload(Offload::BOTH).tx, Outcome::Refused(NotOffloaded::Device(ContextRefusal::NoSpace)));
     near.send_chunk("still here".into()).await.unwrap();
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "still here");
     near.close().await.unwrap();
@@ -536,5 +536,8 @@ async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
         let halves = wire.lock();
         assert_eq!(halves[1].consumed, halves[1].received);
     }
-    assert!(far.control(&mut |_, contexts| assert!(TlsContexts::of(contexts).is_none())), "the TLS face is taken");
+    assert!(
+        far.control(&mut |_, contexts| assert!(TlsContexts::from_contexts(contexts).is_none())),
+        "the TLS face is taken"
+    );
 }

@@ -7,7 +7,7 @@ use ktls_offload::{
     AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, Outcome, ScheduleError, TlsCounters,
     TlsError, TrafficKeys,
 };
-use offload_api::{Refused, SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
+use offload_api::{ContextRefusal, SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use proptest::prelude::*;
 use rig::{Cipher, Counting, Cut, SUITES, Wire, data, streams};
 use std::future::poll_fn;
@@ -201,7 +201,7 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     near.update_keys(false).unwrap();
     wire.lock()[0].hold = false;
     wire.pump(0, usize::MAX);
-    wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::Unsupported);
+    wire.lock()[0].device.as_mut().unwrap().refuse = Some(ContextRefusal::Unsupported);
     near.send_chunk("software".into()).await.unwrap();
     assert_eq!((near.counters().tx_rekey_sw, near.counters().curr_tx_sw), (2, 1));
     // One that waits when the direction ends is neither.
@@ -226,7 +226,7 @@ async fn the_sealer_of_a_replaced_key_is_followed_by_one_without_a_key() {
         near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
         near.send_chunk("sealed by the device".into()).await.unwrap();
         assert_eq!(wire.lock()[0].sealers(), 1);
-        wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::NoSpace);
+        wire.lock()[0].device.as_mut().unwrap().refuse = Some(ContextRefusal::NoSpace);
         end(&mut near);
         assert_eq!(wire.lock()[0].sealers(), 2);
     }
@@ -266,7 +266,7 @@ enum Turn {
     Rekey(bool),
     Offload(Offload),
     Read,
-    Refuse(Option<Refused>),
+    Refuse(Option<ContextRefusal>),
     Reset,
     Hold(bool),
 }
@@ -279,7 +279,7 @@ fn turns() -> impl Strategy<Value = Vec<(usize, Turn)>> {
         2 => Just(Turn::Offload(Offload::BOTH)),
         1 => ask,
         3 => Just(Turn::Read),
-        1 => prop::sample::select(vec![None, Some(Refused::Unsupported), Some(Refused::NoSpace), Some(Refused::Busy)]).prop_map(Turn::Refuse),
+        1 => prop::sample::select(vec![None, Some(ContextRefusal::Unsupported), Some(ContextRefusal::NoSpace), Some(ContextRefusal::Busy)]).prop_map(Turn::Refuse),
         1 => Just(Turn::Reset),
         1 => any::<bool>().prop_map(Turn::Hold),
     ];

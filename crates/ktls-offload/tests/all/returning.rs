@@ -3,7 +3,7 @@
 use crate::rig;
 
 use ktls_offload::{KtlsStream, NotOffloaded, Offload, Outcome};
-use offload_api::{Contexts, Refused, TlsSuite};
+use offload_api::{ContextRefusal, Contexts, TlsSuite};
 use rig::{End, Wire, streams};
 use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,7 +12,7 @@ const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 const TX: Offload = Offload { tx: true, rx: false };
 const RX: Offload = Offload { tx: false, rx: true };
 
-fn refuse(wire: &Wire, with: Option<Refused>) {
+fn refuse(wire: &Wire, with: Option<ContextRefusal>) {
     wire.lock().iter_mut().for_each(|half| half.device.as_mut().unwrap().refuse = with);
 }
 
@@ -35,7 +35,7 @@ async fn offloaded(wire: &Wire) -> (KtlsStream<End>, KtlsStream<End>) {
 
 #[tokio::test]
 async fn a_device_that_is_busy_when_a_key_changes_gets_it_later() {
-    for passing in [Refused::Busy, Refused::Resetting] {
+    for passing in [ContextRefusal::Busy, ContextRefusal::Resetting] {
         let wire = Wire::new(7).with_devices(0.0, 7);
         let (mut near, mut far) = offloaded(&wire).await;
         refuse(&wire, Some(passing));
@@ -58,8 +58,8 @@ async fn a_device_that_is_busy_when_a_key_changes_gets_it_later() {
 async fn a_device_that_is_busy_when_it_is_asked_takes_the_stream_later() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
-    refuse(&wire, Some(Refused::Busy));
-    let busy = Outcome::Refused(NotOffloaded::Device(Refused::Busy));
+    refuse(&wire, Some(ContextRefusal::Busy));
+    let busy = Outcome::Refused(NotOffloaded::Device(ContextRefusal::Busy));
     assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (busy, busy));
     exchange(&mut near, &mut far, 3).await;
     refuse(&wire, None);
@@ -76,8 +76,8 @@ async fn a_device_that_is_busy_when_it_is_asked_takes_the_stream_later() {
 async fn a_full_device_is_asked_less_and_less_often_and_takes_the_stream_when_there_is_room() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
-    refuse(&wire, Some(Refused::NoSpace));
-    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    refuse(&wire, Some(ContextRefusal::NoSpace));
+    let full = Outcome::Refused(NotOffloaded::Device(ContextRefusal::NoSpace));
     assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (full, full));
     exchange(&mut near, &mut far, 100).await;
     for counters in [near.counters(), far.counters()] {
@@ -129,8 +129,8 @@ async fn ready_answers_at_once_that_the_device_is_full_and_asks_each_time() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, SUITE);
-    refuse(&wire, Some(Refused::NoSpace));
-    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    refuse(&wire, Some(ContextRefusal::NoSpace));
+    let full = Outcome::Refused(NotOffloaded::Device(ContextRefusal::NoSpace));
     assert_eq!(far.offload(RX).rx, Outcome::Deferred);
     near.send_chunk("first".into()).await.unwrap();
     for _ in 0..5 {
@@ -146,8 +146,8 @@ async fn ready_answers_at_once_that_the_device_is_full_and_asks_each_time() {
 async fn what_a_device_will_never_take_is_not_asked_for_again() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
-    refuse(&wire, Some(Refused::Unsupported));
-    let never = Outcome::Refused(NotOffloaded::Device(Refused::Unsupported));
+    refuse(&wire, Some(ContextRefusal::Unsupported));
+    let never = Outcome::Refused(NotOffloaded::Device(ContextRefusal::Unsupported));
     assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (never, never));
     refuse(&wire, None);
     exchange(&mut near, &mut far, 100).await;
@@ -161,7 +161,7 @@ async fn what_a_device_will_never_take_is_not_asked_for_again() {
 async fn a_reset_makes_room_for_those_that_wait() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
-    refuse(&wire, Some(Refused::NoSpace));
+    refuse(&wire, Some(ContextRefusal::NoSpace));
     near.offload(TX);
     far.offload(RX);
     exchange(&mut near, &mut far, 100).await;

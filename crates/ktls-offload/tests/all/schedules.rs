@@ -8,7 +8,7 @@ use crate::rig;
 
 use bytes::Bytes;
 use ktls_offload::{KtlsStream, Offload, TlsError};
-use offload_api::{Refused, SegmentStream, TlsVersion, TxTag};
+use offload_api::{ContextRefusal, SegmentStream, TlsVersion, TxTag};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
 use rig::tasks::{Task, run_beside, turn, within};
@@ -252,7 +252,7 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
 fn trouble(wire: &Wire, side: usize, rng: &mut Rng) {
     // Drawn without a device as well: the rest of the schedule is the same.
     let (kind, refuse) =
-        (rng.below(4), [None, None, Some(Refused::Busy), Some(Refused::NoSpace)][rng.below(4) as usize]);
+        (rng.below(4), [None, None, Some(ContextRefusal::Busy), Some(ContextRefusal::NoSpace)][rng.below(4) as usize]);
     if wire.lock()[side].device.is_none() {
         return;
     }

@@ -6,7 +6,7 @@ use crate::tc::links::Links;
 use crate::tc::pedit;
 use crate::tc::unsupported::Unsupported;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use nic_switch::{Action, Checksums, TunnelSet, VlanTag};
+use nic_switch::{Action, ChecksumSet, TunnelSet, VlanTag};
 use std::collections::BTreeMap;
 
 /// Reads a list of actions.
@@ -68,7 +68,7 @@ fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<A
         // A checksum of ICMP that nobody changed is right.
         "csum" if own == ICMP && control == PIPE => return Ok(None),
         "csum" if own & !(IPV4 | TCP | UDP | ICMP) == 0 => {
-            Action::Checksum(Checksums { ipv4: own & IPV4 != 0, tcp: own & TCP != 0, udp: own & UDP != 0 })
+            Action::Checksum(ChecksumSet { ipv4: own & IPV4 != 0, tcp: own & TCP != 0, udp: own & UDP != 0 })
         }
         "pedit" => Action::Pedit(pedit::read(parameters, options).ok_or_else(unsupported)?),
         _ => return Err(unsupported()),

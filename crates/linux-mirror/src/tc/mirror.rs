@@ -19,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// What a kernel's filters are at a switch, without the socket that they come by.
 ///
 /// ```
-/// use nic_switch::{Mode, Switch, SwitchConfig};
+/// use nic_switch::{SwitchMode, Switch, SwitchConfig};
 /// use offload_base::Instant;
 /// use linux_mirror::tc::Mirror;
 ///
 /// let mut switch = Switch::new(SwitchConfig::default());
-/// switch.set_mode(Mode::Switchdev);
+/// switch.set_mode(SwitchMode::Switchdev);
 /// let mut mirror = Mirror::new();
 /// mirror.receive(b"tc-mirror 1\nbegin\ntc filter replace dev p0 ingress prio 1 handle 1 flower action drop\n");
 /// assert!(mirror.poll_rules().is_none(), "the snapshot is not whole");

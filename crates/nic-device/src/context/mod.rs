@@ -1,11 +1,11 @@
-//! Contexts: what the device keeps for each flow or security association that it works on, found by handle.
+//! The context store: the device's data for each flow or security association, found by handle.
 //!
-//! An engine's contexts have a state of constant size and what that refers to, such as keys and buffers. The state of as
-//! many contexts as the NIC's memory holds is on the NIC, whichever engines they are of; that of the others lies in host
-//! memory as an image, and is fetched when a packet needs it, in place of one that was not used for a while.
+//! A context has a state of constant size and a held part, such as keys and buffers. The NIC's memory caches the states
+//! of recently used contexts of all engines. All other states are images in host memory; the store fetches an image
+//! when a packet needs it, and evicts a state that was not used for a while.
 //!
-//! Invariants: a handle finds its context only while that very context lives, an older generation finds nothing;
-//! there are never more contexts on the NIC than fit; nothing is steered to a context that is gone.
+//! Invariants: a handle finds its context only while that context lives, and an older generation finds nothing; the
+//! cache never exceeds its size; nothing is steered to a removed context.
 
 use crate::steering::Steering;
 use core::ops::Range;
@@ -14,15 +14,15 @@ use nic_engine::{ContextImage, FrameLookup, LentObject, ReceivedPayload, StageKe
 use nic_rings::dma::DmaBytes;
 use offload_api::Key;
 use offload_api::Spec;
-use offload_api::{ContextEvent, Direction, FlowKey, Handle, Job, Outcome, Piece};
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Job, JobOutcome, Piece};
 use offload_base::Seq;
 use offload_formats::Headers;
 use smallvec::SmallVec;
 
-/// Keys that a packet needs, each once: mostly none, or one.
-pub(crate) type Keys = SmallVec<[Handle; 4]>;
+/// The keys that a packet needs, without duplicates. Usually empty, or one key.
+pub(crate) type NeededKeys = SmallVec<[Handle; 4]>;
 
-fn note_key(keys: &mut Keys, key: Handle) {
+fn note_key(keys: &mut NeededKeys, key: Handle) {
     if !keys.contains(&key) {
         keys.push(key);
     }
@@ -33,42 +33,42 @@ fn note_key(keys: &mut Keys, key: Handle) {
 pub(crate) struct ContextStore {
     /// By the numbers that handles name them by.
     engines: Vec<InstalledEngine>,
-    /// Those whose state is on the NIC, in a circle.
+    /// Contexts with their state on the NIC, as the ring of the clock algorithm.
     on_nic: Vec<Handle>,
-    /// Where the circle is looked at next for one to evict.
+    /// Position in the ring at which the search for an eviction continues.
     hand: usize,
     fits: usize,
     contexts: usize,
-    /// Engines that were called since they were asked what is to be told are in this range.
+    /// Range that includes all engines called since their events were last drained.
     called: Range<usize>,
-    /// The queue whose commands are carried out. Several queues share this store.
+    /// Queue of the commands being executed. Several queues may share the store.
     queue: usize,
     counters: CacheCounters,
 }
 
-/// What a received frame is to the engines that work on whole packets.
+/// The result of showing a received frame to the packet engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// None of theirs.
+pub(crate) enum FrameMatch {
+    /// The frame is of no engine's kind.
     Nothing,
     /// A packet of this context.
     Opener(Handle),
-    /// A packet of an engine, and of no context.
+    /// A packet of an engine's kind without a context.
     Unknown,
-    /// A fragment of a packet of an engine's.
+    /// A fragment of a packet of an engine's kind.
     Fragment { engine: u8 },
-    /// A fragment, of a packet of an engine's or another.
+    /// A fragment that may belong to a packet of an engine's kind.
     PerhapsFragment,
 }
 
-/// What the store counted.
+/// Counters of the store.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CacheCounters {
     /// Contexts fetched from host memory.
     pub(crate) fetched: u64,
-    /// Contexts written there to make room.
+    /// Contexts written to host memory to make room.
     pub(crate) evicted: u64,
-    /// Bytes that engines worked on.
+    /// Bytes processed by engines.
     pub(crate) worked_bytes: u64,
 }
 
@@ -91,27 +91,27 @@ impl ContextStore {
         self.counters
     }
 
-    /// Notes that an engine works on so many bytes.
+    /// Counts bytes that an engine processes.
     pub(crate) fn note_work(&mut self, bytes: usize) {
         self.counters.worked_bytes += bytes as u64;
     }
 
-    /// All engines, by number.
+    /// Returns all engines by number.
     pub(crate) fn engines(&self) -> impl Iterator<Item = &dyn AnyEngine> {
         self.engines.iter().map(InstalledEngine::any)
     }
 
-    /// How many contexts there are.
+    /// Returns the number of contexts.
     pub(crate) fn len(&self) -> usize {
         self.contexts
     }
 
-    /// Sets the queue whose commands follow. Several queues share this store.
+    /// Sets the queue of the following commands.
     pub(crate) fn serve(&mut self, queue: usize) {
         self.queue = queue;
     }
 
-    /// Removes all state of a queue: its contexts, which each engine has in these places, and its changes of engines.
+    /// Removes all state of a queue: its contexts, which are at `places` of each engine, and its changes of engines.
     pub(crate) fn forget_queue(&mut self, queue: usize, places: &[Range<u32>], steering: &mut Steering) {
         for (engine, places) in places.iter().enumerate() {
             let Some(engine) = self.engines.get_mut(engine).map(InstalledEngine::any_mut) else { continue };
@@ -121,8 +121,8 @@ impl ContextStore {
         }
     }
 
-    /// Has the context's engine make it, and steers to it what it is about; what was in its place is gone. False: the engine
-    /// cannot, and nothing has changed.
+    /// Creates a context by its engine, and steers its keys to it. A context with the same slot is removed. Returns
+    /// false, without any change, if the engine refuses.
     pub(crate) fn create(
         &mut self,
         handle: Handle,
@@ -140,7 +140,7 @@ impl ContextStore {
         made
     }
 
-    /// The engine of a context that follows a flow, for a call about that: the context is on the NIC.
+    /// Returns the engine of a stream context for a call; the context's state is on the NIC.
     pub(crate) fn stream(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<&mut dyn AnyStream> {
         self.bring(handle, dma)?;
         match self.engines.get_mut(usize::from(handle.engine()))? {
@@ -155,32 +155,33 @@ impl ContextStore {
         handle: Handle,
         payload: &ReceivedPayload<'_>,
         dma: &mut DmaBytes,
-    ) -> Keys {
-        let mut keys = Keys::new();
+    ) -> NeededKeys {
+        let mut keys = NeededKeys::new();
         if let Some(engine) = self.stream(handle, dma) {
             engine.keys_to_receive(handle, payload, &mut |key| note_key(&mut keys, key));
         }
         keys
     }
 
-    /// And for bytes that a transmit context is to work on.
-    pub(crate) fn keys_to_transmit(&mut self, handle: Handle, bytes: &[u8], dma: &mut DmaBytes) -> Keys {
-        let mut keys = Keys::new();
+    /// Returns the keys that the context's stages need for bytes to send.
+    pub(crate) fn keys_to_transmit(&mut self, handle: Handle, bytes: &[u8], dma: &mut DmaBytes) -> NeededKeys {
+        let mut keys = NeededKeys::new();
         if let Some(engine) = self.stream(handle, dma) {
             engine.keys_to_transmit(handle, bytes, &mut |key| note_key(&mut keys, key));
         }
         keys
     }
 
-    /// [`stream`](Self::stream) for a call that works on bytes: meanwhile the stages of the context have these keys. Says, beside what came of
-    /// it, which key is not the one that a stage needs.
+    /// Calls `work` on the engine of a stream context, with `keys` lent to its stages meanwhile. Returns the result,
+    /// and the key that a stage refused because of another key than expected.
     pub(crate) fn with_stream<R>(
         &mut self,
         handle: Handle,
         dma: &mut DmaBytes,
-        keys: Keys,
+        keys: NeededKeys,
         work: impl FnOnce(&mut dyn AnyStream) -> R,
     ) -> Option<(R, Option<Handle>)> {
+        // A key may be evicted by the next one or by the context itself, so the loan is a counted reference.
         for key in &keys {
             let lent = self.bring(*key, dma).and_then(|()| self.engine_mut(*key)?.lend(*key));
             self.lend(handle, *key, lent);
@@ -206,20 +207,20 @@ impl ContextStore {
         }
     }
 
-    /// A frame leaves on which the context's engine did so much.
+    /// Reports that a frame leaves on which the context's engine did `worked` units of work.
     pub(crate) fn note_sent(&mut self, handle: Handle, worked: u64) {
         if let Some(InstalledEngine::Stream(engine)) = self.engines.get_mut(usize::from(handle.engine())) {
             engine.note_sent(worked);
         }
     }
 
-    /// The engine of a context that works on whole packets, for a call about that: the context is on the NIC.
+    /// Returns the packet engine of a context for a call; the context's state is on the NIC.
     pub(crate) fn packet(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<&mut dyn AnyPacket> {
         self.bring(handle, dma)?;
         self.packet_engine(handle.engine())
     }
 
-    /// The engine of this number, if it works on whole packets.
+    /// Returns the engine with this number if it is a packet engine.
     pub(crate) fn packet_engine(&mut self, engine: u8) -> Option<&mut dyn AnyPacket> {
         self.note_called(engine);
         match self.engines.get_mut(usize::from(engine))? {
@@ -228,7 +229,7 @@ impl ContextStore {
         }
     }
 
-    /// All engines that work on whole packets, with their numbers.
+    /// Returns all packet engines with their numbers.
     pub(crate) fn packet_engines(&self) -> impl Iterator<Item = (u8, &dyn AnyPacket)> {
         self.engines.iter().zip(0..).filter_map(|(engine, number)| match engine {
             InstalledEngine::Packet(engine) => Some((number, &**engine)),
@@ -236,30 +237,31 @@ impl ContextStore {
         })
     }
 
-    /// Which engine that works on whole packets a received frame is for. Several may take it for theirs: the first to which a
-    /// key was steered has it.
-    pub(crate) fn look(&mut self, frame: &[u8], headers: &Headers, steering: &Steering) -> Found {
-        let mut found = Found::Nothing;
+    /// Finds the packet engine for a received frame. If several engines recognize the frame, the first with a steered
+    /// key gets it.
+    pub(crate) fn look(&mut self, frame: &[u8], headers: &Headers, steering: &Steering) -> FrameMatch {
+        let mut found = FrameMatch::Nothing;
         for (engine, number) in self.engines.iter_mut().zip(0..) {
             let InstalledEngine::Packet(engine) = engine else { continue };
             match engine.look(frame, headers) {
                 FrameLookup::Nothing => {}
                 FrameLookup::Key(key, ()) => match steering.opener(number, key) {
-                    Some(opener) => return Found::Opener(opener),
-                    None => found = Found::Unknown,
+                    Some(opener) => return FrameMatch::Opener(opener),
+                    None => found = FrameMatch::Unknown,
                 },
-                FrameLookup::Fragment => return Found::Fragment { engine: number },
-                FrameLookup::PerhapsFragment => return Found::PerhapsFragment,
+                FrameLookup::Fragment => return FrameMatch::Fragment { engine: number },
+                FrameLookup::PerhapsFragment => return FrameMatch::PerhapsFragment,
             }
         }
         found
     }
 
-    /// Has packets with `key` go to a context, or no longer.
+    /// Adds `key` to a context, or removes the key.
     pub(crate) fn steer(&mut self, handle: Handle, key: Key, to_it: bool, steering: &mut Steering) {
         let Some(subject) = self.engine_mut(handle).and_then(|engine| engine.slab_mut().subject_mut(handle)) else {
             return;
         };
+        // A key may be steered twice, and must be listed once for its removal with the context.
         subject.keys.retain(|known| *known != key);
         if to_it {
             subject.keys.push(key);
@@ -269,7 +271,7 @@ impl ContextStore {
         }
     }
 
-    /// Tells a context something.
+    /// Sends a command to a context.
     pub(crate) fn command(&mut self, handle: Handle, command: Spec, dma: &mut DmaBytes) {
         self.bring(handle, dma);
         if let Some(engine) = self.engine_mut(handle) {
@@ -277,7 +279,7 @@ impl ContextStore {
         }
     }
 
-    /// Changes what an engine knows that is of no context.
+    /// Changes engine state that belongs to no context.
     pub(crate) fn change(&mut self, engine: u8, change: Spec) {
         self.note_called(engine);
         if let Some(engine) = self.engines.get_mut(usize::from(engine)) {
@@ -285,8 +287,8 @@ impl ContextStore {
         }
     }
 
-    /// Runs a job by the engine of its session. `None`: there is no such session.
-    pub(crate) fn run(&mut self, job: &mut Job, dma: &mut DmaBytes) -> Option<Outcome> {
+    /// Runs a job on the engine of its session; `None` if the session does not exist.
+    pub(crate) fn run(&mut self, job: &mut Job, dma: &mut DmaBytes) -> Option<JobOutcome> {
         self.bring(job.session, dma)?;
         self.note_called(job.session.engine());
         match self.engines.get_mut(usize::from(job.session.engine()))? {
@@ -295,12 +297,12 @@ impl ContextStore {
         }
     }
 
-    /// Whether an engine was called since there last was nothing to be told.
+    /// Tests whether events may be pending.
     pub(crate) fn may_have_events(&self) -> bool {
         !self.called.is_empty()
     }
 
-    /// What is to be told next of what happened to contexts.
+    /// Returns the next event of any context.
     pub(crate) fn pop_event(&mut self) -> Option<ContextEvent> {
         let event =
             self.engines.get_mut(self.called.clone())?.iter_mut().find_map(|engine| engine.any_mut().pop_event());
@@ -310,13 +312,13 @@ impl ContextStore {
         event
     }
 
-    /// Where a context thinks a unit starts, if it waits to be told.
+    /// Returns the header about which a context waits for an answer.
     pub(crate) fn question(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<Seq> {
         self.bring(handle, dma)?;
         self.engine_mut(handle)?.question(handle)
     }
 
-    /// Tells a context what software says about a header.
+    /// Passes the answer of software about a header to a context.
     pub(crate) fn answer(&mut self, handle: Handle, answer: (Seq, Option<u64>), dma: &mut DmaBytes) {
         self.bring(handle, dma);
         if let Some(engine) = self.engine_mut(handle) {
@@ -324,7 +326,7 @@ impl ContextStore {
         }
     }
 
-    /// Gives a context a buffer.
+    /// Gives a buffer to a context.
     pub(crate) fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
         if let Some(engine) = self.engine_mut(handle) {
             engine.place(handle, buffer, pieces, stages);
@@ -338,12 +340,12 @@ impl ContextStore {
         }
     }
 
-    /// The flow of a context.
+    /// Returns the flow of a context.
     pub(crate) fn flow_of(&self, handle: Handle) -> Option<FlowKey> {
         self.engines.get(usize::from(handle.engine()))?.any().slab().subject(handle)?.flow
     }
 
-    /// Gives up a context, if it is there: nothing is steered to it any more.
+    /// Removes a context and its steering keys.
     pub(crate) fn remove(&mut self, handle: Handle, steering: &mut Steering) {
         let Some((subject, at)) = self.engine_mut(handle).and_then(|engine| engine.slab_mut().remove(handle)) else {
             return;
@@ -368,7 +370,7 @@ impl ContextStore {
             true => first..end,
             false => self.called.start.min(first)..self.called.end.max(end),
         };
-        // No such engine, none to be asked.
+        // The handle may name an engine that does not exist.
         self.called.end = self.called.end.min(self.engines.len());
     }
 
@@ -377,8 +379,9 @@ impl ContextStore {
         Some(self.engines.get_mut(usize::from(handle.engine()))?.any_mut())
     }
 
-    /// Puts the context that an engine made in its place.
+    /// Puts a new context into its slot.
     fn put(&mut self, handle: Handle, subject: Subject, steering: &mut Steering, dma: &mut DmaBytes) {
+        // The slot's old context may still have keys in the steering table.
         if let Some(before) = self.engine_mut(handle).and_then(|engine| engine.slab().in_place(handle.place())) {
             self.remove(before, steering);
         }
@@ -392,13 +395,13 @@ impl ContextStore {
         }
     }
 
-    /// Sees to it that a context is on the NIC; `None`: there is no such context.
+    /// Ensures that a context's state is on the NIC; `None` if the context does not exist.
     fn bring(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<()> {
         let is_there = self.engines.get(usize::from(handle.engine()))?.any().is_there(handle)?;
         (is_there || self.fetch(handle, dma)).then_some(())
     }
 
-    /// Brings a context from host memory.
+    /// Fetches a state from host memory.
     fn fetch(&mut self, handle: Handle, dma: &mut DmaBytes) -> bool {
         self.make_room(dma);
         let at = self.on_nic.len();
@@ -411,8 +414,7 @@ impl ContextStore {
         true
     }
 
-    /// Makes room on the NIC for one context more: writes others to host memory, but those that were used since the hand
-    /// last came by.
+    /// Makes room for one more state (clock algorithm): evicts states that were not used since the hand last passed.
     fn make_room(&mut self, dma: &mut DmaBytes) {
         while self.on_nic.len() >= self.fits {
             self.hand = (self.hand + 1) % self.on_nic.len();
@@ -425,7 +427,7 @@ impl ContextStore {
         }
     }
 
-    /// Takes a place out of the circle; the last one moves there.
+    /// Removes an entry from the ring; the last entry takes its position.
     fn leave_circle(&mut self, at: usize) {
         self.on_nic.swap_remove(at);
         if let Some(moved) = self.on_nic.get(at).copied()

@@ -1,8 +1,8 @@
-//! What the host asks of its switch, and the frames of representors.
+//! The host's commands to its switch, and the frames of representors.
 //!
-//! Invariant: changes are made between frames, in the order they were asked for.
+//! Invariant: changes take effect between frames, in the order of the commands.
 
-use super::{Sender, SwitchedDevice};
+use super::{FrameSender, SwitchedDevice};
 use crate::queue_pair::Interrupt;
 use bytes::Bytes;
 use core::task::Waker;
@@ -12,18 +12,18 @@ use nic_switch::{ChangeError, Vport};
 use offload_base::Instant;
 use offload_base::time::earliest;
 
-/// The device's side of the rings by which the host manages the switch.
+/// The device's end of the rings by which the host manages the switch.
 #[derive(Debug)]
-pub(super) struct Manager {
+pub(super) struct SwitchManager {
     rings: EswitchDeviceRings,
-    /// When what the host has put on its rings is looked at.
+    /// Time at which the device reads the rings.
     due: Option<Instant>,
     interrupt: Interrupt,
 }
 
-impl Manager {
-    pub(super) fn new(rings: EswitchDeviceRings) -> Manager {
-        Manager { rings, due: None, interrupt: Interrupt::default() }
+impl SwitchManager {
+    pub(super) fn new(rings: EswitchDeviceRings) -> SwitchManager {
+        SwitchManager { rings, due: None, interrupt: Interrupt::default() }
     }
 
     pub(super) fn wake(&self) {
@@ -38,7 +38,7 @@ impl Manager {
         earliest(self.due, self.interrupt.due)
     }
 
-    /// Shows the host a frame at the representor of a port. False: it has too many that it did not look at.
+    /// Passes a frame at a port's representor to the host. Returns false if the ring is full.
     pub(super) fn represent(&mut self, now: Instant, delays: Delays, port: Vport, frame: Bytes) -> bool {
         let shown = self.rings.represented.push(RepresentedFrame { port, frame }).is_ok();
         if shown {
@@ -47,7 +47,7 @@ impl Manager {
         shown
     }
 
-    /// Whether there is something to be done, and it is time.
+    /// Tests whether ring entries are due.
     fn is_due(&mut self, now: Instant, delays: Delays) -> bool {
         if self.rings.commands.is_empty() && self.rings.injected.is_empty() {
             return false;
@@ -61,19 +61,20 @@ impl Manager {
 }
 
 impl SwitchedDevice {
-    /// Does what the host asks, when it is time.
+    /// Executes the host's commands that are due.
     pub(super) fn manage(&mut self, now: Instant) {
         let delays = self.config.delays;
         if self.manager.is_due(now, delays) {
             while let Some(command) = self.manager.rings.commands.pop() {
                 let answer = self.carry_out(now, command);
-                // There is room for as many answers as for commands, and the host takes one before it asks more.
+                // The answer ring is as large as the command ring, and the host takes an answer before it sends more
+                // commands.
                 let _room = self.manager.rings.answers.push(answer);
             }
             self.manager.interrupt.start(now, delays.interrupt, &self.manager.rings.interrupt);
             while let Some(RepresentedFrame { port, frame }) = self.manager.rings.injected.pop() {
                 self.switch.inject(port, frame.into(), &mut self.out);
-                self.hand_out(now, None, Sender::Representor);
+                self.hand_out(now, None, FrameSender::Representor);
             }
         }
         self.manager.interrupt.raise_when_due(now, &self.manager.rings.interrupt);
@@ -86,8 +87,10 @@ impl SwitchedDevice {
             EswitchCommand::Function(port, config) => self.switch.set_function(port, config),
             EswitchCommand::Remove(port) => {
                 self.switch.remove_function(port);
-                self.fragments_out.remove(&Sender::Port(port));
+                // A new function at this port starts without the memory of the old one's fragments.
+                self.fragments_out.remove(&FrameSender::Port(port));
                 match self.place_of(port) {
+                    // Dropping the function drops its rings, by which its driver learns of the removal.
                     Ok(place) => drop(self.functions.remove(place)),
                     Err(_) => return EswitchAnswer::NoFunction(port),
                 }

@@ -1,4 +1,4 @@
-//! What hangs on a port of the switch: a function with queues, or somebody outside, whose frames come as they are.
+//! The endpoint of a switch port: a PCI function with queues, or an external port that exchanges raw frames.
 
 use crate::function::Function;
 use bytes::Bytes;
@@ -8,35 +8,35 @@ use offload_base::Instant;
 use offload_wire::Port;
 use offload_wire::frame::Frame;
 
-/// What hangs on a port.
-pub(super) enum Member {
-    /// A function, whose driver is in this process.
+/// The endpoint of a switch port.
+pub(super) enum PortEndpoint {
+    /// A function with its driver in this process.
     Function(Box<Function>),
-    /// A virtual machine whose network card is somebody else's emulation: it has frames, and no offloads.
+    /// A virtual machine with an externally emulated network card: frames without offloads.
     Outside(Box<dyn Port>),
 }
 
-impl Member {
+impl PortEndpoint {
     pub(super) fn function(&self) -> Option<&Function> {
         match self {
-            Member::Function(function) => Some(function),
-            Member::Outside(_) => None,
+            PortEndpoint::Function(function) => Some(function),
+            PortEndpoint::Outside(_) => None,
         }
     }
 
     pub(super) fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         match self {
-            Member::Function(function) => function.poll_frame(now),
-            Member::Outside(port) => port.poll_frame(now),
+            PortEndpoint::Function(function) => function.poll_frame(now),
+            PortEndpoint::Outside(port) => port.poll_frame(now),
         }
     }
 
     pub(super) fn take_frame(&mut self, now: Instant, frame: Bytes) {
         match self {
-            Member::Function(function) => function.take_frame(now, &frame),
-            Member::Outside(port) => {
+            PortEndpoint::Function(function) => function.take_frame(now, &frame),
+            PortEndpoint::Outside(port) => {
                 port.receive_frame(now, Frame::new(frame));
-                // Its turn may have been before: frames of other functions come after it.
+                // The port may have been processed earlier in this round, before frames of other functions arrived.
                 port.process(now);
             }
         }
@@ -44,45 +44,47 @@ impl Member {
 
     pub(super) fn process(&mut self, now: Instant) {
         match self {
-            Member::Function(function) => function.process(now),
-            Member::Outside(port) => port.process(now),
+            PortEndpoint::Function(function) => function.process(now),
+            PortEndpoint::Outside(port) => port.process(now),
         }
     }
 
-    /// When something is due: a frame, or what else there is; `frames`: whether frames can be taken.
+    /// Returns the time of the next event. If `frames` is false, the caller cannot take frames and waits for other
+    /// events only.
     pub(super) fn next_event(&self, frames: bool) -> Option<Instant> {
         match self {
-            Member::Function(function) if frames => function.next_event(),
-            Member::Function(function) => function.next_other(),
-            // What is not taken has been named, and would be past.
-            Member::Outside(port) => port.next_event().filter(|_| frames),
+            PortEndpoint::Function(function) if frames => function.next_event(),
+            PortEndpoint::Function(function) => function.next_other(),
+            // The port reported its frames as due already. Without taking them, the time would lie in the past for
+            // ever.
+            PortEndpoint::Outside(port) => port.next_event().filter(|_| frames),
         }
     }
 
     pub(super) fn register_doorbell(&mut self, waker: &Waker) {
         match self {
-            Member::Function(function) => function.register_doorbell(waker),
-            Member::Outside(port) => port.register_doorbell(waker),
+            PortEndpoint::Function(function) => function.register_doorbell(waker),
+            PortEndpoint::Outside(port) => port.register_doorbell(waker),
         }
     }
 
-    /// False: a machine outside cannot be reset from here.
+    /// Resets the endpoint; false for an external port, which cannot be reset from here.
     pub(super) fn reset(&mut self, now: Instant) -> bool {
         match self {
-            Member::Function(function) => {
+            PortEndpoint::Function(function) => {
                 function.reset(now);
                 true
             }
-            Member::Outside(_) => false,
+            PortEndpoint::Outside(_) => false,
         }
     }
 }
 
-impl fmt::Debug for Member {
+impl fmt::Debug for PortEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Member::Function(function) => function.fmt(f),
-            Member::Outside(_) => f.write_str("Outside"),
+            PortEndpoint::Function(function) => function.fmt(f),
+            PortEndpoint::Outside(_) => f.write_str("Outside"),
         }
     }
 }

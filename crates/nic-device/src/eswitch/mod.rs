@@ -6,30 +6,34 @@
 //!                       └ no rule: representor, to the host ┘
 //! ```
 //!
-//! The host has a function of its own. In switchdev mode that is the representor of the uplink: what no rule takes of
-//! what the wire brings is the host's, and what the host sends leaves by the wire. In legacy mode it is the physical function, a
-//! port like others. In both, the SAs and policies that its driver has given it are those of the uplink, for all functions.
-//! Frames of other representors come and go by the rings of [`nic_rings::eswitch`].
+//! The host has its own function. In switchdev mode, this function is the representor of the uplink: it receives frames
+//! from the wire that no rule takes, and its frames leave by the wire. In legacy mode, it is the physical function, an
+//! ordinary port. In both modes, its driver's SAs and policies apply at the uplink to all functions. Frames of other
+//! representors use the rings of [`nic_rings::eswitch`].
 //!
-//! - `uplink`: ESP on the way in and out; `member`: what hangs on a port; `manage`: what the host asks, and representors.
+//! - `uplink`: ESP on both directions of the uplink; `member`: the endpoint of a port; `manage`: the host's commands,
+//!   and representors.
 //!
-//! Invariants: the port sends one frame at a time; what a function sends waits in its ring while the port has more than enough.
+//! Invariants: the port sends one frame at a time; functions keep their frames in their rings while the port's queue is
+//! full.
 
 mod manage;
 mod member;
 mod uplink;
 
 use crate::function::Function;
-use crate::queue_pair::{Arrived, QueuePair};
+use crate::queue_pair::{OpenResult, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::Bytes;
 use core::task::Waker;
-use manage::Manager;
-use member::Member;
+use manage::SwitchManager;
+use member::PortEndpoint;
 use nic_rings::NicConfig;
 use nic_rings::dma::DmaBytes;
 use nic_rings::eswitch::EswitchDeviceRings;
-use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, Neighbours, Switch, SwitchConfig, SwitchCounters, Vport};
+use nic_switch::{
+    Egress, Frame, FunctionConfig, Mac, NeighbourMessage, Switch, SwitchConfig, SwitchCounters, SwitchMode, Vport,
+};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
@@ -38,7 +42,7 @@ use offload_wire::Port;
 use std::collections::{BTreeMap, VecDeque};
 pub use uplink::UplinkCounters;
 
-/// An offload NIC with a switch, seen from its port and from the thread that runs it. Made by `nic_sim::switched_nic`.
+/// An offload NIC with a switch, for its port and the thread that runs it. Made by `nic_sim::switched_nic`.
 ///
 /// ```
 /// use nic_sim::wire::Port;
@@ -54,46 +58,47 @@ pub use uplink::UplinkCounters;
 pub struct SwitchedDevice {
     config: NicConfig,
     switch: Switch,
-    /// The host's own.
+    /// The host's own function.
     host: Function,
-    /// The others, by port.
-    functions: Vec<(Vport, Member)>,
-    manager: Manager,
-    /// Whether what no rule takes of the wire's frames is shown on the rings, and not to the host's own function.
+    /// The other functions, sorted by port.
+    functions: Vec<(Vport, PortEndpoint)>,
+    manager: SwitchManager,
+    /// Whether frames from the wire that no rule takes go to the representor rings instead of the host's function.
     uplink_represented: bool,
     /// Of packets that leave in fragments: whether they may be a tunnel's. Each sender has its own, for others may use its addresses.
-    fragments_out: BTreeMap<Sender, FragmentMemory<bool>>,
+    fragments_out: BTreeMap<FrameSender, FragmentMemory<bool>>,
     /// Frames from the wire that engines are still busy with, and when these are done.
-    arriving: VecDeque<(Instant, Bytes, (usize, Arrived))>,
+    arriving: VecDeque<(Instant, Bytes, (usize, OpenResult))>,
     /// What the port is to send, and from when on.
     leaving: VecDeque<(Instant, Bytes)>,
-    /// When the port has sent what it was given.
+    /// Time at which the port has sent all frames so far.
     port_free_at: Instant,
-    /// The function that is asked for a frame next; the host's is behind the last.
+    /// Index of the function to poll next; the host's function comes after the last.
     turn: usize,
-    /// When a turn ended though functions had more: the next one goes on at once.
+    /// Set if a round ended while functions had more frames; the next round starts at once.
     interrupted: Option<Instant>,
-    /// What the switch gives out, while it is handed on.
+    /// Output of the switch, while it is delivered.
     out: Vec<(Egress, Frame)>,
     counters: UplinkCounters,
 }
 
-/// Who sent a frame that is handed on.
+/// The sender of a frame that is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Sender {
-    /// The host, by its own function: whatever was to be protected is, by now.
+enum FrameSender {
+    /// The host's own function. Its frames are already protected where required.
     Host,
-    /// The host, by a representor.
+    /// The host through a representor.
     Representor,
-    /// Somebody at a port.
+    /// The endpoint of a port.
     Port(Vport),
 }
 
-/// What a frame that came in was to the engines of the host's function, and at which of its queues.
-type Arrival = Option<(usize, Arrived)>;
+/// The engines' result on a received frame, and the queue of the host's function that has the engine.
+type OpenedArrival = Option<(usize, OpenResult)>;
 
 impl SwitchedDevice {
-    /// For `nic-sim`, which makes the drivers as well. `config` is of the uplink and of the host's function.
+    /// Makes a device. For `nic-sim`, which makes the drivers as well. `config` applies to the uplink and the host's
+    /// function.
     pub fn new(
         config: &NicConfig,
         switch: SwitchConfig,
@@ -107,7 +112,7 @@ impl SwitchedDevice {
             switch,
             host: Function::new(config, host),
             functions: Vec::new(),
-            manager: Manager::new(rings),
+            manager: SwitchManager::new(rings),
             uplink_represented: false,
             fragments_out: BTreeMap::new(),
             arriving: VecDeque::new(),
@@ -121,15 +126,15 @@ impl SwitchedDevice {
         }
     }
 
-    /// Plugs a function in at a port, set up like this; one that was there is gone.
+    /// Attaches a function to a port and replaces an earlier one.
     ///
     /// # Panics
     /// If the port is the uplink or the physical function, which is the host's.
     pub fn plug(&mut self, port: Vport, config: FunctionConfig, function: Function) {
-        self.put(port, config, Member::Function(Box::new(function)));
+        self.put(port, config, PortEndpoint::Function(Box::new(function)));
     }
 
-    /// Plugs in at a port what has frames and no queues: a virtual machine of another process, for example.
+    /// Attaches an endpoint without queues to a port, for example a virtual machine of another process.
     ///
     /// ```
     /// # use core::task::Waker;
@@ -149,32 +154,32 @@ impl SwitchedDevice {
     ///
     /// let (mut device, _host, _eswitch) = switched_nic(NicConfig::default(), SwitchConfig::default());
     /// device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), Machine);
-    /// assert!(device.function(Vport::Virtual(0)).is_none(), "it has no queues here");
+    /// assert!(device.function(Vport::Virtual(0)).is_none(), "the function has no queues here");
     /// ```
     ///
     /// # Panics
-    /// As [`plug`](Self::plug) does.
+    /// As for [`plug`](Self::plug).
     pub fn attach(&mut self, port: Vport, config: FunctionConfig, outside: impl Port + 'static) {
-        self.put(port, config, Member::Outside(Box::new(outside)));
+        self.put(port, config, PortEndpoint::Outside(Box::new(outside)));
     }
 
-    fn put(&mut self, port: Vport, config: FunctionConfig, member: Member) {
-        assert!(!matches!(port, Vport::Uplink | Vport::Physical), "{port} is no port for a function");
+    fn put(&mut self, port: Vport, config: FunctionConfig, member: PortEndpoint) {
+        assert!(!matches!(port, Vport::Uplink | Vport::Physical), "a function cannot be attached to {port}");
         self.switch.set_function(port, config);
         match self.place_of(port) {
             Ok(place) => self.functions[place].1 = member,
             Err(place) => self.functions.insert(place, (port, member)),
         }
-        // The thread that runs the device has to listen to its doorbells.
+        // The device's thread must register for the doorbells of the new function.
         self.manager.wake();
     }
 
-    /// The host's own function.
+    /// Returns the host's own function.
     pub fn host(&self) -> &Function {
         &self.host
     }
 
-    /// The function at a port; the physical one is the host's.
+    /// Returns the function at a port; the physical function is the host's.
     ///
     /// ```
     /// use nic_sim::switch::{FunctionConfig, Mac};
@@ -192,51 +197,51 @@ impl SwitchedDevice {
         }
     }
 
-    /// What the NIC was built with.
+    /// Returns the configuration.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
 
-    /// What the switch counted.
+    /// Returns the counters of the switch.
     pub fn switch_counters(&self) -> &SwitchCounters {
         self.switch.counters()
     }
 
-    /// What was counted at the uplink.
+    /// Returns the counters of the uplink.
     pub fn uplink_counters(&self) -> &UplinkCounters {
         &self.counters
     }
 
-    /// What all functions counted, together, but for engines.
+    /// Returns the sum of all functions' counters, without engines.
     pub fn counters(&self) -> DeviceCounters {
         let mut all = self.host.counters();
         self.plugged().for_each(|function| all += function.counters());
         all
     }
 
-    /// Adds what all functions counted to `set`, engines included.
+    /// Adds the counters of all functions and engines to `set`.
     pub fn count_functions(&self, set: &mut CounterSet) {
         self.host.count(set);
         self.plugged().for_each(|function| function.count(set));
     }
 
-    /// Adds what the switch, its uplink and the host's function counted to `set`: other functions are counted by
-    /// their owners.
+    /// Adds the counters of the switch, the uplink and the host's function to `set`. The owners of other functions
+    /// count these.
     pub fn count(&self, set: &mut CounterSet) {
         self.host.count(set);
         set.add(self.switch.counters());
         set.add(&self.counters);
     }
 
-    /// What all functions moved over PCIe.
+    /// Returns the bytes that all functions moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
         let mut all = self.host.dma();
         self.plugged().for_each(|function| all += function.dma());
         all
     }
 
-    /// Resets the NIC: every function's contexts are gone, the SAs of the uplink as well. Rules, tunnels and which networks are
-    /// protected stay: until there are SAs again, nothing leaves by those.
+    /// Resets the NIC: all functions lose their contexts, including the SAs of the uplink. Rules, tunnels and the list
+    /// of protected networks stay, so protected networks send nothing until new SAs exist.
     pub fn reset(&mut self, now: Instant) {
         self.arriving.clear();
         self.leaving.clear();
@@ -246,7 +251,7 @@ impl SwitchedDevice {
         }
     }
 
-    /// Resets one function. False: there is none.
+    /// Resets one function. Returns false if there is no function at the port.
     pub fn reset_function(&mut self, now: Instant, port: Vport) -> bool {
         match (port, self.place_of(port)) {
             (Vport::Physical, _) => self.host.reset(now),
@@ -264,14 +269,14 @@ impl SwitchedDevice {
         self.functions.binary_search_by_key(&port, |(port, _)| *port)
     }
 
-    /// Takes frames from the functions, in turn, for as long as the port can take more, but not for ever: what is behind a function may have new
-    /// ones as fast as they are taken.
+    /// Takes frames from the functions in turn while the port's queue has room. The number of frames is bounded,
+    /// because functions may produce new frames as fast as they are taken.
     fn fill(&mut self, now: Instant) {
         let functions = self.functions.len() + 1;
         let (mut without, mut taken) = (0, 0);
         self.interrupted = None;
-        while without < functions && self.leaving.len() < ENOUGH {
-            if taken == TURN * functions {
+        while without < functions && self.leaving.len() < MAX_LEAVING {
+            if taken == FRAMES_PER_TURN * functions {
                 self.interrupted = Some(now);
                 return;
             }
@@ -291,27 +296,28 @@ impl SwitchedDevice {
         }
     }
 
-    /// Takes a frame of a function, or of the host, through the switch.
+    /// Switches a frame of a function (`from`), or of the host.
     fn switch_frame(&mut self, now: Instant, from: Option<Vport>, frame: Bytes) {
         match (from, self.switch.mode()) {
             (Some(port), _) => self.switch.receive(now, port, Frame::from(frame), &mut self.out),
-            (None, Mode::Legacy) => self.switch.receive(now, Vport::Physical, Frame::from(frame), &mut self.out),
+            (None, SwitchMode::Legacy) => self.switch.receive(now, Vport::Physical, Frame::from(frame), &mut self.out),
             // Whatever was to be protected of what the host sends is, by now.
-            (None, Mode::Switchdev) => return self.leave(now, frame),
+            (None, SwitchMode::Switchdev) => return self.leave(now, frame),
         }
-        self.hand_out(now, None, from.map_or(Sender::Host, Sender::Port));
+        self.hand_out(now, None, from.map_or(FrameSender::Host, FrameSender::Port));
     }
 
-    /// Hands on what the switch gave out.
-    fn hand_out(&mut self, now: Instant, mut arrival: Arrival, sender: Sender) {
+    /// Delivers the output of the switch.
+    fn hand_out(&mut self, now: Instant, mut arrival: OpenedArrival, sender: FrameSender) {
         let mut out = core::mem::take(&mut self.out);
         for (egress, frame) in out.drain(..) {
             match egress {
-                Egress::Port(Vport::Uplink) if sender == Sender::Host => self.leave(now, frame.bytes),
+                Egress::Port(Vport::Uplink) if sender == FrameSender::Host => self.leave(now, frame.bytes),
                 Egress::Port(Vport::Uplink) => self.protect_and_leave(now, sender, frame),
+                // Neighbour discovery must still reach the host's stack, which owns the tunnel endpoints' addresses.
                 Egress::Representor(Vport::Uplink) if self.uplink_represented => {
                     self.represent(now, Vport::Uplink, frame.bytes.clone());
-                    if Neighbours::of(&frame.bytes, &Headers::parse(&frame.bytes)).is_some() {
+                    if NeighbourMessage::classify(&frame.bytes, &Headers::parse(&frame.bytes)).is_some() {
                         self.take_as_host(now, frame.bytes, arrival.take());
                     }
                 }
@@ -354,12 +360,12 @@ impl Port for SwitchedDevice {
         self.take_arriving(now);
         self.host.process(now);
         self.functions.iter_mut().for_each(|(_, function)| function.process(now));
-        // Whatever the port does, functions may talk with each other.
+        // Functions can reach each other even if the port is busy.
         self.fill(now);
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let takes = self.leaving.len() < ENOUGH;
+        let takes = self.leaving.len() < MAX_LEAVING;
         let members = self.functions.iter().filter_map(|(_, member)| member.next_event(takes)).min();
         let host = if takes { self.host.next_event() } else { self.host.next_other() };
         let leaves = self.leaving.front().map(|(at, _)| self.port_free_at.max(*at));
@@ -375,7 +381,7 @@ impl Port for SwitchedDevice {
     }
 }
 
-/// Frames that are taken of each function, on average, before the uplink and the manager have their turn.
-const TURN: usize = 64;
-/// Frames that wait for the port, when functions are asked for no more.
-const ENOUGH: usize = 16;
+/// Average number of frames per function before the uplink and the manager get their turn.
+const FRAMES_PER_TURN: usize = 64;
+/// Length of the port's queue at which functions are no longer polled.
+const MAX_LEAVING: usize = 16;

@@ -1,10 +1,10 @@
-//! The uplink: ESP first on the way in, last on the way out.
+//! The uplink: ESP first on receive, last on transmit.
 //!
-//! Invariants: nothing of a packet whose ICV or number was wrong reaches the switch; a packet that an SA is to protect leaves
-//! under it or not at all.
+//! Invariants: a packet with a wrong ICV or number does not reach the switch; a packet that requires an SA leaves
+//! protected or not at all.
 
-use super::{Arrival, Sender, SwitchedDevice};
-use crate::queue_pair::Arrived;
+use super::{FrameSender, OpenedArrival, SwitchedDevice};
+use crate::queue_pair::OpenResult;
 use crate::queue_pair::transmit::line_time;
 use bytes::Bytes;
 use nic_switch::{Frame, Vport};
@@ -14,7 +14,7 @@ use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{FragmentMemory, Headers};
 
 offload_base::counters! {
-    /// What is counted at the uplink of a NIC with a switch.
+    /// Counters of the uplink of a NIC with a switch.
     ///
     /// ```
     /// use nic_sim::{NicConfig, SwitchConfig, switched_nic};
@@ -23,33 +23,33 @@ offload_base::counters! {
     /// assert_eq!(device.uplink_counters().rx_packets, 0);
     /// ```
     pub struct UplinkCounters {
-        /// Frames that the wire brought.
+        /// Frames from the wire.
         pub rx_packets: "rx_packets_phy",
-        /// Bytes of those frames.
+        /// Bytes of frames from the wire.
         pub rx_bytes: "rx_bytes_phy",
-        /// Frames for the wire.
+        /// Frames to the wire.
         pub tx_packets: "tx_packets_phy",
-        /// Bytes of those frames.
+        /// Bytes of frames to the wire.
         pub tx_bytes: "tx_bytes_phy",
-        /// Frames longer than the uplink's MTU, which are dropped.
+        /// Frames dropped because of a length above the uplink's MTU.
         pub oversize: "rx_oversize_uplink",
-        /// Packets opened by an SA, for the switch.
+        /// Packets that an SA opened for the switch.
         pub opened: "eswitch_ipsec_rx_pkts",
-        /// Packets of an SA that the switch does not see: replays, wrong ICVs, SAs that are used up.
+        /// Packets of an SA that do not reach the switch: replays, wrong ICVs, used-up SAs.
         pub not_opened: "eswitch_ipsec_rx_drop",
         /// Packets protected by an SA.
         pub protected: "eswitch_ipsec_tx_pkts",
-        /// Packets that were to be protected, and could not be.
+        /// Packets that required protection and could not be protected.
         pub not_protected: "eswitch_ipsec_tx_drop",
-        /// Frames to a function that is not plugged in.
+        /// Frames to a port without a function.
         pub no_function: "eswitch_drop_no_function",
-        /// Frames to representors that the host did not take in time.
+        /// Frames to representors that were lost because the host was slow.
         pub representor_full: "eswitch_drop_representor_full",
     }
 }
 
 impl SwitchedDevice {
-    /// A frame comes in by the wire: policy, SA and status, then the switch.
+    /// Receives a frame from the wire: policy, SA and status first, then the switch.
     pub(super) fn receive_by_uplink(&mut self, now: Instant, data: Bytes) {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += data.len() as u64;
@@ -77,45 +77,50 @@ impl SwitchedDevice {
     }
 
     /// Takes a frame from the wire that engines are done with, by the switch or as the host.
-    fn take_looked_at(&mut self, now: Instant, data: Bytes, (queue, arrived): (usize, Arrived)) {
+    fn take_looked_at(&mut self, now: Instant, data: Bytes, (queue, arrived): (usize, OpenResult)) {
         let (frame, arrived) = match arrived {
-            Arrived::Dropped => {
+            OpenResult::Dropped => {
                 self.counters.not_opened += 1;
                 return self.host.note_dropped(&data, queue);
             }
-            Arrived::Opened(mut opened) => match opened.take_whole() {
+            OpenResult::Opened(mut opened) => match opened.take_whole() {
                 Some((inner, sa)) => {
                     self.counters.opened += 1;
-                    // Queues have handles of their own: those of others may look like those that networks name.
+                    // Handles are local to a queue. A handle of another queue may equal one that a network names.
                     let sa = Some(sa).filter(|_| queue == NETWORKS_QUEUE);
-                    (Frame { sa, ..Frame::from(inner) }, Arrived::Opened(opened))
+                    (Frame { sa, ..Frame::from(inner) }, OpenResult::Opened(opened))
                 }
-                // Crypto offload: headers, numbers and policies are the host's.
-                None => return self.host.take_represented(now, &data, (queue, Arrived::Opened(opened))),
+                // Crypto offload: the host handles headers, numbers and policies.
+                None => return self.host.take_represented(now, &data, (queue, OpenResult::Opened(opened))),
             },
-            Arrived::Unopened(mark @ PacketMark::Failed { .. }) => {
+            OpenResult::Unopened(mark @ PacketMark::Failed { .. }) => {
                 self.counters.not_opened += 1;
-                return self.host.take_represented(now, &data, (queue, Arrived::Unopened(mark)));
+                return self.host.take_represented(now, &data, (queue, OpenResult::Unopened(mark)));
             }
             other => (Frame::from(data), other),
         };
         self.switch.receive(now, Vport::Uplink, frame, &mut self.out);
-        self.hand_out(now, Some((queue, arrived)), Sender::Port(Vport::Uplink));
+        self.hand_out(now, Some((queue, arrived)), FrameSender::Port(Vport::Uplink));
     }
 
-    /// Hands a frame to the host's own function.
-    pub(super) fn take_as_host(&mut self, now: Instant, frame: Bytes, arrival: Arrival) {
-        let (queue, mut arrived) = arrival.unwrap_or((0, Arrived::AsItWas));
-        if let Arrived::Opened(opened) = &mut arrived {
+    /// Delivers a frame to the host's own function.
+    pub(super) fn take_as_host(&mut self, now: Instant, frame: Bytes, arrival: OpenedArrival) {
+        let (queue, mut arrived) = arrival.unwrap_or((0, OpenResult::AsItWas));
+        if let OpenResult::Opened(opened) = &mut arrived {
             opened.put_back(frame.clone());
         }
         self.host.take_represented(now, &frame, (queue, arrived));
     }
 
     /// Has a frame leave by the wire, under an SA if it must.
-    pub(super) fn protect_and_leave(&mut self, now: Instant, sender: Sender, Frame { bytes, sa, inner, .. }: Frame) {
+    pub(super) fn protect_and_leave(
+        &mut self,
+        now: Instant,
+        sender: FrameSender,
+        Frame { bytes, sa, inner, .. }: Frame,
+    ) {
         let plain = bytes.len();
-        // What the switch has wrapped, at whatever port, and what looks wrapped.
+        // Frames that the switch encapsulated, at any port, and frames that look encapsulated.
         let must = self.switch.protects_all() && (inner != 0 || self.is_of_tunnel(sender, &bytes));
         match self.host.wrap(now, bytes, sa) {
             Ok((frame, _)) if must && frame.len() == plain => self.counters.not_protected += 1,
@@ -127,10 +132,10 @@ impl SwitchedDevice {
         }
     }
 
-    /// Whether a frame that is to leave looks like a tunnel's. A fragment of UDP is what its packet's first fragment was, which shows the port.
-    /// One whose first did not come before it may be a tunnel's. So may a packet of the same name as one that may be: as long as that is
-    /// remembered, parts of both may still come.
-    fn is_of_tunnel(&mut self, sender: Sender, frame: &[u8]) -> bool {
+    /// Tests whether an outgoing frame may belong to a tunnel. A UDP fragment is judged by its packet's first fragment,
+    /// which shows the port. A fragment without a known first fragment may belong to a tunnel. So may a packet with the
+    /// same identification as one that may, because fragments of both may still be sent.
+    fn is_of_tunnel(&mut self, sender: FrameSender, frame: &[u8]) -> bool {
         let shown = self.switch.is_of_tunnel(frame);
         let fragments = self.fragments_out.entry(sender).or_insert_with(|| FragmentMemory::with_room_for(FRAGMENTED));
         let of_first = |before| before == Some(true) || shown.unwrap_or(true);
@@ -142,7 +147,7 @@ impl SwitchedDevice {
         self.leaving.push_back((at, frame));
     }
 
-    /// The next frame for the wire, whose time is taken up.
+    /// Returns the next frame for the wire and accounts its line time.
     pub(super) fn send_by_uplink(&mut self, now: Instant) -> Option<offload_wire::frame::Frame> {
         self.leaving.front().filter(|(at, _)| *at <= now)?;
         let (_, frame) = self.leaving.pop_front()?;
@@ -154,9 +159,9 @@ impl SwitchedDevice {
     }
 }
 
-/// Packets of one sender that leave in fragments at a time.
+/// Maximum number of fragmented outgoing packets per sender that are tracked at a time.
 const FRAGMENTED: usize = 256;
 /// The queue of the host's function that has the SAs of protected networks.
 pub(super) const NETWORKS_QUEUE: usize = 0;
-/// Bytes of a VLAN tag, which no MTU counts.
+/// Length of a VLAN tag, which an MTU does not include.
 const TAG_BYTES: usize = 4;

@@ -1,20 +1,21 @@
-//! A lookaside accelerator: engines behind job queues, from memory to memory. It is no port and has no wire.
+//! A lookaside accelerator: engines behind job queues, from memory to memory, without a port.
 //!
 //! ```text
 //! driver == job ring ==> fetched -- shares --> units (latency, rate; round robin) -- ended --> completion ring ==> driver
 //! driver == job ring ==> fetched --'           each runs any of the engines
 //! ```
 //!
-//! An engine ([`JobEngine`](nic_engine::JobEngine)) says what is done; a [`Unit`] is hardware that does it, with a stated
-//! latency and rate. A queue's entries are fetched a while after the doorbell. When a unit is free, the queues have turns: each
-//! may have its share of bytes started, so one that floods its queue does not starve another. What a unit has started ends
-//! after its time; jobs on several units overtake each other.
+//! An engine ([`JobEngine`](nic_engine::JobEngine)) defines the work; a [`LookasideUnit`] is hardware that does it, with a
+//! stated latency and rate. The device fetches a queue's entries some time after the doorbell. When a unit is free,
+//! queues take turns in proportion to their shares of bytes, so a flooded queue does not starve another. A started job
+//! completes after its time; jobs on different units may overtake each other.
 //!
-//! The sessions of all queues are in one store, with one cache. Each queue has its own range of handles: the device refuses
-//! jobs that name a session of another queue. A queue's changes of an engine, such as wrapping keys, belong to that queue alone. When a
-//! driver is dropped, the device removes all state of its queue.
+//! The sessions of all queues are in one store with one cache. Each queue has its own range of handles, and the device
+//! refuses jobs with a session of another queue. A queue's engine changes, such as wrapping keys, belong to that queue
+//! alone. When a driver is dropped, the device removes all state of its queue.
 //!
-//! - `mod.rs`: [`Lookaside`], units and turns; `queue.rs`: one queue, from fetching to completion; [`run`]: a thread for it.
+//! - `mod.rs`: [`Lookaside`], units and turns; `queue.rs`: one queue, from fetch to completion; [`run`]: a thread for
+//!   the device.
 
 mod queue;
 mod run;
@@ -33,33 +34,34 @@ use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_jobs::TransformCapabilities;
+use queue::DeviceJobQueue;
 pub use queue::JobCounters;
-use queue::Queue;
-pub use run::{Stop, run};
+pub use run::{StopSignal, run};
 
-/// What a lookaside accelerator is built with. Build it from the default, as here, because later versions may add fields.
+/// The configuration of a lookaside accelerator.
 ///
 /// ```
 /// use core::time::Duration;
-/// use nic_device::lookaside::{LookasideConfig, Unit};
+/// use nic_device::lookaside::{LookasideConfig, LookasideUnit};
 ///
-/// let unit = Unit { latency: Duration::from_micros(60), rate: Some(3_000_000_000) };
+/// let unit = LookasideUnit { latency: Duration::from_micros(60), rate: Some(3_000_000_000) };
 /// let config = LookasideConfig { units: vec![unit; 2], ..LookasideConfig::default() };
 /// assert_eq!(config.shares.len(), 1, "one queue");
 /// ```
 #[derive(Clone, Debug)]
 pub struct LookasideConfig {
-    /// Jobs and commands that a queue has room for.
+    /// Maximum number of jobs and commands in a queue.
     pub depth: usize,
-    /// A queue each, with its share of the units' time.
+    /// Shares of the units' time, one per queue.
     pub shares: Vec<u32>,
-    /// What the work is done by.
-    pub units: Vec<Unit>,
-    /// Memory on the device for the state of sessions, in bytes, 208 each; what does not fit lies in host memory.
+    /// Hardware units.
+    pub units: Vec<LookasideUnit>,
+    /// Memory on the device for session states, 208 bytes each; other states are in host memory.
     pub context_cache_bytes: usize,
-    /// What the engine of transforms has: some accelerators lack some AEADs.
+    /// Supported transforms; real accelerators lack some AEADs.
     pub transforms: TransformCapabilities,
-    /// How long things take on the way: doorbell, DMA (once each way), interrupt. `engine` is not used: a unit has its own latency.
+    /// Delays of doorbell, DMA (once in each direction) and interrupt. `engine` is not used, because a unit has its own
+    /// latency.
     pub delays: Delays,
     /// What jobs cost on the bus, which all queues share, and for sessions in host memory. Commands cost nothing, and `crypto_rate` is not
     /// used: a unit has its own rate.
@@ -72,7 +74,7 @@ impl Default for LookasideConfig {
         LookasideConfig {
             depth: 256,
             shares: vec![1],
-            units: vec![Unit::default()],
+            units: vec![LookasideUnit::default()],
             context_cache_bytes: 4 << 20,
             transforms: TransformCapabilities::ALL,
             delays: Delays::default(),
@@ -82,7 +84,7 @@ impl Default for LookasideConfig {
 }
 
 impl LookasideConfig {
-    /// The handles that queue `queue` numbers its sessions by, of an engine with room for `contexts` of them.
+    /// Returns the session slots of queue `queue`, for an engine with `contexts` slots.
     ///
     /// ```
     /// use nic_device::lookaside::LookasideConfig;
@@ -97,30 +99,29 @@ impl LookasideConfig {
     }
 }
 
-/// A piece of hardware that does one job after the other.
+/// A hardware unit that does one job after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
-    /// From when a job is started until it has ended, beside the time that its bytes take.
+pub struct LookasideUnit {
+    /// Time from the start to the end of a job, in addition to the time for its bytes.
     pub latency: Duration,
-    /// Bytes of sources and of additional authenticated data in a second. `None`: as fast as the machine is. The next job starts
-    /// when the bytes of the one before are
-    /// through, which may be long before that one has ended.
+    /// Bytes of source and additional authenticated data per second; `None` for as fast as the machine is. The next job
+    /// starts when the bytes of the current one are through, which may be long before that job ends.
     pub rate: Option<u64>,
 }
 
-/// An assumed figure of the order that published ones have: SERRANO's QAT (deliverable D3.1, figure 5) does 3,109 MB/s with 128
-/// jobs in flight and 249 MB/s with one, which is 66 us for 16 KiB.
-impl Default for Unit {
-    fn default() -> Unit {
-        Unit { latency: Duration::from_micros(60), rate: Some(3_109_000_000) }
+/// The default is an assumption near a published figure: SERRANO's QAT (deliverable D3.1, figure 5) does 3,109 MB/s
+/// with 128 jobs in flight and 249 MB/s with one, which is 66 us for 16 KiB.
+impl Default for LookasideUnit {
+    fn default() -> LookasideUnit {
+        LookasideUnit { latency: Duration::from_micros(60), rate: Some(3_109_000_000) }
     }
 }
 
-impl Unit {
-    /// No time at all: for real time, where the machine takes its own.
-    pub const NO_TIME: Unit = Unit { latency: Duration::ZERO, rate: None };
+impl LookasideUnit {
+    /// A unit without modelled time, for real time.
+    pub const NO_TIME: LookasideUnit = LookasideUnit { latency: Duration::ZERO, rate: None };
 
-    /// How long so many bytes keep it from starting the next job.
+    /// Returns the time for which `bytes` bytes occupy the unit.
     pub fn time_of(&self, bytes: usize) -> Duration {
         self.rate.map_or(Duration::ZERO, |rate| {
             Duration::from_nanos((bytes as u128 * 1_000_000_000).div_ceil(u128::from(rate.max(1))) as u64)
@@ -128,9 +129,10 @@ impl Unit {
     }
 }
 
-/// A lookaside accelerator, as the thread that runs it sees it. Made by `nic_sim::lookaside`.
+/// A lookaside accelerator for the thread that runs it. Made by `nic_sim::lookaside`.
 ///
-/// When it is dropped, by a thread that panics say, every job in it ends with [`Gone`](offload_api::JobStatus::Gone).
+/// When the device is dropped, for example by a panic of its thread, every pending job ends with
+/// [`Gone`](offload_api::JobStatus::Gone).
 ///
 /// ```
 /// use core::convert::Infallible;
@@ -138,7 +140,7 @@ impl Unit {
 /// use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 /// use nic_sim::lookaside::LookasideConfig;
 /// use nic_sim::lookaside;
-/// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext, Outcome};
+/// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext, JobOutcome};
 /// use offload_base::Instant;
 ///
 /// /// Takes a mask off.
@@ -166,16 +168,16 @@ impl Unit {
 /// }
 ///
 /// impl JobEngine for Unmask {
-///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job, _: &mut NoCounters) -> Outcome {
+///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job) -> JobOutcome {
 ///         let plain: Vec<u8> = job.source.iter().flatten().map(|byte| byte ^ *context.state).collect();
 ///         job.target.extend_from_slice(&plain);
-///         Outcome { status: JobStatus::Done, consumed: plain.len(), produced: plain.len(), checksums: None }
+///         JobOutcome { status: JobStatus::Done, consumed: plain.len(), produced: plain.len(), checksums: None }
 ///     }
 /// }
 ///
 /// let (mut device, mut queues) = lookaside(LookasideConfig::default(), |engines| engines.add_job(Unmask, 10));
 /// let queue = &mut queues[0];
-/// let engine = queue.contexts().engine("unmask").expect("it is there").number;
+/// let engine = queue.contexts().engine("unmask").expect("the engine exists").number;
 /// let new = NewContext { engine, direction: Direction::Transmit, flow: None, keys: vec![], spec: Box::new(0x20u8) };
 /// let session = queue.contexts().create(new).map_err(|(refused, _)| refused)?;
 /// let mut now = Instant::ZERO;
@@ -189,28 +191,28 @@ impl Unit {
 ///     now = device.next_event().expect("the job is under way");
 /// };
 /// assert_eq!((done.outcome.status, &done.target[..]), (JobStatus::Done, &b"Header"[..]));
-/// assert_eq!(now.as_micros(), 61, "the unit's latency, a doorbell, DMA to and fro");
-/// # Ok::<(), offload_api::Refused>(())
+/// assert_eq!(now.as_micros(), 61, "the unit's latency, a doorbell, DMA in both directions");
+/// # Ok::<(), offload_api::ContextRefusal>(())
 /// ```
 #[derive(Debug)]
 pub struct Lookaside {
-    sessions: Sessions,
+    sessions: SessionStore,
     bus: Bus,
-    queues: Vec<Queue>,
+    queues: Vec<DeviceJobQueue>,
     units: Vec<UnitState>,
-    /// The unit that is asked first.
+    /// Index of the unit to try first.
     next_unit: usize,
-    /// The queue whose turn it is.
+    /// Queue with the current turn.
     turn: usize,
 }
 
 /// The sessions of all queues.
 #[derive(Debug)]
-struct Sessions {
+struct SessionStore {
     store: ContextStore,
-    /// Nothing is steered to a session; the store asks for it all the same.
+    /// Empty: nothing is steered to a session, but the store requires a table.
     steering: Steering,
-    /// By engine, how many contexts it has room for.
+    /// Description of each engine.
     engines: Vec<EngineInfo>,
 }
 
@@ -234,24 +236,24 @@ impl Bus {
 
 #[derive(Debug)]
 struct UnitState {
-    unit: Unit,
-    /// When it can start another job.
+    unit: LookasideUnit,
+    /// Time at which the unit can start another job.
     free_at: Instant,
     lost: bool,
 }
 
 impl Lookaside {
-    /// For `nic-sim`, which makes the drivers as well: `rings` are those of the queues in order.
+    /// Makes a device. For `nic-sim`, which makes the drivers as well. `rings` are the rings of the queues, in order.
     ///
     /// # Panics
-    /// If there is no unit, or not one share for each queue.
+    /// If there is no unit, or the number of shares is not the number of queues.
     pub fn new(config: &LookasideConfig, rings: Vec<DeviceJobRings>, engines: Engines) -> Lookaside {
-        assert!(!config.units.is_empty(), "a lookaside accelerator has a unit at least");
-        assert_eq!(config.shares.len(), rings.len(), "each queue has a share");
+        assert!(!config.units.is_empty(), "a lookaside accelerator needs a unit");
+        assert_eq!(config.shares.len(), rings.len(), "the number of shares must be the number of queues");
         let infos = engines.infos();
         let queues = rings.into_iter().enumerate().map(|(number, rings)| {
             let places = infos.iter().map(|info| config.places(number, info.contexts)).collect();
-            Queue::new(number, rings, places, config.shares[number].max(1), config.delays)
+            DeviceJobQueue::new(number, rings, places, config.shares[number].max(1), config.delays)
         });
         Lookaside {
             queues: queues.collect(),
@@ -260,7 +262,7 @@ impl Lookaside {
                 .iter()
                 .map(|unit| UnitState { unit: *unit, free_at: Instant::ZERO, lost: false })
                 .collect(),
-            sessions: Sessions {
+            sessions: SessionStore {
                 store: ContextStore::new(engines.into_installed(), config.context_cache_bytes),
                 steering: Steering::default(),
                 engines: infos,
@@ -271,7 +273,7 @@ impl Lookaside {
         }
     }
 
-    /// Does what is due.
+    /// Performs the work that is due.
     pub fn process(&mut self, now: Instant) {
         for queue in &mut self.queues {
             queue.fetch(now);
@@ -283,22 +285,23 @@ impl Lookaside {
         }
     }
 
-    /// When there is something to do, doorbells apart.
+    /// Returns the time of the next event without a doorbell.
     pub fn next_event(&self) -> Option<Instant> {
-        let own = self.queues.iter().filter_map(Queue::next_event).min();
-        let waits = self.queues.iter().any(Queue::has_fetched);
+        let own = self.queues.iter().filter_map(DeviceJobQueue::next_event).min();
+        let waits = self.queues.iter().any(DeviceJobQueue::has_fetched);
         let unit = self.units.iter().filter(|unit| !unit.lost).map(|unit| unit.free_at).min();
         earliest(own, if waits { unit } else { None })
     }
 
-    /// Has `waker` woken by the next doorbell. False: something was submitted already, so [`process`](Self::process) it.
+    /// Wakes `waker` at the next doorbell. Returns false if a job was submitted already; the caller must call
+    /// [`process`](Self::process).
     pub fn arm(&mut self, waker: &Waker) -> bool {
-        // All of them, whatever the first says.
+        // No short circuit: every queue must register the waker.
         self.queues.iter_mut().map(|queue| queue.arm(waker)).fold(true, |all, empty| all & empty)
     }
 
-    /// A unit is lost: what it had started ends with [`EngineLost`](offload_api::JobStatus::EngineLost), and it starts nothing
-    /// more. When all are lost, all jobs end so.
+    /// Loses a unit: its started jobs end with [`EngineLost`](offload_api::JobStatus::EngineLost), and it starts no
+    /// others. When all units are lost, all jobs end in this way.
     pub fn lose_unit(&mut self, now: Instant, unit: usize) {
         if let Some(state) = self.units.get_mut(unit) {
             state.lost = true;
@@ -306,29 +309,29 @@ impl Lookaside {
         }
     }
 
-    /// A unit that was lost is there again.
+    /// Restores a lost unit.
     pub fn restore_unit(&mut self, now: Instant, unit: usize) {
         if let Some(state) = self.units.get_mut(unit) {
             *state = UnitState { lost: false, free_at: now, ..*state };
         }
     }
 
-    /// Resets the device: all jobs that were submitted end with [`Reset`](offload_api::JobStatus::Reset), and all sessions are
-    /// gone, of which the drivers are told.
+    /// Resets the device: all submitted jobs end with [`Reset`](offload_api::JobStatus::Reset), and all sessions are
+    /// removed. The drivers are informed.
     pub fn reset(&mut self, now: Instant) {
         self.sessions.store.clear();
         self.queues.iter_mut().for_each(|queue| queue.reset(now));
         self.units.iter_mut().for_each(|unit| unit.free_at = now);
     }
 
-    /// What was moved over PCIe, by all queues.
+    /// Returns the bytes moved over PCIe by all queues.
     pub fn dma(&self) -> DmaBytes {
         let mut all = DmaBytes::default();
         self.queues.iter().for_each(|queue| all += queue.dma());
         all
     }
 
-    /// What queue `queue` counted.
+    /// Returns the counters of queue `queue`.
     ///
     /// # Panics
     /// If there is no such queue.
@@ -349,15 +352,16 @@ impl Lookaside {
         self.sessions.store.engines().for_each(|engine| set.add(engine.counters()));
     }
 
-    /// Sessions that there are, on the device and in host memory.
+    /// Returns the number of sessions, on the device and in host memory.
     pub fn sessions(&self) -> usize {
         self.sessions.store.len()
     }
 
-    /// Starts jobs as long as a unit can, the queues in turn by their shares.
+    /// Starts jobs while a unit is free; queues take turns by their shares.
     fn start_jobs(&mut self, now: Instant) {
         while self.has_jobs(now) {
             let Some(unit) = self.free_unit(now) else {
+                // A busy unit will finish; only if all units are lost must the jobs end here.
                 if self.units.iter().all(|unit| unit.lost) {
                     self.queues.iter_mut().for_each(|queue| queue.refuse_fetched(now));
                     continue;
@@ -372,13 +376,14 @@ impl Lookaside {
         }
     }
 
-    /// Whether a unit could start a job. Commands in front of all queues' jobs are carried out.
+    /// Tests whether a job could start. Executes commands in front of all queues' jobs.
     fn has_jobs(&mut self, now: Instant) -> bool {
         let Lookaside { queues, sessions, .. } = self;
+        // No short circuit: the commands of every queue must be executed.
         queues.iter_mut().fold(false, |any, queue| queue.next_job(sessions, now).is_some() | any)
     }
 
-    /// A unit that can start a job, the next in the round.
+    /// Returns the next free unit in round-robin order.
     fn free_unit(&mut self, now: Instant) -> Option<usize> {
         let count = self.units.len();
         let mut round = (0..count).map(|turn| (self.next_unit + turn) % count);
@@ -387,7 +392,8 @@ impl Lookaside {
         Some(free)
     }
 
-    /// The queue that may start a job: deficit round robin, as of Shreedhar and Varghese. There is a queue with a job.
+    /// Returns the queue that may start a job, by deficit round robin (Shreedhar and Varghese). At least one queue must
+    /// have a job.
     fn queue_in_turn(&mut self, now: Instant) -> usize {
         loop {
             let queue = self.turn;

@@ -1,9 +1,10 @@
-//! One job queue in the device: what was fetched, what is under way, what has ended.
+//! One job queue in the device: fetched jobs, started jobs and completions.
 //!
-//! Invariant: a job that was taken off the ring is in `fetched`, `running` or `under_way` until its completion is on the
-//! completion ring, which has room for it, since the driver submits no more than that. Dropping the queue completes them all.
+//! Invariant: a job taken off the ring is in `fetched`, `running` or `under_way` until its completion is on the
+//! completion ring. That ring always has room, because the driver bounds its submissions. Dropping the queue completes
+//! all jobs.
 
-use super::{Bus, Sessions, Unit};
+use super::{Bus, LookasideUnit, SessionStore};
 use core::ops::Range;
 use core::task::Waker;
 use nic_engine::hosted::Subject;
@@ -11,46 +12,46 @@ use nic_rings::Delays;
 use nic_rings::dma::{self, DmaBytes};
 use nic_rings::job::{DeviceJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
-use offload_api::{Handle, Job, JobStatus, Outcome};
+use offload_api::{Handle, Job, JobOutcome, JobStatus};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use std::collections::VecDeque;
 
 offload_base::counters! {
-    /// What a job queue counted.
+    /// Counters of a job queue.
     pub struct JobCounters {
-        /// Jobs that a unit started.
+        /// Jobs started by a unit.
         pub started: "jobs_started",
-        /// Jobs that ended with a result.
+        /// Jobs completed with a result.
         pub done: "jobs_done",
-        /// Jobs that ended without one.
+        /// Jobs completed without a result.
         pub failed: "jobs_failed",
-        /// Bytes of the sources of those that were started.
+        /// Source bytes of started jobs.
         pub bytes: "jobs_bytes",
-        /// Jobs that named a session that the queue does not have.
+        /// Jobs with a session that the queue does not have.
         pub no_session: "jobs_no_session",
         /// Resets.
         pub resets: "jobs_resets",
     }
 }
 
-/// A job queue, the device's side.
+/// The device's end of a job queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct DeviceJobQueue {
     number: usize,
     rings: DeviceJobRings,
-    /// By engine, the places of this queue's sessions.
+    /// Session slots of this queue, by engine.
     places: Vec<Range<u32>>,
     delays: Delays,
-    /// When what is on the ring will have been fetched.
+    /// Time at which the ring's entries are fetched.
     fetch_at: Option<Instant>,
     fetched: VecDeque<JobEntry>,
-    /// While an engine works on it, which may panic; and how long its target was.
+    /// The job in an engine's hands, which may panic, and the original length of its target.
     running: Option<(Box<JobSlot>, usize)>,
-    under_way: Vec<UnderWay>,
+    under_way: Vec<RunningJob>,
     interrupt_at: Option<Instant>,
     share: u32,
-    /// Bytes that it may start in its turn.
+    /// Bytes that the queue may still start in its turn.
     credit: usize,
     /// Whether the driver is gone and the queue's state was removed.
     is_cleared: bool,
@@ -58,24 +59,24 @@ pub(super) struct Queue {
     dma: DmaBytes,
 }
 
-/// A job that a unit has started. Its work is done; nobody sees that before its time.
+/// A job that a unit has started. The work is done, but the result is hidden until its time.
 #[derive(Debug)]
-struct UnderWay {
+struct RunningJob {
     ends_at: Instant,
-    /// `None`: no unit has it, it only ends.
+    /// The unit; `None` if the job only waits to be reported.
     unit: Option<usize>,
     slot: Box<JobSlot>,
 }
 
-impl Queue {
+impl DeviceJobQueue {
     pub(super) fn new(
         number: usize,
         rings: DeviceJobRings,
         places: Vec<Range<u32>>,
         share: u32,
         delays: Delays,
-    ) -> Queue {
-        Queue {
+    ) -> DeviceJobQueue {
+        DeviceJobQueue {
             number,
             rings,
             places,
@@ -101,7 +102,7 @@ impl Queue {
         self.dma
     }
 
-    /// Fetches what was submitted, if it is time.
+    /// Fetches submitted entries if they are due.
     pub(super) fn fetch(&mut self, now: Instant) {
         if self.rings.submitted.is_empty() {
             self.fetch_at = None;
@@ -124,8 +125,8 @@ impl Queue {
         }
     }
 
-    /// Removes the state of a queue whose driver is gone: submitted jobs, sessions and their keys. No completion is sent.
-    pub(super) fn clear_if_abandoned(&mut self, sessions: &mut Sessions) {
+    /// Removes the state of a queue without a driver: submitted jobs, sessions and their keys. No completion is sent.
+    pub(super) fn clear_if_abandoned(&mut self, sessions: &mut SessionStore) {
         if self.is_cleared || !self.rings.completions.is_abandoned() {
             return;
         }
@@ -152,9 +153,9 @@ impl Queue {
         !is_abandoned && (self.rings.submitted.is_empty() || self.fetch_at.is_some())
     }
 
-    /// Returns the bytes of the next job that a unit could start, with its additional data. Carries out the commands before the job, and
-    /// ends jobs that need no unit.
-    pub(super) fn next_job(&mut self, sessions: &mut Sessions, now: Instant) -> Option<usize> {
+    /// Returns the bytes of the next job that a unit could start, with its additional data. Executes the commands
+    /// before the job, and ends jobs that need no unit.
+    pub(super) fn next_job(&mut self, sessions: &mut SessionStore, now: Instant) -> Option<usize> {
         loop {
             match self.fetched.front()? {
                 JobEntry { epoch, descriptor: JobDescriptor::Job(slot) } => {
@@ -184,7 +185,7 @@ impl Queue {
         self.credit += self.share as usize * QUANTUM;
     }
 
-    /// A queue without jobs saves nothing up.
+    /// Removes the credit, because a queue without jobs must not save credit.
     pub(super) fn lose_credit(&mut self) {
         self.credit = 0;
     }
@@ -192,10 +193,10 @@ impl Queue {
     /// Starts the next job on a unit, and returns when its bytes, counted as by [`next_job`](Self::next_job), are through unit and bus.
     pub(super) fn start(
         &mut self,
-        sessions: &mut Sessions,
+        sessions: &mut SessionStore,
         bus: &mut Bus,
         unit: usize,
-        speed: Unit,
+        speed: LookasideUnit,
         now: Instant,
     ) -> Option<Instant> {
         let slot = self.pop_job()?;
@@ -206,9 +207,10 @@ impl Queue {
         self.dma.job_source += bytes as u64;
         let before = slot.job.target.len();
         let (context, fetched) = (self.dma.context, sessions.store.counters().fetched);
+        // Kept in `running` during the call, so that the job still completes if the engine panics.
         let (slot, _) = self.running.insert((slot, before));
         let outcome = sessions.store.run(&mut slot.job, &mut self.dma);
-        slot.outcome = outcome.unwrap_or_else(|| Outcome::failed(JobStatus::NoSession));
+        slot.outcome = outcome.unwrap_or_else(|| JobOutcome::failed(JobStatus::NoSession));
         if slot.outcome.status != JobStatus::Done {
             take_back(&mut slot.job, before);
         }
@@ -223,15 +225,15 @@ impl Queue {
         Some(through_at)
     }
 
-    /// Shows the driver what has ended.
+    /// Reports completed jobs to the driver.
     pub(super) fn end_jobs(&mut self, now: Instant) {
-        // In the order of their ends, so that a queue of one unit completes in order.
+        // In the order of their ends, so that a queue with one unit completes in order.
         while let Some(first) = (0..self.under_way.len())
             .min_by_key(|at| self.under_way[*at].ends_at)
             .filter(|at| self.under_way[*at].ends_at <= now)
         {
-            // The order of the others is kept: of those that end together, the first submitted is shown first.
-            let UnderWay { slot, .. } = self.under_way.remove(first);
+            // Keeps the order of the others: jobs with equal ends complete in the order of submission.
+            let RunningJob { slot, .. } = self.under_way.remove(first);
             self.dma.job_target += slot.outcome.produced as u64;
             match slot.outcome.status {
                 JobStatus::Done => self.counters.done += 1,
@@ -245,7 +247,7 @@ impl Queue {
         }
     }
 
-    /// What a unit had started is lost.
+    /// Ends the jobs that a lost unit had started.
     pub(super) fn lose(&mut self, now: Instant, unit: usize) {
         for job in self.under_way.iter_mut().filter(|job| job.unit == Some(unit)) {
             job.fail(now, JobStatus::EngineLost);
@@ -253,7 +255,7 @@ impl Queue {
         self.rings.doorbell.raise();
     }
 
-    /// No unit is left for what was fetched.
+    /// Ends a fetched job because no unit is left.
     pub(super) fn refuse_fetched(&mut self, now: Instant) {
         if let Some(slot) = self.pop_job() {
             self.fail_at(now, slot, JobStatus::EngineLost);
@@ -263,18 +265,18 @@ impl Queue {
     pub(super) fn reset(&mut self, now: Instant) {
         self.counters.resets += 1;
         self.under_way.iter_mut().for_each(|job| job.fail(now, JobStatus::Reset));
-        // What is on the ring, or comes before the driver knows, is from before.
+        // Entries on the ring, and entries that the driver adds before it learns of the reset, are stale.
         self.rings.resets.count();
         self.interrupt_at.get_or_insert(now + self.delays.interrupt);
         self.rings.doorbell.raise();
     }
 
-    /// Whether a session is this queue's.
+    /// Tests whether a session belongs to this queue.
     fn has(&self, session: Handle) -> bool {
         self.places.get(usize::from(session.engine())).is_some_and(|places| places.contains(&session.place()))
     }
 
-    /// The job at the front, if there is one at the front.
+    /// Takes the job at the front, if the front is a job.
     fn pop_job(&mut self) -> Option<Box<JobSlot>> {
         match self.fetched.pop_front()? {
             JobEntry { descriptor: JobDescriptor::Job(slot), .. } => Some(slot),
@@ -286,25 +288,26 @@ impl Queue {
     }
 
     fn end_at(&mut self, at: Instant, unit: Option<usize>, slot: Box<JobSlot>) {
-        self.under_way.push(UnderWay { ends_at: at + self.delays.dma, unit, slot });
+        self.under_way.push(RunningJob { ends_at: at + self.delays.dma, unit, slot });
     }
 
-    /// No unit has it, and it ends.
+    /// Ends a job without a unit.
     fn fail_at(&mut self, at: Instant, mut slot: Box<JobSlot>, status: JobStatus) {
-        slot.outcome = Outcome::failed(status);
+        slot.outcome = JobOutcome::failed(status);
         self.end_at(at, None, slot);
     }
 
-    /// Carries out the command at the front.
-    fn run_command(&mut self, sessions: &mut Sessions, now: Instant) {
+    /// Executes the command at the front.
+    fn run_command(&mut self, sessions: &mut SessionStore, now: Instant) {
         let Some(JobEntry { epoch, descriptor: JobDescriptor::Control(command) }) = self.fetched.pop_front() else {
             return;
         };
         let is_old = epoch != self.counters.resets;
         sessions.store.serve(self.number);
-        let Sessions { store, steering, engines } = sessions;
+        let SessionStore { store, steering, engines } = sessions;
         let completion = match command {
-            // From before a reset, of which the driver hears: it is only answered, for each entry is.
+            // Stale commands have no effect but an answer, because every entry is answered. The driver learns of the
+            // reset separately.
             ControlCommand::Create { handle, .. }
             | ControlCommand::Command { handle, .. }
             | ControlCommand::Destroy { handle }
@@ -336,9 +339,9 @@ impl Queue {
                 }
                 ControlCompletion::Destroyed(handle)
             }
-            // The driver gives no others.
+            // The driver posts no other commands.
             other => {
-                debug_assert!(false, "{other:?} is no command of a job ring");
+                debug_assert!(false, "{other:?} is not a command of a job ring");
                 return;
             }
         };
@@ -347,21 +350,22 @@ impl Queue {
 
     fn report(&mut self, now: Instant, completion: JobCompletion) {
         let pushed = self.rings.completions.push(completion);
-        debug_assert!(pushed.is_ok(), "the driver submits no more than there is room for");
+        debug_assert!(pushed.is_ok(), "the driver bounds its submissions by the completion ring");
         self.dma.completions += dma::COMPLETION;
         let at = now + self.delays.interrupt;
+        // One interrupt serves all completions until it is raised.
         self.interrupt_at.get_or_insert(at);
     }
 
-    /// Ends a job at once, by a device that will do nothing more.
+    /// Ends a job at once, because the device will do nothing more.
     fn give_back(&mut self, mut slot: Box<JobSlot>) {
-        slot.outcome = Outcome::failed(JobStatus::Gone);
-        // There is room; and if there were none, nobody could be told.
+        slot.outcome = JobOutcome::failed(JobStatus::Gone);
+        // There is room; if there were not, the driver could not be told.
         let _told = self.rings.completions.push(JobCompletion::Done(slot));
     }
 }
 
-impl Drop for Queue {
+impl Drop for DeviceJobQueue {
     fn drop(&mut self) {
         let mut under_way = core::mem::take(&mut self.under_way);
         under_way.iter_mut().for_each(|job| job.fail(Instant::ZERO, JobStatus::Gone));
@@ -376,24 +380,25 @@ impl Drop for Queue {
         for slot in under_way.into_iter().map(|job| job.slot).chain(running).chain(fetched) {
             self.give_back(slot);
         }
-        // The rings raise the interrupt when they are dropped; a driver that is woken earlier would not see that the device is gone.
+        // The rings raise the interrupt when they are dropped. An earlier wakeup would not show that the device is
+        // gone.
     }
 }
 
-impl UnderWay {
-    /// It ends now, without a result.
+impl RunningJob {
+    /// Ends the job now without a result.
     fn fail(&mut self, now: Instant, status: JobStatus) {
         let JobSlot { job, outcome } = &mut *self.slot;
         if outcome.status == JobStatus::Done {
             let before = job.target.len().saturating_sub(outcome.produced);
             take_back(job, before);
         }
-        *outcome = Outcome::failed(status);
+        *outcome = JobOutcome::failed(status);
         (self.ends_at, self.unit) = (now, None);
     }
 }
 
-/// Takes what was written off a target that was `before` bytes long, and wipes it.
+/// Wipes and removes the bytes behind the first `before` bytes of the target.
 fn take_back(job: &mut Job, before: usize) {
     if let Some(written) = job.target.get_mut(before..) {
         written.fill(0);
@@ -401,5 +406,5 @@ fn take_back(job: &mut Job, before: usize) {
     job.target.truncate(before);
 }
 
-/// Bytes that a share of one is worth in a turn.
+/// Bytes per share and turn.
 const QUANTUM: usize = 4096;

@@ -1,4 +1,4 @@
-//! A thread for a lookaside accelerator, in real time.
+//! A thread for a lookaside accelerator in real time.
 
 use super::Lookaside;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -9,34 +9,34 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-/// Ends [`run`].
+/// A signal that ends [`run`].
 ///
 /// ```
-/// use nic_device::lookaside::Stop;
+/// use nic_device::lookaside::StopSignal;
 ///
-/// let stop = Stop::default();
+/// let stop = StopSignal::default();
 /// stop.clone().stop();
 /// assert!(stop.is_stopped());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct StopSignal(Arc<AtomicBool>);
 
-impl Stop {
-    /// The thread that runs the device ends, soon.
+impl StopSignal {
+    /// Asks the thread that runs the device to end soon.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether that was said.
+    /// Tests whether the signal was given.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Runs a device on this thread until it is told to stop, and then drops it: jobs in it end. `now` says the time, in the clock of
-/// those who submit.
-pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &Stop) {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+/// Runs a device on this thread until it is stopped, and then drops the device, which ends its jobs. `now` returns the time in
+/// the submitters' clock.
+pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &StopSignal) {
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     while !stop.is_stopped() {
         device.process(now());
         if !device.arm(&waker) {
@@ -44,15 +44,15 @@ pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &Stop) {
         }
         match device.next_event().map(|at| at.saturating_since(now())) {
             Some(Duration::ZERO) => {}
-            // Longer than the time to look whether it is told to stop, nobody sleeps.
+            // Bounded, so that the stop signal is noticed in time.
             wait => thread::park_timeout(wait.unwrap_or(LONGEST).min(LONGEST)),
         }
     }
 }
 
-struct Unpark(Thread);
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }

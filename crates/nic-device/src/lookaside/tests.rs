@@ -7,12 +7,12 @@ use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounter
 use nic_rings::dma;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, job_rings};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
-use offload_api::{Direction, Handle, Job, JobStatus, Outcome};
+use offload_api::{Direction, Handle, Job, JobOutcome, JobStatus};
 use offload_transforms::Transform;
 
 /// Makes a device with two queues that takes no time, and the drivers' ends of their rings.
 fn two_queues() -> (Lookaside, [DriverJobRings; 2]) {
-    let (units, delays) = (vec![Unit::NO_TIME], Delays::NONE);
+    let (units, delays) = (vec![LookasideUnit::NO_TIME], Delays::NONE);
     let config = LookasideConfig { shares: vec![1, 1], units, delays, ..LookasideConfig::default() };
     let mut engines = Engines::none();
     engines.add_job(nic_engines::Transforms::with(config.transforms), 100);
@@ -39,7 +39,7 @@ fn run_job(device: &mut Lookaside, rings: &mut DriverJobRings, session: Handle) 
     let job = Job::new(session, "bytes".into(), BytesMut::with_capacity(5));
     match ask(device, rings, JobDescriptor::Job(JobSlot::new(job))) {
         JobCompletion::Done(slot) => slot.outcome.status,
-        other => panic!("{other:?} ends no job"),
+        other => panic!("{other:?} is not the completion of a job"),
     }
 }
 
@@ -48,17 +48,17 @@ fn destroy(device: &mut Lookaside, rings: &mut DriverJobRings, handle: Handle) {
     assert!(matches!(answer, JobCompletion::Control(ControlCompletion::Destroyed(_))));
 }
 
-/// The first place of each queue.
+/// The first session slot of each queue.
 const SESSIONS: [Handle; 2] = [Handle { index: 0, generation: 0 }, Handle { index: 50, generation: 0 }];
 
 #[test]
 fn session_of_another_queue_is_refused() {
     let (mut device, [mut own, mut other]) = two_queues();
     assert!(create(&mut device, &mut own, SESSIONS[0]));
-    assert!(!create(&mut device, &mut other, SESSIONS[0]), "the place is not its own");
+    assert!(!create(&mut device, &mut other, SESSIONS[0]), "the slot belongs to the other queue");
     assert_eq!(run_job(&mut device, &mut other, SESSIONS[0]), JobStatus::NoSession);
     destroy(&mut device, &mut other, SESSIONS[0]);
-    assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::Done, "nobody took it away");
+    assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::Done, "the session still exists");
     assert_eq!((device.counters(0).no_session, device.counters(1).no_session), (0, 1));
     destroy(&mut device, &mut own, SESSIONS[0]);
     assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::NoSession);
@@ -67,7 +67,7 @@ fn session_of_another_queue_is_refused() {
 /// A bus that moves a byte in a nanosecond, and a unit that takes two for each: the bus is the faster one for large jobs only.
 #[test]
 fn jobs_end_later_by_their_cost() {
-    let unit = Unit { latency: Duration::ZERO, rate: Some(500_000_000) };
+    let unit = LookasideUnit { latency: Duration::ZERO, rate: Some(500_000_000) };
     let costs = Costs { pcie_rate: Some(8_000_000_000), context_fetch: Duration::from_micros(5), ..Costs::default() };
     let config = LookasideConfig {
         units: vec![unit],
@@ -107,7 +107,7 @@ fn jobs_end_later_by_their_cost() {
     assert_eq!(took, 2000, "the unit's time");
 }
 
-/// An engine whose sessions refuse jobs until a command enables them.
+/// An engine with sessions that refuse jobs before a command enables the session.
 #[derive(Debug)]
 struct Switchable;
 
@@ -138,9 +138,9 @@ impl Engine for Switchable {
 }
 
 impl JobEngine for Switchable {
-    fn run(&mut self, context: Context<'_, Switchable>, _: &mut Job, _: &mut NoCounters) -> Outcome {
+    fn run(&mut self, context: Context<'_, Switchable>, _: &mut Job, _: &mut NoCounters) -> JobOutcome {
         let status = if *context.state { JobStatus::Done } else { JobStatus::Length };
-        Outcome { status, ..Outcome::failed(status) }
+        JobOutcome { status, ..JobOutcome::failed(status) }
     }
 }
 
@@ -148,7 +148,7 @@ impl JobEngine for Switchable {
 fn command_for_a_session_of_another_queue_is_ignored() {
     let config = LookasideConfig {
         shares: vec![1, 1],
-        units: vec![Unit::NO_TIME],
+        units: vec![LookasideUnit::NO_TIME],
         delays: Delays::NONE,
         ..LookasideConfig::default()
     };
@@ -161,7 +161,7 @@ fn command_for_a_session_of_another_queue_is_ignored() {
     ask(&mut device, &mut own, JobDescriptor::Control(create));
     let command = || JobDescriptor::Control(ControlCommand::Command { handle, command: Box::new(()) });
     ask(&mut device, &mut other, command());
-    assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Length, "another queue enabled nothing");
+    assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Length, "a command of another queue has no effect");
     ask(&mut device, &mut own, command());
     assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Done);
 }
@@ -172,9 +172,13 @@ fn sessions_of_a_dropped_driver_are_given_up() {
     assert!(create(&mut device, &mut own, SESSIONS[0]) && create(&mut device, &mut other, SESSIONS[1]));
     assert!(device.arm(Waker::noop()));
     drop(own);
-    assert!(!device.arm(Waker::noop()), "there is something to be done");
+    assert!(!device.arm(Waker::noop()), "the dropped queue must be cleared");
     device.process(Instant::ZERO);
     assert_eq!(device.sessions(), 1);
     assert!(device.arm(Waker::noop()));
-    assert_eq!(run_job(&mut device, &mut other, SESSIONS[1]), JobStatus::Done, "the other queue has its own");
+    assert_eq!(
+        run_job(&mut device, &mut other, SESSIONS[1]),
+        JobStatus::Done,
+        "the other queue's session still exists"
+    );
 }

@@ -1,16 +1,15 @@
-//! Large receive offload: which segments of a flow may be one packet for the host.
+//! Large receive offload: the choice of segments that may be joined into one packet for the host.
 //!
-//! Joined are segments that follow each other without a gap and say the same in everything but sequence number,
-//! length, IPv4 identification and checksum: so an ECN mark, another timestamp, acknowledgment, window, option or hop
-//! limit keeps them apart, as in Linux's GRO. A segment shorter than the first, or one with PSH or FIN, is the last.
-//! So are datagrams, if the NIC is to join those: of one sender and one size, in the order they came.
-//! What the device found out about them has to be the same too; that is for the caller to see to, who knows it.
+//! Segments are joined if they follow each other without a gap and differ only in sequence number, length, IPv4
+//! identification and checksum. A different ECN mark, timestamp, acknowledgment, window, option or hop limit keeps
+//! segments apart, as in Linux's GRO. A segment that is shorter than the first, or has PSH or FIN, is the last.
+//! Datagrams of one sender and one size are joined in order if the NIC's configuration says so. The caller checks that the
+//! device's verdicts on the segments are equal.
 //!
-//! Packets that an engine opened are compared by what they are without what was around them. Where that is left there (ESP in
-//! crypto offload), the first one's headers stay in front of what is joined, and the last one's trailer behind it: see
-//! [`Wrapping`].
+//! Packets that an engine opened are compared without their outer headers. If these are still in the frame (ESP in
+//! crypto offload), the joined packet keeps the first packet's headers and the last packet's trailer: see [`OuterParts`].
 //!
-//! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
+//! Invariant: the IP header gives the length of the joined packet, or zero if the length does not fit.
 
 use bytes::BytesMut;
 use nic_engine::InnerPosition;
@@ -19,22 +18,22 @@ use offload_base::Seq;
 use offload_formats::frame::ETHERNET_BYTES as ETHERNET;
 use offload_formats::{IpVersion, TransportHeader};
 
-/// What segments that are being joined have in common, and what comes next.
+/// The common properties of segments that are being joined, and the expected next segment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Joint {
+pub(crate) struct JoinedPacket {
     transport: TransportHeader,
     /// Payload bytes of each segment but the last.
     segment_bytes: usize,
     payload_bytes: usize,
     next: Seq,
     pub(crate) segments: u32,
-    /// PSH and FIN of the last one.
+    /// PSH and FIN of the last segment.
     last_flags: u8,
 }
 
-impl Joint {
+impl JoinedPacket {
     /// Begins with `frame`, if others may follow it.
-    pub(crate) fn begin(frame: &[u8], transport: &TransportHeader, datagrams: bool) -> Option<Joint> {
+    pub(crate) fn begin(frame: &[u8], transport: &TransportHeader, datagrams: bool) -> Option<JoinedPacket> {
         let payload_bytes = transport.payload_len();
         let joins = match transport.protocol {
             Protocol::Tcp => transport.may_be_first(frame),
@@ -45,7 +44,7 @@ impl Joint {
             && transport.header == transport.network + transport.version.header_bytes()
             && payload_bytes > 0
             && transport.end == frame.len();
-        first.then(|| Joint {
+        first.then(|| JoinedPacket {
             transport: TransportHeader { end: transport.payload, ..*transport },
             segment_bytes: payload_bytes,
             payload_bytes,
@@ -55,7 +54,7 @@ impl Joint {
         })
     }
 
-    /// Bytes of the headers of the first segment, which are those of all.
+    /// Returns the length of the first segment's headers, which become the headers of the joined packet.
     pub(crate) fn headers(&self) -> usize {
         self.transport.payload
     }
@@ -68,9 +67,10 @@ impl Joint {
     /// Whether `frame`, of the same flow, may be the next segment, in an IP packet of `most` bytes at most.
     pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &TransportHeader) -> bool {
         let bytes = transport.payload_len();
+        // The limit applies to the IP packet, so headers count once.
         let whole = self.transport.payload - self.transport.network + self.payload_bytes + bytes;
         let (most, in_order) = match self.transport.protocol {
-            // Its own length has no form for more.
+            // UDP has no form for lengths above 64 KiB.
             Protocol::Udp => (most.min(u16::MAX.into()), is_all_of_it(frame, transport)),
             _ => (most, transport.seq(frame) == self.next),
         };
@@ -92,19 +92,19 @@ impl Joint {
         self.last_flags = transport.last_flags(frame);
     }
 
-    /// Whether nothing can follow.
+    /// Tests whether no segment can follow.
     pub(crate) fn is_complete(&self) -> bool {
         self.last_flags != 0 || !self.payload_bytes.is_multiple_of(self.segment_bytes)
     }
 
-    /// Payload bytes of each segment but the last, if there are several.
+    /// Returns the payload bytes of each segment but the last; `None` for a single segment.
     pub(crate) fn segment_bytes(&self) -> Option<core::num::NonZeroU16> {
         let several = self.segments > 1;
         if several { core::num::NonZeroU16::new(self.segment_bytes as u16) } else { None }
     }
 
-    /// Makes the headers of the first segment, which stand in `headers`, those of all. The checksums stay what they
-    /// were, and are of no use any more.
+    /// Rewrites the first segment's headers so that they describe the joined packet. The checksums are not updated and
+    /// become invalid.
     pub(crate) fn finish(&self, headers: &mut [u8]) {
         if self.segments > 1 {
             self.transport.make_joined(headers, self.payload_bytes, self.last_flags);
@@ -112,31 +112,31 @@ impl Joint {
     }
 }
 
-/// What an engine leaves around a packet that others may join.
+/// The outer parts of an opened packet that others may join.
 #[derive(Debug)]
-pub(crate) struct Wrapping {
-    /// Headers of the first segment, as they are without that.
+pub(crate) struct OuterParts {
+    /// Headers of the first segment without the outer ones.
     plain: BytesMut,
     within: InnerPosition,
-    /// What was behind the payload of the last segment.
+    /// Bytes behind the payload of the last segment.
     tail: BytesMut,
 }
 
-impl Wrapping {
+impl OuterParts {
     /// Takes what is behind the payload off `frame`, so that others can be joined.
     pub(crate) fn begin(
         plain: &[u8],
         transport: &TransportHeader,
         within: InnerPosition,
         frame: &mut BytesMut,
-    ) -> Wrapping {
+    ) -> OuterParts {
         let end = shifted(within, transport.end);
         let tail = frame[end..].into();
         frame.truncate(end);
-        Wrapping { plain: plain[..transport.payload].into(), within, tail }
+        OuterParts { plain: plain[..transport.payload].into(), within, tail }
     }
 
-    /// The headers of the first segment, as they are without what is around them.
+    /// Returns the headers of the first segment, without the outer ones.
     pub(crate) fn plain(&self) -> &[u8] {
         &self.plain
     }
@@ -154,24 +154,24 @@ impl Wrapping {
     pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: InnerPosition) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let own = match first[ETHERNET] >> 4 {
-            // Length, identification and checksum.
+            // IPv4: length, identification and checksum may differ.
             4 => {
                 same(ETHERNET, ETHERNET + 2) && same(ETHERNET + 6, ETHERNET + 10) && same(ETHERNET + 12, within.headers)
             }
-            // The length.
+            // IPv6: the length may differ.
             _ => same(ETHERNET, ETHERNET + 4) && same(ETHERNET + 6, within.headers),
         };
         within == self.within && same(0, ETHERNET) && own
     }
 
-    /// What is behind the payload is this from now on.
+    /// Replaces the bytes behind the payload.
     pub(crate) fn set_tail(&mut self, tail: &[u8]) {
         self.tail.clear();
         self.tail.extend_from_slice(tail);
     }
 
-    /// Makes `frame`, which ends with the payload, whole again, its headers those of all segments.
-    pub(crate) fn finish(mut self, joint: &Joint, frame: &mut BytesMut) {
+    /// Completes `frame`, which ends with the payload, and rewrites its headers for all segments.
+    pub(crate) fn finish(mut self, joint: &JoinedPacket, frame: &mut BytesMut) {
         frame.extend_from_slice(&self.tail);
         if joint.segments == 1 {
             return;

@@ -1,7 +1,7 @@
-//! The control ring: contexts come and go; and reset, which takes them all.
+//! The control ring: creation and removal of contexts, and reset.
 //!
-//! Commands are carried out a while after the doorbell, whether or not the port can take a frame; and before the next
-//! descriptor that is fetched, for it may depend on those that were given before it.
+//! Commands run some time after the doorbell, even while the port is busy. They also run before the next descriptor is
+//! fetched, because the descriptor may depend on earlier commands.
 
 use crate::queue_pair::QueuePair;
 use nic_engine::hosted::Subject;
@@ -12,8 +12,8 @@ use offload_api::{Direction, Handle};
 use offload_base::Instant;
 
 impl QueuePair {
-    /// Resets the device: every context is gone, what was on the send ring is thrown away, and the driver is
-    /// told. Receive buffers stay posted.
+    /// Resets the device: removes all contexts, discards the send ring, and informs the driver. Receive buffers stay
+    /// posted.
     pub fn reset(&mut self, now: Instant) {
         self.contexts.clear();
         self.steering.clear();
@@ -23,11 +23,11 @@ impl QueuePair {
         self.show_sent(now);
         self.reset_unreported = true;
         self.report_reset(now);
-        // Whoever runs the device may be asleep until a later event than the interrupt this starts.
+        // The device's thread may sleep beyond the time of the interrupt started here.
         self.rings.doorbell.raise();
     }
 
-    /// Carries out what was given, if it is time.
+    /// Executes commands that are due.
     pub(super) fn run_control_when_due(&mut self, now: Instant) {
         if self.control_due.is_some_and(|due| due <= now) {
             let used = self.used();
@@ -36,11 +36,12 @@ impl QueuePair {
         }
     }
 
-    /// Carries out all commands given so far.
+    /// Executes all commands posted so far.
     pub(super) fn run_control(&mut self, now: Instant) {
         self.control_due = None;
         while let Some(entry) = self.rings.control.pop() {
             self.dma.control += bytes_of(&entry.command);
+            // Commands from before a reset refer to contexts that are gone.
             if entry.epoch != self.counters.resets {
                 continue;
             }
@@ -48,17 +49,17 @@ impl QueuePair {
                 entry.report || !matches!(entry.command, ControlCommand::Reuse { .. } | ControlCommand::Park { .. });
             let completion = self.carry_out(entry.command);
             if is_reported {
-                // The driver gives no more commands than there is room for completions.
+                // The driver bounds its commands by the size of the completion ring.
                 let _room = self.report(now, completion);
             }
         }
     }
 
-    /// Carries out a command of the send ring, unless it is from before the last reset.
+    /// Executes a command of the send ring, unless it is from before the last reset.
     pub(super) fn run_command(&mut self, epoch: u64, command: ControlCommand) {
         self.dma.tx_parameters += dma::COMMAND_DESCRIPTOR;
         if epoch == self.counters.resets {
-            // It is reported as a descriptor.
+            // The descriptor has its own completion.
             let _completion = self.carry_out(command);
         }
     }
@@ -67,17 +68,20 @@ impl QueuePair {
         match command {
             ControlCommand::Create { handle, flow, direction, keys, spec } => {
                 match self.create(handle, direction, Subject { flow, keys }, spec) {
+                    // The driver reserved the handle before; the answer tells only whether the engine accepts the
+                    // parameters.
                     true => ControlCompletion::Created(handle),
                     false => ControlCompletion::Refused(handle),
                 }
             }
             ControlCommand::Reuse { handle, flow, spec } => {
-                // The driver asks for nothing that the engines do not know.
+                // The driver reuses contexts only with parameters that the engine accepted before.
                 let subject = Subject { flow: Some(flow), keys: Vec::new() };
                 let _made = self.create(handle, Direction::Transmit, subject, spec);
                 ControlCompletion::Done(handle)
             }
             ControlCommand::Park { handle } => {
+                // The context is removed completely: a parked handle keeps only its slot in the driver's pool.
                 self.contexts.remove(handle, &mut self.steering);
                 ControlCompletion::Done(handle)
             }
@@ -110,6 +114,7 @@ impl QueuePair {
                 ControlCompletion::Changed(engine)
             }
             ControlCommand::SetIndirection { table } => {
+                // The table belongs to the function, which takes it after this call.
                 self.new_indirection = Some(table);
                 ControlCompletion::IndirectionSet
             }
@@ -120,9 +125,9 @@ impl QueuePair {
         }
     }
 
-    /// Tells the host what happened to contexts, as far as there is room.
+    /// Reports events of contexts while the completion ring has room.
     pub(super) fn report_events(&mut self, now: Instant) {
-        // Answers to commands must find room.
+        // Room is reserved for answers to commands.
         while self.contexts.may_have_events()
             && self.rings.control_completions.room() > self.config.control_ring
             && let Some(event) = self.contexts.pop_event()
@@ -131,15 +136,15 @@ impl QueuePair {
         }
     }
 
-    /// A transmit context cannot go on without a key that is not there: it is given up, so that software does what is queued for it.
+    /// Removes a transmit context that lacks a key. Software then seals the queued data.
     pub(super) fn lose(&mut self, handle: Handle, key: Handle) {
         self.contexts.remove(handle, &mut self.steering);
         self.lost.push_back((handle, key));
     }
 
-    /// Tells the driver of contexts that were given up so, as far as there is room.
+    /// Reports removed contexts with their missing keys while the completion ring has room.
     pub(super) fn report_lost(&mut self, now: Instant) {
-        // Answers to commands must find room.
+        // Room is reserved for answers to commands.
         while self.rings.control_completions.room() > self.config.control_ring
             && let Some((handle, key)) = self.lost.pop_front()
         {
@@ -147,7 +152,7 @@ impl QueuePair {
         }
     }
 
-    /// Tells the driver of the last reset, as soon as there is room: in between, it may have been told of others.
+    /// Reports the last reset as soon as there is room. Earlier resets may have been reported before.
     pub(super) fn report_reset(&mut self, now: Instant) {
         if self.reset_unreported {
             let reset = ControlCompletion::Reset { resets: self.counters.resets };
@@ -168,11 +173,11 @@ impl QueuePair {
     }
 }
 
-/// What a command weighs on the control ring.
+/// Returns the DMA bytes of a command on the control ring.
 fn bytes_of(command: &ControlCommand) -> u64 {
     match command {
         ControlCommand::Create { .. } | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
-        // One descriptor for each piece, and one for the stages.
+        // One descriptor per piece, and one for the stages.
         ControlCommand::Place { pieces, stages, .. } => {
             let descriptors = 1 + u64::from(stages.is_some());
             descriptors * dma::CONTROL_QUERY + dma::RECEIVE_DESCRIPTOR * pieces.len() as u64

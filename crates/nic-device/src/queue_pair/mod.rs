@@ -1,13 +1,12 @@
-//! A queue pair: the rings of one driver, and the engines, contexts and buffers behind them.
+//! A queue pair: the rings of one driver, with their engines, contexts and buffers.
 //!
-//! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
-//! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
-//! - `coalesce`: which segments may be one packet for the host (LRO); `segmentation`: one packet in, segments out (TSO);
-//!   `pacing`: lanes in which packets wait for their time;
-//! - `control`: contexts created and given up, reset;
-//! - `uplink`: what engines do to packets of others, of a NIC with a switch.
+//! - `transmit`: send ring to port, with segmentation and transmit engines;
+//! - `receive`: port to receive ring, with checksums, steering and receive engines;
+//! - `coalesce`: joining of segments (LRO); `segmentation`: cutting of packets (TSO); `pacing`: rate limits of flows;
+//! - `control`: creation and removal of contexts, reset;
+//! - `uplink`: engine work on packets of other functions, for a NIC with a switch.
 //!
-//! Sans-IO: the device above it is the port, and asks it for frames; the host it sees through rings and signals only.
+//! Sans-IO: the device above is the port and polls for frames; the host is reached only by rings and signals.
 
 mod coalesce;
 mod control;
@@ -33,12 +32,12 @@ use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
 use offload_formats::frame::ETHERNET_BYTES;
-pub(crate) use receive::Arrived;
+pub(crate) use receive::OpenResult;
 use receive::ReceiveSide;
 use std::collections::VecDeque;
 use transmit::TransmitSide;
 
-/// One queue pair of a NIC, and what is behind it.
+/// One queue pair of a NIC.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -56,22 +55,22 @@ pub struct QueuePair {
     transmit: TransmitSide,
     receive: ReceiveSide,
     frames: BufferPool,
-    /// When commands on the control ring are carried out, should no descriptor be fetched before.
+    /// Time at which commands on the control ring are executed, if no descriptor is fetched earlier.
     control_due: Option<Instant>,
     interrupt: Interrupt,
     send_interrupt: Interrupt,
-    /// For the function, which spreads packets over the queues.
+    /// A new indirection table for the function, which distributes packets to the queues.
     pub(crate) new_indirection: Option<Box<[u16; INDIRECTION_ENTRIES]>>,
-    /// The driver has not been told of the last reset.
+    /// Whether the driver has not been told of the last reset.
     reset_unreported: bool,
-    /// Nor of these contexts that lack a key.
+    /// Removed contexts with their missing keys, of which the driver has not been told.
     lost: VecDeque<(Handle, Handle)>,
     counters: DeviceCounters,
     dma: DmaBytes,
 }
 
 impl QueuePair {
-    /// For `nic-sim`, which makes the driver as well.
+    /// Makes a queue pair. For `nic-sim`, which makes the driver as well.
     pub fn new(config: NicConfig, rings: DeviceRings, engines: Engines) -> QueuePair {
         let frame_bytes = (usize::from(config.mtu) + ETHERNET_BYTES).next_multiple_of(64);
         QueuePair {
@@ -93,65 +92,65 @@ impl QueuePair {
         }
     }
 
-    /// What was counted here, but by engines.
+    /// Returns the counters, without engines.
     pub fn counters(&self) -> DeviceCounters {
         let cache = self.contexts.counters();
         DeviceCounters { ctx_fetched: cache.fetched, ctx_evicted: cache.evicted, ..self.counters }
     }
 
-    /// Adds its counters and those of its engines to `set`.
+    /// Adds the counters of the queue pair and its engines to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         set.add(&self.counters());
         self.contexts.engines().for_each(|engine| set.add(engine.counters()));
     }
 
-    /// Adds the counters of its engines that are of the type of `sum`.
+    /// Adds the engine counters that have the type of `sum`.
     pub(crate) fn add_engine_counters(&self, sum: &mut dyn Any) {
         self.contexts.engines().for_each(|engine| engine.add_counters(sum));
     }
 
-    /// How many contexts are here, on the NIC and in host memory.
+    /// Returns the number of contexts, on the NIC and in host memory.
     pub fn contexts(&self) -> usize {
         self.contexts.len()
     }
 
-    /// Whether it has no contexts.
+    /// Tests whether there are no contexts.
     pub(crate) fn is_empty(&self) -> bool {
         self.contexts.len() == 0
     }
 
-    /// What was moved over PCIe here.
+    /// Returns the bytes moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
         self.dma
     }
 
-    /// What it was built with.
+    /// Returns the configuration.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
 
-    /// Whether one of its contexts follows the packets of `flow` that are received.
+    /// Tests whether a context follows received packets of `flow`.
     pub(crate) fn follows(&self, flow: &FlowKey) -> bool {
         self.steering.followers(flow).iter().any(Option::is_some)
     }
 
-    /// Whether it has no receive contexts.
+    /// Tests whether no context follows a flow.
     pub(crate) fn follows_nothing(&self) -> bool {
         self.steering.follows_nothing()
     }
 
-    /// Whether one of its contexts opens packets that show this key of the engine of that number.
+    /// Tests whether a context opens packets with this key of engine `engine`.
     pub(crate) fn opens(&self, engine: u8, key: KeyBytes) -> bool {
         self.steering.opener(engine, key).is_some()
     }
 
-    /// Whether it has no contexts that open packets.
+    /// Tests whether no context opens packets.
     pub(crate) fn opens_nothing(&self) -> bool {
         self.steering.opens_nothing()
     }
 
-    /// Returns what packets have used so far. `None` if it costs no time.
-    fn used(&self) -> Option<Used> {
+    /// Returns the resources used so far; `None` if costs are not modelled.
+    fn used(&self) -> Option<ResourceUse> {
         if self.config.costs.is_none() {
             return None;
         }
@@ -159,30 +158,30 @@ impl QueuePair {
         let sent = dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + self.transmit.framed;
         let received = dma.rx_descriptors + dma.rx_payload + self.receive.begun * dma::COMPLETION;
         let bytes = sent + received + dma.context + dma.control + dma.completions;
-        Some(Used { bytes, fetched: cache.fetched, worked_bytes: cache.worked_bytes })
+        Some(ResourceUse { bytes, fetched: cache.fetched, worked_bytes: cache.worked_bytes })
     }
 
-    /// Returns the time that bus, fetches and engines took since `before`. Payload to be sent counts when it is put into
-    /// a frame, and a received packet's completion when the packet is begun.
-    fn cost_since(&self, before: Option<Used>) -> Duration {
+    /// Returns the time that bus, fetches and engines took since `before`. Sent payload counts when it is copied into a
+    /// frame.
+    fn cost_since(&self, before: Option<ResourceUse>) -> Duration {
         let (Some(before), Some(used)) = (before, self.used()) else { return Duration::ZERO };
         let [bytes, fetched, worked] =
             [used.bytes - before.bytes, used.fetched - before.fetched, used.worked_bytes - before.worked_bytes];
         self.config.costs.time(bytes, fetched, worked)
     }
 
-    /// The longest frame there is.
+    /// Returns the maximum frame length.
     fn longest_frame(&self) -> usize {
         usize::from(self.config.mtu) + ETHERNET_BYTES
     }
 
-    /// When something else than a frame is due.
+    /// Returns the time of the next event other than a frame.
     pub(crate) fn next_other(&self) -> Option<Instant> {
         let interrupts = earliest(self.interrupt.due, self.send_interrupt.due);
         earliest(earliest(self.receive.next_due(), self.next_making()), earliest(self.control_due, interrupts))
     }
 
-    /// Does what is due, but for frames.
+    /// Performs the work that is due, except sending frames.
     pub(crate) fn process(&mut self, now: Instant) {
         self.notice_doorbell(now);
         self.run_control_when_due(now);
@@ -199,12 +198,12 @@ impl QueuePair {
         }
     }
 
-    /// Has `waker` woken at the next doorbell.
+    /// Wakes `waker` at the next doorbell.
     pub(crate) fn register_doorbell(&mut self, waker: &Waker) {
         self.rings.doorbell.arm(waker);
     }
 
-    /// Starts an interrupt if the host waits for one and none is under way.
+    /// Starts an interrupt if the host waits and no interrupt is pending.
     fn interrupt(&mut self, now: Instant) {
         let delay = self.config.delays.interrupt;
         self.counters.interrupts += u64::from(self.interrupt.start(now, delay, &self.rings.interrupt));
@@ -218,24 +217,24 @@ impl QueuePair {
 
 /// What packets used of the bus and of engines.
 #[derive(Clone, Copy, Debug)]
-struct Used {
+struct ResourceUse {
     /// Bytes over the bus.
     bytes: u64,
     /// Contexts fetched.
     fetched: u64,
-    /// Bytes that engines worked on.
+    /// Bytes processed by engines.
     worked_bytes: u64,
 }
 
-/// An interrupt that may be on its way to the host.
+/// An interrupt, possibly on its way to the host.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupt {
     pub(crate) due: Option<Instant>,
 }
 
 impl Interrupt {
-    /// Sends one off if the host waits for it and none is on its way. True if it has arrived already, and woken
-    /// somebody.
+    /// Starts the interrupt if the host waits and no interrupt is pending. Returns whether the interrupt arrived at once and woke a
+    /// task.
     pub(crate) fn start(&mut self, now: Instant, delay: Duration, signal: &Signal) -> bool {
         if self.due.is_some() || !signal.is_armed() {
             return false;
@@ -247,7 +246,7 @@ impl Interrupt {
         false
     }
 
-    /// True if its time has come, and it has woken somebody.
+    /// Raises the interrupt if due. Returns whether a task was woken.
     pub(crate) fn raise_when_due(&mut self, now: Instant, signal: &Signal) -> bool {
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
@@ -257,7 +256,7 @@ impl Interrupt {
     }
 }
 
-/// Memory for frames that leave: what takes turns is to stay in the nearer caches.
+/// Memory for outgoing frames. Small, so that reused buffers stay in the CPU's caches.
 const SLAB_BYTES: usize = 96 << 10;
 
 #[cfg(test)]

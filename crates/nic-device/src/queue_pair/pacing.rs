@@ -1,61 +1,64 @@
-//! Packet pacing: what a flow sends waits in a lane of its own until it may leave.
+//! Packet pacing: limits each flow to its rate by delaying frames.
 //!
-//! Lanes are served in the order of their times, then of their coming. A lane that was late, because the port was
-//! busy, makes up for it, but for one frame's distance at most; one that was idle does not. So over any span a flow
-//! sends what its rate allows and one frame more, and never more than two frames at a time.
+//! Each paced flow has a FIFO lane. The shaper serves lanes by due time; lanes with equal due times take turns. A lane
+//! that was delayed by a busy port may catch up by at most one inter-frame gap, and an idle lane saves no credit. Over
+//! any interval a flow therefore sends at most its rate plus one frame, and at most two frames back to back.
 //!
-//! Invariants: items of one flow come out in the order they went in; a flow that has sent is remembered until it may
-//! send again, even when nothing of it waits.
+//! Invariants:
+//! - Items of one flow leave in the order they were queued.
+//! - The shaper remembers a flow until its next frame is due, even while its lane is empty. Otherwise a flow could
+//!   exceed its rate by queueing one frame at a time.
 
 use core::time::Duration;
 use offload_api::FlowKey;
 use offload_base::Instant;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// The lanes. `T` is what waits: a frame, or whatever frames are made of.
+/// A pacing scheduler. `T` is the queued item: a frame, or a packet that will be cut into frames.
 #[derive(Debug)]
 pub(crate) struct Shaper<T> {
-    lanes: Vec<Lane<T>>,
+    lanes: Vec<FlowLane<T>>,
     unused: Vec<usize>,
-    /// Looked up, never walked, so its order cannot matter.
+    /// Lane index of each remembered flow. Only looked up, never iterated, so the hash order cannot affect a run.
     by_flow: HashMap<FlowKey, usize>,
-    /// Lanes with something in them: when, whose turn it is among those of the same time, which.
+    /// Non-empty lanes, as (due time, ticket, lane index).
     waiting: BTreeSet<(Instant, u64, usize)>,
-    /// Lanes with nothing in them, until they may be forgotten.
+    /// Empty lanes, as (time after which the flow can be forgotten, lane index).
     idle: BTreeSet<(Instant, usize)>,
     turns: u64,
 }
 
 #[derive(Debug)]
-struct Lane<T> {
+struct FlowLane<T> {
     flow: FlowKey,
     items: VecDeque<T>,
-    /// When the next frame may leave.
+    /// Earliest time at which the next frame may leave.
     free_at: Instant,
 }
 
-/// A lane whose turn it is. Goes back with [`Shaper::finish`].
+/// Permission to send from one lane. Return it with [`Shaper::finish`].
 #[derive(Debug)]
-pub(crate) struct Turn(usize);
+pub(crate) struct LanePermit(usize);
 
 impl<T> Shaper<T> {
-    /// Whether nothing waits.
+    /// Tests whether all lanes are empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether anything of `flow` waits, behind which the rest of it has to go.
+    /// Tests whether items of `flow` are queued. A new item of `flow` must then be queued too, to keep the order.
     pub(crate) fn holds(&self, flow: &FlowKey) -> bool {
         !self.is_empty() && self.by_flow.get(flow).is_some_and(|lane| !self.lanes[*lane].items.is_empty())
     }
 
-    /// Puts `item` behind whatever else there is of `flow`.
+    /// Queues `item` behind the other items of `flow`.
     pub(crate) fn push(&mut self, now: Instant, flow: FlowKey, item: T) {
         self.forget_idle(now);
-        let index = self.lane_of(now, flow);
+        let index = self.lane_index(now, flow);
         let lane = &mut self.lanes[index];
         if lane.items.is_empty() {
             self.idle.remove(&(lane.free_at, index));
+            // An idle flow saves no credit: its due time is never in the past.
             lane.free_at = lane.free_at.max(now);
             self.waiting.insert((lane.free_at, self.turns, index));
             self.turns += 1;
@@ -63,29 +66,32 @@ impl<T> Shaper<T> {
         lane.items.push_back(item);
     }
 
-    /// When something may leave.
+    /// Returns the earliest due time, or `None` if all lanes are empty.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.waiting.first().map(|(at, _, _)| *at)
     }
 
-    /// The next item that may leave at `now`.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Turn, T)> {
+    /// Takes the next item that is due at `now`. The caller sends one frame of it and calls [`Shaper::finish`].
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(LanePermit, T)> {
         if self.next_due()? > now {
             return None;
         }
         let (_, _, index) = self.waiting.pop_first()?;
         let item = self.lanes[index].items.pop_front()?;
-        Some((Turn(index), item))
+        Some((LanePermit(index), item))
     }
 
-    /// Ends a turn: `rest` of the item is still to come, and `gap` has to pass before anything more does.
-    pub(crate) fn finish(&mut self, now: Instant, turn: Turn, rest: Option<T>, gap: Duration) {
-        let Turn(index) = turn;
+    /// Ends a turn. `rest` is the unsent part of the item; `gap` is the time that the sent frame occupies at the flow's
+    /// rate.
+    pub(crate) fn finish(&mut self, now: Instant, turn: LanePermit, rest: Option<T>, gap: Duration) {
+        let LanePermit(index) = turn;
         let lane = &mut self.lanes[index];
         if let Some(rest) = rest {
             lane.items.push_front(rest);
         }
         if !gap.is_zero() {
+            // The lane may have been served late because the port was busy. It catches up by one gap at most, so that a
+            // long stall does not end in a burst.
             let late_at_most = Instant::from_nanos(now.as_nanos().saturating_sub(gap.as_nanos() as u64));
             lane.free_at = lane.free_at.max(late_at_most) + gap;
         }
@@ -97,16 +103,16 @@ impl<T> Shaper<T> {
         }
     }
 
-    /// Takes everything out, in no particular order, and forgets all flows.
+    /// Removes all items, in no particular order, and forgets all flows.
     pub(crate) fn clear(&mut self) -> impl Iterator<Item = T> + use<T> {
         core::mem::take(self).lanes.into_iter().flat_map(|lane| lane.items)
     }
 
-    fn lane_of(&mut self, now: Instant, flow: FlowKey) -> usize {
+    fn lane_index(&mut self, now: Instant, flow: FlowKey) -> usize {
         if let Some(index) = self.by_flow.get(&flow) {
             return *index;
         }
-        let lane = Lane { flow, items: VecDeque::new(), free_at: now };
+        let lane = FlowLane { flow, items: VecDeque::new(), free_at: now };
         let index = match self.unused.pop() {
             Some(index) => {
                 self.lanes[index] = lane;
@@ -121,7 +127,7 @@ impl<T> Shaper<T> {
         index
     }
 
-    /// Forgets flows that might send at once by now.
+    /// Forgets flows that could send at once by now.
     fn forget_idle(&mut self, now: Instant) {
         while let Some((at, index)) = self.idle.first().copied()
             && at <= now
@@ -146,8 +152,8 @@ impl<T> Default for Shaper<T> {
     }
 }
 
-/// The time that `bytes` bytes take at `rate` bytes a second: up to a second, as Linux's fq has it, for a rate may
-/// have been a mistake.
+/// Returns the time that `bytes` bytes take at `rate` bytes per second, at most a second, as in Linux's fq, because a
+/// lower rate may be a mistake.
 pub(crate) fn gap(bytes: usize, rate: core::num::NonZeroU64) -> Duration {
     let nanos = (bytes as u128 * 1_000_000_000).div_ceil(u128::from(rate.get()));
     Duration::from_nanos(nanos.min(1_000_000_000) as u64)
@@ -164,13 +170,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes when, and however late the port is: order, the law of the rate, and no lane is left behind.
+        /// For any arrivals and delays of the port: order and rate hold, and no lane is leaked.
         #[test]
         fn flows_keep_their_order_and_their_rate(
             arrivals in prop::collection::vec((0u64..3000, 0u16..4, 60usize..1514), 1..120),
             lateness in prop::collection::vec(0u64..900, 1..20),
         ) {
-            // A frame of 1514 bytes each 1514 ns, at most.
+            // At most one frame of 1514 bytes per 1514 ns.
             let rate = NonZeroU64::new(1_000_000_000).unwrap();
             let mut shaper = Shaper::default();
             let mut now = Instant::ZERO;
@@ -202,7 +208,7 @@ mod tests {
                     let mut bytes = 0;
                     for last in first + 1..sent.len() {
                         bytes += sent[last - 1].2 as u64;
-                        // One byte a nanosecond, and one frame that was late.
+                        // One byte per nanosecond, and one late frame.
                         prop_assert!(sent[last].0 - sent[first].0 + 1514 >= bytes, "from {first} to {last}: {sent:?}");
                     }
                 }
@@ -218,17 +224,17 @@ mod tests {
         let (turn, item) = shaper.pop_due(at(0)).unwrap();
         assert_eq!(item, 'a');
         shaper.finish(at(0), turn, None, Duration::from_nanos(100));
-        assert!(shaper.is_empty() && shaper.next_due().is_none(), "nothing is due for a flow that has nothing");
+        assert!(shaper.is_empty() && shaper.next_due().is_none(), "an empty lane is never due");
         shaper.push(at(10), flow(1), 'b');
         assert!(shaper.holds(&flow(1)) && !shaper.holds(&flow(2)));
         assert_eq!(shaper.next_due(), Some(at(100)));
         let (turn, item) = shaper.pop_due(at(100)).unwrap();
         shaper.finish(at(100), turn, Some(item), Duration::from_nanos(100));
-        assert_eq!(shaper.next_due(), Some(at(200)), "there is more of it");
+        assert_eq!(shaper.next_due(), Some(at(200)), "the rest of the item is due later");
         let (turn, _) = shaper.pop_due(at(200)).unwrap();
         shaper.finish(at(200), turn, None, Duration::from_nanos(100));
         shaper.push(at(300), flow(2), 'c');
-        assert_eq!((shaper.lanes.len(), shaper.by_flow.len()), (1, 1), "the first flow's place is taken again");
+        assert_eq!((shaper.lanes.len(), shaper.by_flow.len()), (1, 1), "the lane of the first flow is reused");
         assert_eq!(shaper.clear().collect::<Vec<_>>(), ['c']);
     }
 
@@ -236,7 +242,7 @@ mod tests {
     fn flows_of_the_same_time_take_turns_in_the_order_they_came() {
         let (mut shaper, now) = (Shaper::default(), Instant::ZERO);
         let due = |shaper: &mut Shaper<char>| shaper.pop_due(now).unwrap();
-        // Both are forgotten, and their places are given out again, the last one first.
+        // Both flows are forgotten, and their lanes are reused, last one first.
         for (number, item) in [(1, 'a'), (2, 'b')] {
             shaper.push(now, flow(number), item);
         }

@@ -1,16 +1,16 @@
-//! Segmentation offload, of TCP and UDP: one packet with a large payload in, segments or datagrams with their own
-//! headers out.
+//! Segmentation offload for TCP and UDP: cuts one packet with a large payload into segments or datagrams with their own
+//! headers.
 //!
-//! Segments are made one at a time, as the port has room for them, payload copied (or encrypted) from the
-//! fragments straight into the frame. How much payload there is, the fragments tell: the length in the packet's IP header is
-//! never read, and means nothing in one of more than 64 KiB.
+//! Segments are made one at a time, as the port has room. The payload is copied or encrypted from the fragments
+//! directly into the frame. The fragments determine the payload length; the length in the packet's IP header is
+//! ignored, because that field cannot express more than 64 KiB.
 
 use bytes::BytesMut;
 use offload_api::TxPacket;
 use offload_base::{BufferPool, Seq};
 use offload_formats::{Headers, SegmentPosition, TransportHeader};
 
-/// A packet being sent, and how far.
+/// A packet that is being sent, and its progress.
 #[derive(Debug)]
 pub(crate) struct Segmenter {
     packet: TxPacket,
@@ -23,7 +23,7 @@ pub(crate) struct Segmenter {
 }
 
 impl Segmenter {
-    /// Starts on a packet.
+    /// Starts a packet.
     pub(crate) fn new(packet: TxPacket) -> Segmenter {
         Segmenter {
             transport: Headers::parse_unfinished(&packet.header).transport(),
@@ -40,21 +40,21 @@ impl Segmenter {
         &self.packet
     }
 
-    /// Whether it has headers that this device knows how to fix.
+    /// Tests whether the packet has headers that the device can adjust.
     pub(crate) fn has_transport(&self) -> bool {
         self.transport.is_some()
     }
 
-    /// Whether every byte has gone out.
+    /// Tests whether all bytes are sent.
     pub(crate) fn is_done(&self) -> bool {
         self.segments > 0 && self.sent == self.payload_bytes
     }
 
-    /// Makes the next segment. `append(seq, fragment, source, frame)` puts payload, which is of that fragment of the packet,
-    /// behind what `frame` has, encrypted if it wants to, as many bytes as `source` has; pieces come in order.
+    /// Makes the next segment. `append(seq, fragment, source, frame)` appends the payload bytes `source` of the given
+    /// fragment to `frame`, encrypted if necessary, without changing their number. Calls are in order.
     ///
     /// # Errors
-    /// Whatever `append` returns; the packet is then to be given up.
+    /// The error of `append`; the packet must then be given up.
     pub(crate) fn next_frame<E>(
         &mut self,
         pool: &mut BufferPool,
@@ -63,6 +63,7 @@ impl Segmenter {
         let header_bytes = self.packet.header.len();
         let most = self.packet.ask.mss.map_or(self.payload_bytes, usize::from);
         let bytes = most.min(self.payload_bytes - self.sent);
+        // A packet without `mss` may be longer than a pool buffer, for example on a link with jumbo frames.
         let mut frame = if header_bytes + bytes <= pool.buffer_bytes() {
             pool.take()
         } else {
@@ -73,6 +74,7 @@ impl Segmenter {
         while left > 0 {
             let source = &self.packet.fragments[self.fragment][self.at_in_fragment..];
             let taken = source.len().min(left);
+            // A fragment may end inside a segment, so the position is that of the piece and not of the segment.
             let seq = self.packet.ask.seq + (self.sent + bytes - left) as u32;
             append(seq, self.fragment, &source[..taken], &mut frame)?;
             left -= taken;
@@ -88,7 +90,7 @@ impl Segmenter {
         Ok(frame)
     }
 
-    /// Gives the segment its own length, identification, sequence number, flags and checksums.
+    /// Sets the segment's length, identification, sequence number, flags and checksums.
     fn fix_headers(&self, frame: &mut [u8]) {
         let Some(transport) = self.transport else { return };
         let transport = TransportHeader { end: frame.len(), ..transport };
@@ -124,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Headers up to TCP's; IPv6's with an extension header that says nothing.
+    /// Returns headers up to TCP's. IPv6 headers include an empty extension header.
     fn header(seq: u32, control: TcpControl, six: bool) -> Vec<u8> {
         let tcp = TcpRepr {
             src_port: 443,
@@ -159,7 +161,7 @@ mod tests {
         bytes
     }
 
-    /// What smoltcp sees in a frame: the identification, if there is one, and the TCP segment.
+    /// Parses a frame with smoltcp: the identification, if any, and the TCP segment.
     fn read(frame: &[u8], six: bool) -> (Option<u16>, &[u8]) {
         if six {
             let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
@@ -204,12 +206,14 @@ mod tests {
             prop_assert_eq!(frames.len(), payload.len().div_ceil(usize::from(mss)).max(1));
             let mut received = Vec::new();
             for (number, frame) in frames.iter().enumerate() {
+                // smoltcp parses the frames independently of the project's own parser.
                 let (identification, tcp) = read(frame, six);
                 prop_assert!(identification.is_none_or(|identification| usize::from(identification) == number));
                 let tcp = TcpPacket::new_checked(tcp).unwrap();
                 let [source, destination] = addresses(six);
                 prop_assert!(tcp.verify_checksum(&source, &destination));
                 prop_assert_eq!(tcp.seq_number().0 as u32, seq.wrapping_add(received.len() as u32));
+                // FIN belongs to the last segment only.
                 prop_assert_eq!(tcp.fin(), number + 1 == frames.len());
                 received.extend_from_slice(tcp.payload());
                 let transport = Headers::parse(frame).transport().unwrap();
@@ -221,8 +225,8 @@ mod tests {
             prop_assert_eq!(received, payload);
         }
 
-        /// Twice as much as an IP header tells the length of, or less: on the wire is what many small packets would leave
-        /// there.
+        /// With payloads above and below the maximum of an IP length field, the wire carries the same frames as from
+        /// many small packets.
         #[test]
         fn a_packet_of_any_size_is_cut_as_smaller_ones_are(
             bytes in prop_oneof![1usize..100_000, 65_000usize..512 << 10],
@@ -236,6 +240,8 @@ mod tests {
             offload_base::Seed(u64::from(seq)).stream("payload").fill(&mut payload);
             let payload = Bytes::from(payload);
             let identification = seq as u16;
+            // Smaller packets continue sequence numbers and identifications where the large packet's segments have
+            // them.
             let packet = |from: usize, to: usize, control: TcpControl| {
                 let at = seq.wrapping_add(from as u32);
                 let mut header = header(at, control, six);
@@ -243,7 +249,7 @@ mod tests {
                     let number = identification.wrapping_add((from / usize::from(mss)) as u16);
                     header[18..20].copy_from_slice(&number.to_be_bytes());
                 }
-                // No device reads it.
+                // The device does not read the length.
                 header[if six { 18 } else { 16 }..][..2].copy_from_slice(&(to as u16).to_be_bytes());
                 let fragments = (from..to).step_by(pieces).map(|at| payload.slice(at..to.min(at + pieces))).collect();
                 let ask = TxAsk { seq: Seq(at), checksum: true, mss: Some(mss), ..TxAsk::default() };
@@ -268,7 +274,7 @@ mod tests {
             let payload: Vec<u8> = fragments.concat();
             let [source, destination] = addresses(six);
             let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
-            let mut header = vec![0; 12];
+                let mut header = vec![0; 12];
             header.extend_from_slice(if six { &[0x86, 0xdd] } else { &[8, 0] });
             header.resize(14 + ip.header_len() + 8, 0);
             ip.emit(&mut header[14..], &ChecksumCapabilities::ignored());
@@ -289,6 +295,7 @@ mod tests {
                     prop_assert_eq!(ip.total_len(), frame.len() - 14);
                     &frame[54..]
                 } else {
+                    // UDP has no field that orders datagrams, so the IPv4 identification is checked instead.
                     let (identification, udp) = read(frame, false);
                     prop_assert_eq!(identification, Some(number as u16));
                     udp

@@ -1,4 +1,4 @@
-//! A device alone, its host's ends of the rings in the test's hands: what no driver of ours would ask for.
+//! A device alone, with the host's ends of the rings held by the test: requests that the project's driver never makes.
 
 use super::*;
 use bytes::{Bytes, BytesMut};
@@ -17,7 +17,7 @@ use offload_api::{
 use offload_base::Seq;
 use offload_wire::frame::Frame;
 
-/// The engines that every NIC has.
+/// Returns the engines of every NIC.
 fn engines() -> Engines {
     EngineConfigs::default().engines()
 }
@@ -37,7 +37,7 @@ impl Rig {
         Rig { device: QueuePair::new(config, device, engines()), host }
     }
 
-    /// With more engines.
+    /// Makes a rig with additional engines.
     fn with(add: impl FnOnce(&mut Engines)) -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
@@ -57,12 +57,12 @@ impl Rig {
         self.host.control_completions.pop()
     }
 
-    /// What leaves by a descriptor.
+    /// Returns the frames that a descriptor produces.
     fn send(&mut self, descriptor: SendDescriptor) -> Vec<Frame> {
         self.host.send.push(SendEntry { slot: 0, descriptor }).unwrap();
         self.device.process(Instant::ZERO);
         let frames = std::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).collect();
-        assert!(self.host.send_completions.pop().is_some(), "it is done");
+        assert!(self.host.send_completions.pop().is_some(), "the descriptor is completed");
         frames
     }
 
@@ -79,7 +79,7 @@ fn flow() -> FlowKey {
     FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
 }
 
-/// The first bytes of a record, to be encrypted by a context.
+/// Returns the first bytes of a record that a context encrypts.
 fn packet(context: Handle) -> SendDescriptor {
     let mut header = vec![0xff; 6];
     header.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
@@ -96,13 +96,15 @@ fn packet(context: Handle) -> SendDescriptor {
 fn an_old_generation_names_no_transmit_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Transmit);
+    // Parameters with another generation must not reach the context in the same slot.
     for handle in OTHERS {
         assert!(rig.send(SendDescriptor::StaticParameters { handle, number: 5 }).is_empty());
         assert!(rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(0) }).is_empty());
     }
-    assert!(rig.send(packet(NEW)).is_empty(), "it has no parameters: those were another's");
+    assert!(rig.send(packet(NEW)).is_empty(), "the context has no parameters: these were for another one");
     assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_out_of_sync), (4, 1));
     rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
+    // Nor may packets, DUMPs and removals with another generation.
     for handle in OTHERS {
         assert!(rig.send(packet(handle)).is_empty());
         let bytes = Bytes::from_static(RECORD);
@@ -117,11 +119,15 @@ fn an_old_generation_names_no_transmit_context() {
         );
         assert_eq!(rig.command(ControlCommand::Park { handle }), None);
         let destroyed = rig.command(ControlCommand::Destroy { handle });
-        assert_eq!(destroyed, Some(ControlCompletion::Destroyed(handle)), "it is gone, as it was before");
+        assert_eq!(
+            destroyed,
+            Some(ControlCompletion::Destroyed(handle)),
+            "destroying a missing context is answered too"
+        );
     }
     assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_unknown_context), (6, 2));
     assert_eq!(rig.device.contexts(), 1);
-    let [frame] = &rig.send(packet(NEW))[..] else { panic!("the living one stands where it was") };
+    let [frame] = &rig.send(packet(NEW))[..] else { panic!("the living context kept its position") };
     assert!(frame.data[54..].starts_with(&RECORD[..5]) && !frame.data.ends_with(&RECORD[5..]));
 }
 
@@ -129,8 +135,8 @@ fn an_old_generation_names_no_transmit_context() {
 fn an_old_generation_names_no_receive_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
-    // Behind a gap that hides a header, the context searches, and finds what may be one.
-    let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("it is there");
+    // Behind a gap that hides a header, the context searches and finds a candidate.
+    let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("the context exists");
     let (mut buffer, mut placed) = Default::default();
     engine.receive(NEW, &mut ReceivedPayload::new(Seq(100), RECORD, &mut buffer, &mut placed, false));
     for handle in OTHERS {
@@ -147,7 +153,7 @@ fn an_old_generation_names_no_receive_context() {
     assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (0, [None, None]));
 }
 
-/// A driver of ours asks for places that the engine has.
+/// The project's driver only names slots that the engine has.
 #[test]
 fn a_place_behind_an_engines_last_is_refused() {
     let mut rig = Rig::new();
@@ -162,7 +168,7 @@ fn a_place_behind_an_engines_last_is_refused() {
     assert_eq!(rig.device.contexts(), 1);
 }
 
-/// A driver of ours gives a context up before another has its place.
+/// The project's driver removes a context before it reuses the slot.
 #[test]
 fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
     let mut rig = Rig::new();
@@ -241,18 +247,19 @@ fn costly() -> NicConfig {
     NicConfig { delays: Delays::NONE, line_rate: None, costs, ..NicConfig::default() }
 }
 
-/// A frame takes the line a tenth of a second; a command for a context need not wait for that.
+/// A frame occupies the line for a tenth of a second; commands for contexts do not wait for it.
 #[test]
 fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
     let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
     let (device, host) = rings(&config);
     let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
-    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 {
         rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
     }
+    // Each step advances to the time that the device itself announces.
     let mut now = Instant::ZERO;
     let mut step = |rig: &mut Rig| {
         rig.device.process(now);
@@ -263,15 +270,15 @@ fn commands_do_not_wait_for_the_line() {
     assert_eq!(step(&mut rig), (Instant::ZERO + delays.doorbell, false));
     let (next, is_sent) = step(&mut rig);
     assert!(is_sent && next > Instant::ZERO + Duration::from_millis(100), "{next:?}");
-    // While the port is busy with the first, and the second waits.
+    // While the port is busy with the first frame, and the second waits.
     let command = ControlCommand::Destroy { handle: NEW };
     rig.host.control.push(ControlEntry { epoch: 0, report: false, command }).unwrap();
     rig.device.process(Instant::ZERO + delays.doorbell * 2);
     assert_eq!(rig.next_event(), Some(Instant::ZERO + delays.doorbell * 3));
-    assert_eq!(rig.host.control_completions.pop(), None, "it takes the device a while");
+    assert_eq!(rig.host.control_completions.pop(), None, "the device takes some time");
     rig.device.process(Instant::ZERO + delays.doorbell * 3);
     assert_eq!(rig.host.control_completions.pop(), Some(ControlCompletion::Destroyed(NEW)));
-    assert_eq!(rig.next_event(), Some(next), "and now for the line");
+    assert_eq!(rig.next_event(), Some(next), "only the line is left");
 }
 
 #[test]
@@ -301,10 +308,10 @@ fn an_old_generation_names_no_sa() {
     rig.device.add_engine_counters(&mut counted);
     assert_eq!(counted.ipsec_tx_drop_no_state, 2);
     assert_eq!(rig.device.dma().tx_parameters, 3 * dma::COMMAND_DESCRIPTOR, "each command on the send ring");
-    assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
+    assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "the SA still exists");
 }
 
-/// Whatever was on the NIC first, contexts in use come to stay there.
+/// Contexts in use stay on the NIC and replace unused ones.
 #[test]
 fn contexts_in_use_take_the_place_of_others() {
     let config = NicConfig { context_cache_bytes: 4 * 208, delays: Delays::NONE, ..NicConfig::default() };
@@ -335,7 +342,7 @@ fn nothing_is_steered_to_a_context_from_before_a_reset() {
     assert!(!rig.device.follows(&flow()) && rig.device.follows_nothing());
 }
 
-/// A jumbo frame of a neighbour's, for example.
+/// For example a jumbo frame of a neighbour.
 #[test]
 fn a_frame_longer_than_the_mtu_is_not_received() {
     let mut rig = Rig::new();
@@ -350,7 +357,7 @@ fn a_frame_longer_than_the_mtu_is_not_received() {
 #[test]
 fn frames_are_counted_by_their_address_and_checksums() {
     let mut rig = Rig::new();
-    let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     let ask = TxAsk { streams: [None; 2], mss: Some(1000), ..packet.ask };
     let [right] = &rig.send(SendDescriptor::Packet(TxPacket { ask, ..packet }))[..] else { panic!("one frame") };
     let changed = |at: usize| {
@@ -359,7 +366,7 @@ fn frames_are_counted_by_their_address_and_checksums() {
         frame
     };
     rig.host.receive.push(bytes::BytesMut::with_capacity(128 << 10)).unwrap();
-    // A byte of the payload; the EtherType; the address, of which the lowest bit says that it is for all.
+    // A payload byte; the EtherType; the address, with the multicast bit as its lowest bit.
     for frame in [right.data.to_vec(), changed(60), changed(60), changed(12), changed(12), changed(0), changed(0)] {
         rig.device.take_frame(Instant::ZERO, &frame, &offload_formats::Headers::parse(&frame));
     }
@@ -369,14 +376,14 @@ fn frames_are_counted_by_their_address_and_checksums() {
     assert_eq!((counters.rx_packets, counters.rx_bytes), (5, 5 * right.data.len() as u64));
 }
 
-/// If its context cannot work on a packet, no segment of it leaves.
+/// If the context cannot work on a packet, no segment leaves.
 #[test]
 fn a_packet_leaves_as_a_whole_or_not_at_all() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Transmit);
     rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
     let mut cut = |context, seq| {
-        let SendDescriptor::Packet(packet) = packet(context) else { panic!("it is one") };
+        let SendDescriptor::Packet(packet) = packet(context) else { panic!("the descriptor is a packet") };
         let streams = [Some(StreamAsk { fragments: 0b10, ..StreamAsk::whole(context, 0, RECORD.len() as u32) }), None];
         let ask = TxAsk { seq: Seq(seq), streams, mss: Some(4), ..packet.ask };
         let fragments = [Bytes::from_static(&[1; 12]), Bytes::from_static(RECORD)].into_iter().collect();
@@ -384,11 +391,12 @@ fn a_packet_leaves_as_a_whole_or_not_at_all() {
         let counters = rig.device.counters();
         (frames.len(), counters.tx_drop_unknown_context, counters.tx_drop_out_of_sync)
     };
-    assert_eq!(cut(OTHERS[0], 0), (0, 1, 0), "there is no such context");
-    assert_eq!(cut(NEW, 99), (0, 1, 1), "it stands elsewhere");
+    assert_eq!(cut(OTHERS[0], 0), (0, 1, 0), "the context does not exist");
+    assert_eq!(cut(NEW, 99), (0, 1, 1), "the context has another position");
 }
 
-/// PDUs in records: bytes from elsewhere in the stream of PDUs could be taken for data of another place, or for no data at all.
+/// PDUs in records: bytes from another position of the PDU stream could be taken for data of another place, or for
+/// other fields.
 #[test]
 fn a_context_above_another_works_where_it_stands_only() {
     let mut rig = Rig::new();
@@ -401,16 +409,18 @@ fn a_context_above_another_works_where_it_stands_only() {
     const PDU: &[u8] = &[7, 0, 24, 0, 24, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
     let contexts = [Some(NEW), Some(above)];
     let mut send = |offset: u64| {
+        // Both contexts are set to a known position before each attempt.
         for (handle, start) in [(NEW, 0), (above, 1000)] {
             rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(start) });
         }
-        let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("it is one") };
+        let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("the descriptor is a packet") };
         let of_pdus = StreamAsk { fragments: 0b10, ..StreamAsk::whole(above, offset, PDU.len() as u32) };
         let streams = [Some(StreamAsk::whole(NEW, 0, 46)), Some(of_pdus)];
         let fragments = [&[23, 3, 3, 0, 41], PDU, &[23; 17]].map(Bytes::from_static).into_iter().collect();
-        // In segments, of which each begins where the one before ended.
+        // Cut into segments, each starting at the end of the previous one.
         let ask = TxAsk { streams, mss: Some(10), ..packet.ask };
         let sent = rig.send(SendDescriptor::Packet(TxPacket { ask, fragments, ..packet })).len();
+        // The DUMP repeats the check for a replay of the same bytes.
         rig.send(SendDescriptor::ProgressParameters { handle: above, start: Seq(1000) });
         rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
         rig.send(SendDescriptor::Dump {
@@ -422,9 +432,9 @@ fn a_context_above_another_works_where_it_stands_only() {
         (sent, rig.device.counters.tx_drop_out_of_sync, rig.device.counters.tx_stale_parameters)
     };
     assert_eq!(send(1000), (5, 0, 0));
-    assert_eq!(send(1001), (0, 1, 1), "it stands a byte before");
-    assert_eq!(send(976), (0, 2, 2), "it stands behind that");
-    assert_eq!(send(1000 + (1 << 32)), (5, 2, 2), "a context knows places up to 2^32");
+    assert_eq!(send(1001), (0, 1, 1), "the context is one byte before");
+    assert_eq!(send(976), (0, 2, 2), "the context is behind that");
+    assert_eq!(send(1000 + (1 << 32)), (5, 2, 2), "a context knows positions modulo 2^32");
 }
 
 #[test]
@@ -433,18 +443,18 @@ fn what_follows_a_packet_is_forgotten_though_that_was_given_up() {
     rig.create(NEW, Direction::Transmit);
     for context in [NEW, OTHERS[0]] {
         rig.send(SendDescriptor::Ahead { context, bytes: Bytes::from_static(b"not encrypted") });
-        assert!(rig.send(packet(context)).is_empty(), "it has no parameters, or is unknown");
+        assert!(rig.send(packet(context)).is_empty(), "the context has no parameters, or is unknown");
         assert!(rig.device.transmit.ahead.is_empty());
     }
 }
 
-/// Keeps a byte of what it is given.
+/// An engine that drops one byte of its input.
 #[derive(Debug)]
 struct Miser;
 
 impl Engine for Miser {
     const NAME: &'static str = "miser";
-    /// Whether it works on whole packets.
+    /// Whether the engine works on whole packets.
     type Spec = bool;
     type Command = Infallible;
     type Change = Infallible;
@@ -505,7 +515,7 @@ impl StreamEngine for Miser {
     fn note_sent(_: u64, _: &mut NoCounters) {}
 }
 
-/// An engine from outside may do what it should not.
+/// An external engine may violate its contract.
 #[test]
 fn what_an_engine_makes_too_little_of_does_not_leave() {
     let mut rig = Rig::with(|engines| engines.add_stream(Miser, 2));
@@ -517,7 +527,7 @@ fn what_an_engine_makes_too_little_of_does_not_leave() {
         assert_eq!(rig.command(create), Some(ControlCompletion::Created(handle)));
         assert!(rig.send(packet(handle)).is_empty());
         assert_eq!(rig.device.counters.tx_drop_out_of_sync, 1 + 2 * at as u64);
-        let SendDescriptor::Packet(packet) = packet(handle) else { panic!("it is one") };
+        let SendDescriptor::Packet(packet) = packet(handle) else { panic!("the descriptor is a packet") };
         let ask = TxAsk { streams: [None, packet.ask.streams[0]], ..packet.ask };
         assert!(rig.send(SendDescriptor::Packet(TxPacket { ask, ..packet })).is_empty(), "above another");
     }
@@ -527,7 +537,7 @@ fn what_an_engine_makes_too_little_of_does_not_leave() {
 #[test]
 fn what_is_sent_is_counted() {
     let mut rig = Rig::new();
-    let SendDescriptor::Packet(plain) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(plain) = packet(NEW) else { panic!("the descriptor is a packet") };
     let ask = TxAsk { streams: [None; 2], ..plain.ask };
     let header = plain.header.len();
     let mut send = |ask, header: &[u8]| {
@@ -536,7 +546,7 @@ fn what_is_sent_is_counted() {
     };
     let mut left = send(TxAsk { mss: Some(10), ..ask }, &plain.header);
     assert_eq!(left.len(), 2);
-    // One whose checksum is nobody's to fill in, and one that has none.
+    // A packet without a checksum request, and one without headers.
     left.extend(send(TxAsk { checksum: false, ..ask }, &plain.header));
     left.extend(send(ask, &[0xff; 54]));
     let counters = rig.device.counters();
@@ -546,7 +556,7 @@ fn what_is_sent_is_counted() {
     let dma = rig.device.dma();
     assert_eq!(dma.tx_descriptors, 3 * dma::packet_descriptor_bytes(header, 1));
     assert_eq!(dma.tx_payload, 3 * RECORD.len() as u64);
-    // No engine has this number, and one has no contexts for whole packets.
+    // No engine has this number; the other engine has no packet contexts.
     for index in [Handle::indices(200, 1).start, NEW.index] {
         let context = Handle { index, generation: 0 };
         let packet = Some(offload_api::PacketAsk { context, number: 0, args: 0 });
@@ -579,7 +589,7 @@ fn a_doorbell_wakes_who_waits_for_it() {
 #[test]
 fn descriptors_are_reported_together() {
     let mut rig = Rig::new();
-    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
+    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 * SendCompletion::BATCH as u32 {
         rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
@@ -611,18 +621,18 @@ fn commands_weigh_what_they_carry() {
     assert_eq!(weight(table), dma::CONTROL_QUERY + 2 * INDIRECTION_ENTRIES as u64);
 }
 
-/// Pieces that come home here are not missed.
+/// A home that discards pieces.
 struct Nowhere;
 
 impl offload_api::rx::PieceHome for Nowhere {
     fn take_back(&self, _: u64, _: bytes::BytesMut) {}
 }
 
-/// What has the place, and what had it or will.
+/// The current context of a slot.
 const NEW_SA: Handle = Handle { index: Handle::PLACES, ..NEW };
 const OTHER_SAS: [Handle; 2] =
     [Handle { index: Handle::PLACES, ..OTHERS[0] }, Handle { index: Handle::PLACES, ..OTHERS[1] }];
 const NEW: Handle = Handle { index: 0, generation: 7 };
 const OTHERS: [Handle; 2] = [Handle { index: 0, generation: 6 }, Handle { index: 0, generation: 8 }];
-/// A record's header, and the first bytes of its body.
+/// A record header, and the first bytes of its body.
 const RECORD: &[u8] = &[23, 3, 3, 0, 64, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];

@@ -1,14 +1,14 @@
-//! From the send ring to the port.
+//! The path from the send ring to the port.
 //!
-//! Descriptors are worked on in order, a frame at a time: the next one is fetched when the port can take more, so a
-//! slow line backs up into the ring, not into the device. A packet that asks for a rate goes to its flow's lane in the
-//! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
-//! shaper share the port frame by frame: a rate is a ceiling, not a claim.
+//! Descriptors are processed in order, one frame at a time. The next descriptor is fetched only when the port has room,
+//! so a slow line fills the ring and not the device. A paced packet goes to its flow's lane in the shaper; while the
+//! lane is not empty, all later descriptors of the flow follow it there, and other flows pass. Ring and shaper
+//! alternate frame by frame, because a rate is a limit and not a reservation.
 
 use crate::context::ContextStore;
 use crate::queue_pair::pacing::{Shaper, gap};
 use crate::queue_pair::segmentation::Segmenter;
-use crate::queue_pair::{QueuePair, Used};
+use crate::queue_pair::{QueuePair, ResourceUse};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_engine::OutOfStep;
@@ -22,64 +22,64 @@ use offload_formats::Headers;
 use offload_wire::frame::Frame;
 use std::collections::HashMap;
 
-/// The transmit side's state.
+/// The state of the transmit side.
 #[derive(Debug, Default)]
 pub(super) struct TransmitSide {
     activity: Activity,
-    /// The packet from the ring that is being sent.
-    current: Option<Box<Job>>,
-    /// What has to wait for its time.
-    shaper: Shaper<Held>,
-    /// Whose turn it is when both the ring and the shaper have something.
+    /// The packet of the ring that is being sent.
+    current: Option<Box<OutgoingPacket>>,
+    /// Delayed items.
+    shaper: Shaper<DelayedItem>,
+    /// Whether the shaper goes first if both the ring and the shaper have a frame.
     shaper_is_next: bool,
-    /// When the port has sent what it was given.
+    /// Time at which the port has sent all frames so far.
     port_free_at: Instant,
     /// When bus and engines are done with what was begun.
     busy_until: Instant,
     /// The next frame, and when bus and engines are done with it, if they take time.
     made: Option<(Instant, Frame)>,
-    /// Payload bytes put into frames.
+    /// Payload bytes copied into frames.
     pub(super) framed: u64,
-    /// Descriptors done and not yet reported.
+    /// Slots of completed and unreported descriptors.
     done: Vec<u32>,
-    /// Which of these failed.
+    /// The failed ones among them.
     failed: Vec<u32>,
-    /// What follows the next packet of a context's stream.
+    /// For each context: the bytes behind its next packet in the stream.
     pub(super) ahead: HashMap<Handle, Bytes>,
-    /// Where DUMPs go: through the engine and nowhere.
+    /// Output of DUMPs, which is discarded.
     nowhere: BytesMut,
-    /// For what goes through one engine before another.
+    /// Buffers between two engines.
     scratch: [BytesMut; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Activity {
-    /// The ring was empty when last looked at.
+    /// The ring was empty at the last look.
     #[default]
     Idle,
-    /// A doorbell rang; its descriptors can be acted on from then.
+    /// A doorbell rang; descriptors can be processed from `until`.
     Fetching { until: Instant },
-    /// Working through the ring.
+    /// Processing the ring.
     Sending,
 }
 
-/// A packet being sent, and the descriptor that asked for it. Boxed: too large to be moved about for each segment.
+/// A packet that is being sent, with its descriptor. Boxed, because a move per segment would be expensive.
 #[derive(Debug)]
-struct Job {
+struct OutgoingPacket {
     slot: u32,
     segmenter: Segmenter,
-    /// Where the next of its bytes are on which contexts work, but for the first layer, whose place each segment has.
-    places: Places,
+    /// Position of the next bytes in each context's stream. The first layer's position comes with each segment.
+    places: StreamPositions,
     /// The context that wraps its segments, and what its engine keeps for that.
     wrapping: Option<(Handle, BoxedEncapsulation)>,
 }
 
-/// What waits in the shaper.
+/// An item that waits in the shaper.
 #[derive(Debug)]
-enum Held {
+enum DelayedItem {
     Descriptor(Box<SendEntry>),
-    /// The rest of a packet.
-    Rest(Box<Job>),
+    /// The unsent rest of a packet.
+    Rest(Box<OutgoingPacket>),
 }
 
 impl TransmitSide {
@@ -88,31 +88,36 @@ impl TransmitSide {
     }
 }
 
-/// What works on a packet's payload as it leaves, by layer: the context of the highest one first, on those bytes that are of
-/// its stream. They are called by handle: while one works, the others' contexts may lie in host memory.
-type Stages = [Option<Handle>; LAYERS];
+/// The contexts that work on a packet's payload, by layer; the highest layer works first, on the bytes of its stream.
+/// Contexts are named by handle, because the state of one may be evicted while another works.
+type StreamContexts = [Option<Handle>; LAYERS];
 
-/// How much each engine did, in its own measure.
-type Worked = [u64; LAYERS];
+/// The work of each engine, in its own unit.
+type WorkCounts = [u64; LAYERS];
 
-/// What is to work on a packet.
-fn stages(ask: &TxAsk) -> Stages {
+/// Returns the contexts that work on a packet.
+fn stream_contexts(ask: &TxAsk) -> StreamContexts {
     ask.streams.map(|ask| Some(ask?.context))
 }
 
-/// Where bytes are in the stream of each layer, as contexts know places: by TCP sequence numbers in that of the first, by the low bits
-/// of offsets in those above.
-type Places = [Seq; LAYERS];
+/// Stream positions of bytes, by layer. The first layer uses TCP sequence numbers; higher layers use the low bits of
+/// offsets.
+type StreamPositions = [Seq; LAYERS];
 
-/// Where the bytes of a packet begin on which contexts are to work.
-fn places(ask: &TxAsk) -> Places {
+/// Returns the positions at which the contexts' bytes of a packet begin.
+fn stream_positions(ask: &TxAsk) -> StreamPositions {
     let mut places = ask.streams.map(|ask| ask.map_or(Seq(0), |ask| Seq(ask.offset as u32)));
     places[0] = ask.seq;
     places
 }
 
-/// Whether the contexts expect the bytes at these places; `None`: one of them does not exist.
-fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, places: Places) -> Option<bool> {
+/// Tests whether the contexts expect bytes at these positions; `None` if a context does not exist.
+fn expect_positions(
+    stages: &StreamContexts,
+    contexts: &mut ContextStore,
+    dma: &mut DmaBytes,
+    places: StreamPositions,
+) -> Option<bool> {
     let mut expected = true;
     for (handle, place) in stages.iter().zip(places).rev() {
         let Some(handle) = *handle else { continue };
@@ -121,80 +126,85 @@ fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, plac
     Some(expected)
 }
 
-/// Makes of `bytes` at `places` what belongs on the wire, and appends it to `destination`. `scratch` may be used. `ahead` is what follows
-/// them in the stream of the highest context, for a DUMP that brings one below what that makes.
-fn work(
-    stages: &Stages,
+/// Converts `bytes` at `places` to their wire form and appends the result to `destination`. `scratch` holds
+/// intermediate results. `ahead` are the bytes behind them in the stream of the highest context, for a DUMP that
+/// replays its output to a context below.
+fn run_engines(
+    stages: &StreamContexts,
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
-    (places, bytes, mut ahead): (Places, &[u8], Option<&[u8]>),
+    (places, bytes, mut ahead): (StreamPositions, &[u8], Option<&[u8]>),
     [from, to]: &mut [BytesMut; 2],
     destination: &mut BytesMut,
-) -> Result<Worked, GivenUp> {
-    let mut worked = Worked::default();
+) -> Result<WorkCounts, PacketDrop> {
+    let mut worked = WorkCounts::default();
     let mut made = false;
     for layer in (1..LAYERS).rev() {
         let Some(handle) = stages[layer] else { continue };
         to.clear();
         let source = if made { &from[..] } else { bytes };
+        // Only the highest context sees the bytes of the queue, so the following bytes are meant for it alone.
         let ahead = ahead.take();
-        worked[layer] = through(contexts, dma, handle, source, |engine| match ahead {
+        worked[layer] = with_buffers(contexts, dma, handle, source, |engine| match ahead {
             Some(ahead) if engine.works_on_whole_packets(handle) => {
                 engine.transmit_whole(handle, places[layer], source, ahead, to, false).map(|()| 0)
             }
             _ => engine.transmit(handle, places[layer], source, to),
         })?;
-        as_many(source.len(), to.len())?;
+        check_length(source.len(), to.len())?;
+        // The output of a layer is the input of the layer below.
         core::mem::swap(from, to);
         made = true;
     }
     let bytes = if made { from } else { bytes };
     match stages[0] {
         Some(handle) => {
+            // The lowest context appends to the frame directly, which saves a copy of the payload.
             let before = destination.len();
             let transmit = |engine: &mut dyn AnyStream| engine.transmit(handle, places[0], bytes, destination);
-            worked[0] = through(contexts, dma, handle, bytes, transmit)?;
-            as_many(bytes.len(), destination.len() - before)?;
+            worked[0] = with_buffers(contexts, dma, handle, bytes, transmit)?;
+            check_length(bytes.len(), destination.len() - before)?;
         }
         None => destination.extend_from_slice(bytes),
     }
     Ok(worked)
 }
 
-/// An engine makes as many bytes as it gets: what else it made belongs nowhere on the wire.
-fn as_many(given: usize, made: usize) -> Result<(), GivenUp> {
-    if given == made { Ok(()) } else { Err(GivenUp::OutOfSync) }
+/// Tests that an engine made as many bytes as it got. Other lengths would corrupt the stream, so the packet is given
+/// up.
+fn check_length(given: usize, made: usize) -> Result<(), PacketDrop> {
+    if given == made { Ok(()) } else { Err(PacketDrop::OutOfSync) }
 }
 
-/// Has a context work on `bytes`, its stages with the keys that these need.
-fn through<R>(
+/// Lets a context work on `bytes`, with the keys that its stages need.
+fn with_buffers<R>(
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
     context: Handle,
     bytes: &[u8],
     transmit: impl FnOnce(&mut dyn AnyStream) -> Result<R, OutOfStep>,
-) -> Result<R, GivenUp> {
+) -> Result<R, PacketDrop> {
     contexts.note_work(bytes.len());
     let keys = contexts.keys_to_transmit(context, bytes, dma);
-    let (done, refused) = contexts.with_stream(context, dma, keys, transmit).ok_or(GivenUp::UnknownContext)?;
-    done.map_err(|OutOfStep| refused.map_or(GivenUp::OutOfSync, |key| GivenUp::NoKey { context, key }))
+    let (done, refused) = contexts.with_stream(context, dma, keys, transmit).ok_or(PacketDrop::UnknownContext)?;
+    done.map_err(|OutOfStep| refused.map_or(PacketDrop::OutOfSync, |key| PacketDrop::NoKey { context, key }))
 }
 
-/// Why a packet was given up before its last byte.
-enum GivenUp {
+/// The reason why a packet was given up.
+enum PacketDrop {
     UnknownContext,
     OutOfSync,
-    /// A context lacks a key: it will make nothing of these bytes, however often they come.
+    /// A context lacks a key and can never process these bytes.
     NoKey {
         context: Handle,
         key: Handle,
     },
-    /// The engine that was to wrap it counted why.
+    /// The wrapping engine refused and counted the reason.
     NotWrapped,
 }
 
 impl QueuePair {
-    /// The next frame to leave at `now`, if the port is free and there is one. Its line time is taken up.
+    /// Returns the next frame that leaves at `now`, if the port is free, and accounts its line time.
     pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         self.begin_sending_when_due(now);
         if self.transmit.port_free_at > now {
@@ -205,6 +215,7 @@ impl QueuePair {
             Some(frame) => {
                 let line_time = line_time(frame, self.config.line_rate);
                 self.transmit.port_free_at = self.transmit.port_free_at.max(now) + line_time;
+                // Work without a frame, such as a DUMP, still occupies bus and engines.
             }
             None if self.transmit.made.is_none() => {
                 let used = self.used();
@@ -245,7 +256,7 @@ impl QueuePair {
     }
 
     /// Has bus and engines busy with what was done since `before`, and returns when they are done with it.
-    pub(super) fn occupy(&mut self, now: Instant, before: Option<Used>) -> Instant {
+    pub(super) fn occupy(&mut self, now: Instant, before: Option<ResourceUse>) -> Instant {
         let cost = self.cost_since(before);
         if before.is_some() {
             self.transmit.busy_until = self.transmit.busy_until.max(now) + cost;
@@ -282,13 +293,13 @@ impl QueuePair {
         None
     }
 
-    /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work, but for
-    /// commands, which wait for no packet.
+    /// Starts fetching if a doorbell rang while the transmit side was idle. A busy transmit side finds later
+    /// descriptors by itself. Commands are scheduled separately, because they do not wait for packets.
     pub(super) fn notice_doorbell(&mut self, now: Instant) {
         let has_commands = !self.rings.control.is_empty();
         let packets = self.transmit.is_idle() && (has_commands || !self.rings.send.is_empty());
         let commands = has_commands && self.control_due.is_none();
-        // Mostly.
+        // The common case.
         if !commands && !packets {
             return;
         }
@@ -319,7 +330,7 @@ impl QueuePair {
         earliest(from_ring, self.transmit.shaper.next_due()).map(|at| at.max(free_at).max(self.transmit.busy_until))
     }
 
-    /// Reports the descriptors that are done, and wakes the driver if it waits for that.
+    /// Reports completed descriptors and wakes a waiting driver.
     pub(super) fn show_sent(&mut self, now: Instant) {
         if self.transmit.done.is_empty() {
             return;
@@ -328,7 +339,8 @@ impl QueuePair {
             let failed = &self.transmit.failed;
             let bits = slots.iter().enumerate().map(|(place, slot)| u8::from(failed.contains(slot)) << place);
             let failed = if failed.is_empty() { 0 } else { bits.sum() };
-            // As many completions fit as descriptors do, and each stands for one at least.
+            // The completion ring has as many entries as the send ring, and each completion stands for at least one
+            // descriptor.
             let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into(), failed });
             self.dma.completions += dma::COMPLETION;
         }
@@ -338,13 +350,13 @@ impl QueuePair {
         self.send_interrupt(now);
     }
 
-    /// Throws away what is on the send ring or waits for its time, as done.
+    /// Completes all descriptors on the send ring and in the shaper without sending.
     pub(super) fn flush_send_ring(&mut self) {
         let transmit = &mut self.transmit;
         transmit.done.extend(transmit.current.take().map(|job| job.slot));
         transmit.done.extend(transmit.shaper.clear().map(|held| match held {
-            Held::Descriptor(entry) => entry.slot,
-            Held::Rest(job) => job.slot,
+            DelayedItem::Descriptor(entry) => entry.slot,
+            DelayedItem::Rest(job) => job.slot,
         }));
         while let Some(entry) = self.rings.send.pop() {
             transmit.done.push(entry.slot);
@@ -354,7 +366,7 @@ impl QueuePair {
         transmit.activity = Activity::Idle;
     }
 
-    /// The next frame of what the ring asks for.
+    /// Returns the next frame of the send ring.
     fn frame_from_ring(&mut self, now: Instant) -> Option<Frame> {
         while self.transmit.activity == Activity::Sending {
             let Some(job) = self.transmit.current.take() else {
@@ -373,13 +385,13 @@ impl QueuePair {
         None
     }
 
-    /// The next frame whose time has come.
+    /// Returns the next frame of the shaper that is due.
     fn frame_from_shaper(&mut self, now: Instant) -> Option<Frame> {
         loop {
             let (turn, held) = self.transmit.shaper.pop_due(now)?;
             let job = match held {
-                Held::Descriptor(entry) => self.act_on(*entry),
-                Held::Rest(job) => Some(job),
+                DelayedItem::Descriptor(entry) => self.execute(*entry),
+                DelayedItem::Rest(job) => Some(job),
             };
             let rate = job.as_ref().and_then(|job| job.segmenter.packet().ask.rate);
             let (frame, rest) = job.map_or((None, None), |job| self.send_segment(job));
@@ -390,16 +402,17 @@ impl QueuePair {
                 }
                 _ => Duration::ZERO,
             };
-            self.transmit.shaper.finish(now, turn, rest.map(Held::Rest), gap);
+            self.transmit.shaper.finish(now, turn, rest.map(DelayedItem::Rest), gap);
             if frame.is_some() {
                 return frame;
             }
         }
     }
 
-    /// Takes the next descriptor from the ring, and acts on it or puts it where it has to wait.
+    /// Fetches the next descriptor and processes or delays it.
     fn fetch_descriptor(&mut self, now: Instant) {
-        // A command given before a descriptor was published is carried out before it: count, then look.
+        // A command posted before a descriptor was published must run before it. So look at the ring first, then run
+        // commands.
         let published = !self.rings.send.is_empty();
         self.run_control(now);
         let Some(entry) = published.then(|| self.rings.send.pop()).flatten() else {
@@ -407,12 +420,12 @@ impl QueuePair {
             return;
         };
         match self.lane_of(&entry.descriptor) {
-            Some(flow) => self.transmit.shaper.push(now, flow, Held::Descriptor(Box::new(entry))),
-            None => self.transmit.current = self.act_on(entry),
+            Some(flow) => self.transmit.shaper.push(now, flow, DelayedItem::Descriptor(Box::new(entry))),
+            None => self.transmit.current = self.execute(entry),
         }
     }
 
-    /// The flow behind whose packets in the shaper a descriptor has to wait.
+    /// Returns the flow of the lane that a descriptor must enter.
     fn lane_of(&self, descriptor: &SendDescriptor) -> Option<FlowKey> {
         let shaper = &self.transmit.shaper;
         match descriptor {
@@ -430,9 +443,9 @@ impl QueuePair {
             }
             SendDescriptor::Ahead { context, .. } => self.lane_of_context(*context),
             SendDescriptor::Dump { contexts, .. } => self.lane_of_context(contexts.iter().flatten().copied().next()?),
-            // No packet waits for its time that an engine is to wrap, and nothing else depends on these.
+            // Paced packets are never wrapped by an engine, and only wrapped packets depend on these commands.
             SendDescriptor::Control { .. } => None,
-            // Work is in order here, and in each lane; every descriptor takes effect before the next of its flow.
+            // Each lane processes its descriptors in order, so a fence adds nothing.
             SendDescriptor::Fence => None,
         }
     }
@@ -443,8 +456,8 @@ impl QueuePair {
         flow.filter(|flow| shaper.holds(flow))
     }
 
-    /// Does what a descriptor asks for, or begins with it.
-    fn act_on(&mut self, entry: SendEntry) -> Option<Box<Job>> {
+    /// Processes a descriptor, or starts to.
+    fn execute(&mut self, entry: SendEntry) -> Option<Box<OutgoingPacket>> {
         let SendEntry { slot, descriptor } = entry;
         let mut is_done = true;
         match descriptor {
@@ -471,7 +484,7 @@ impl QueuePair {
         None
     }
 
-    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<Job>> {
+    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<OutgoingPacket>> {
         self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
         self.dma.tx_payload += packet.payload_len() as u64;
         let ask = packet.ask;
@@ -481,15 +494,16 @@ impl QueuePair {
         }
         let mut ahead = [const { Bytes::new() }; LAYERS];
         if !self.transmit.ahead.is_empty() {
-            // Whatever becomes of the packet.
+            // The bytes apply to this packet only, and not to the next one if this is given up.
             ahead = ask.streams.map(|ask| self.transmit.ahead.remove(&ask?.context)).map(Option::unwrap_or_default);
         }
-        match expect(&stages(&ask), &mut self.contexts, &mut self.dma, places(&ask)) {
-            None => return self.give_up(slot, GivenUp::UnknownContext),
-            Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
+        // Checked before the first segment, so that no part of the packet leaves if a context is out of sync.
+        match expect_positions(&stream_contexts(&ask), &mut self.contexts, &mut self.dma, stream_positions(&ask)) {
+            None => return self.give_up(slot, PacketDrop::UnknownContext),
+            Some(false) => return self.give_up(slot, PacketDrop::OutOfSync),
             Some(true) => {}
         }
-        if let Err(why) = self.work_whole(&mut packet, &ahead) {
+        if let Err(why) = self.run_packet_engines(&mut packet, &ahead) {
             return self.give_up(slot, why);
         }
         let ask = packet.ask;
@@ -502,38 +516,38 @@ impl QueuePair {
                     None
                 }
             };
-            let Some(begun) = begun else { return self.give_up(slot, GivenUp::NotWrapped) };
+            let Some(begun) = begun else { return self.give_up(slot, PacketDrop::NotWrapped) };
             wrapping = Some((asked.context, begun));
         }
-        let places = places(&packet.ask);
-        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), places, wrapping }))
+        let places = stream_positions(&packet.ask);
+        Some(Box::new(OutgoingPacket { slot, segmenter: Segmenter::new(packet), places, wrapping }))
     }
 
-    /// Has engines work on a packet before it is cut, if they have to know what follows the bytes of a segment. Then the packet does
-    /// not ask for that any more. `ahead` is what follows the packet, by layer.
-    fn work_whole(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), GivenUp> {
+    /// Lets engines process a packet before it is cut, if their stages need the bytes behind a segment. The packet's
+    /// request is then removed. `ahead` are the bytes behind the packet, by layer.
+    fn run_packet_engines(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), PacketDrop> {
         for layer in (0..LAYERS).rev() {
             let Some(ask) = packet.ask.streams[layer] else { continue };
             let QueuePair { contexts, dma, .. } = self;
-            let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
+            let engine = contexts.stream(ask.context, dma).ok_or(PacketDrop::UnknownContext)?;
             if !engine.works_on_whole_packets(ask.context) {
                 continue;
             }
             if packet.ask.streams[layer + 1..].iter().any(Option::is_some) {
-                // What an engine above would make of the segments would come too late.
-                return Err(GivenUp::OutOfSync);
+                // An engine above would change the bytes per segment, after this engine has used them.
+                return Err(PacketDrop::OutOfSync);
             }
-            // What frames the units of layers below lies between.
+            // Framing of lower layers may lie between the fragments.
             let of_stream = |(fragment, _): &(usize, &mut Bytes)| ask.is_of(*fragment);
             let mut bytes = BytesMut::with_capacity(ask.bytes as usize);
             let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
             fragments.for_each(|(_, fragment)| bytes.extend_from_slice(fragment));
             let mut made = BytesMut::with_capacity(bytes.len());
-            let at = places(&packet.ask)[layer];
-            through(contexts, dma, ask.context, &bytes, |engine| {
+            let at = stream_positions(&packet.ask)[layer];
+            with_buffers(contexts, dma, ask.context, &bytes, |engine| {
                 engine.transmit_whole(ask.context, at, &bytes, &ahead[layer], &mut made, true)
             })?;
-            as_many(bytes.len(), made.len())?;
+            check_length(bytes.len(), made.len())?;
             let mut made = made.freeze();
             let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
             fragments.for_each(|(_, fragment)| *fragment = made.split_to(fragment.len()));
@@ -542,15 +556,15 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
-    /// up.
-    fn send_segment(&mut self, mut job: Box<Job>) -> (Option<Frame>, Option<Box<Job>>) {
-        let Job { slot, segmenter, places, wrapping } = &mut *job;
+    /// Makes the next segment. Returns the frame, or `None` if the packet was given up, and the packet if more segments
+    /// follow.
+    fn send_segment(&mut self, mut job: Box<OutgoingPacket>) -> (Option<Frame>, Option<Box<OutgoingPacket>>) {
+        let OutgoingPacket { slot, segmenter, places, wrapping } = &mut *job;
         let slot = *slot;
         let ask = segmenter.packet().ask;
-        let stages = stages(&ask);
+        let stages = stream_contexts(&ask);
         let works = ask.has_context();
-        let mut worked = Worked::default();
+        let mut worked = WorkCounts::default();
         let QueuePair { frames, contexts, dma, transmit: TransmitSide { scratch, framed, .. }, .. } = self;
         let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| {
             *framed += bytes.len() as u64;
@@ -558,19 +572,22 @@ impl QueuePair {
                 frame.extend_from_slice(bytes);
                 return Ok(());
             }
+            // A fragment may be framing of a lower layer, which the contexts above never saw.
             let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
             places[0] = seq;
-            let part = work(&of_fragment, contexts, dma, (*places, bytes, None), scratch, frame)?;
+            let part = run_engines(&of_fragment, contexts, dma, (*places, bytes, None), scratch, frame)?;
+            // Each context's position advances by the bytes of its own stream only.
             let above = places.iter_mut().zip(of_fragment).filter(|(_, context)| context.is_some());
             above.for_each(|(place, _)| *place += bytes.len() as u32);
             worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
-            Ok::<(), GivenUp>(())
+            Ok::<(), PacketDrop>(())
         });
         let mut frame = match made {
             Ok(frame) => frame,
-            // What was made of the segment may be plaintext in part: it goes nowhere.
+            // A segment that may be partly plaintext must not leave.
             Err(why) => return (None, self.give_up(slot, why)),
         };
+        // Wrapping comes last, because the outer packet covers headers and encrypted payload.
         if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();
             self.contexts.note_work(frame.len());
@@ -581,9 +598,10 @@ impl QueuePair {
                     None
                 }
             };
-            let Some(wrapped) = wrapped else { return (None, self.give_up(slot, GivenUp::NotWrapped)) };
+            let Some(wrapped) = wrapped else { return (None, self.give_up(slot, PacketDrop::NotWrapped)) };
             frame = wrapped;
         }
+        // Engines count a segment only now, because a refused one does not leave.
         for (handle, worked) in stages.into_iter().zip(worked) {
             if let Some(handle) = handle {
                 self.contexts.note_sent(handle, worked);
@@ -602,16 +620,16 @@ impl QueuePair {
         (frame, Some(job))
     }
 
-    /// Counts a packet that goes no further; nothing is left of it.
-    fn give_up(&mut self, slot: u32, why: GivenUp) -> Option<Box<Job>> {
+    /// Counts a packet that is given up.
+    fn give_up(&mut self, slot: u32, why: PacketDrop) -> Option<Box<OutgoingPacket>> {
         match why {
-            GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
-            GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
-            GivenUp::NoKey { context, key } => {
+            PacketDrop::UnknownContext => self.counters.tx_drop_unknown_context += 1,
+            PacketDrop::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
+            PacketDrop::NoKey { context, key } => {
                 self.counters.tx_drop_no_key += 1;
                 self.lose(context, key);
             }
-            GivenUp::NotWrapped => {}
+            PacketDrop::NotWrapped => {}
         }
         self.note_done(slot, false);
         None
@@ -624,7 +642,7 @@ impl QueuePair {
         }
     }
 
-    /// A packet asks for a context that there is not.
+    /// Counts a packet with a context that does not exist.
     pub(super) fn note_missing(&mut self, handle: Handle) {
         let counted = self.contexts.packet_engine(handle.engine()).is_some_and(|engine| engine.note_missing());
         self.counters.tx_drop_unknown_context += u64::from(!counted);
@@ -636,25 +654,25 @@ impl QueuePair {
         is_set
     }
 
-    fn run_dump(&mut self, stages: &Stages, places: Places, bytes: &[u8], ahead: &[u8]) -> bool {
+    fn run_dump(&mut self, stages: &StreamContexts, places: StreamPositions, bytes: &[u8], ahead: &[u8]) -> bool {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + (bytes.len() + ahead.len()) as u64;
         let QueuePair { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
-        // What a context makes of the end of a block matters to one below it only.
+        // The bytes of an incomplete block matter only to a context below.
         let ahead = stages[0].map(|_| ahead);
-        let done = work(stages, contexts, dma, (places, bytes, ahead), scratch, nowhere);
+        let done = run_engines(stages, contexts, dma, (places, bytes, ahead), scratch, nowhere);
         if done.is_err() {
             self.counters.tx_stale_parameters += 1;
         }
         let is_done = done.is_ok();
-        if let Err(GivenUp::NoKey { context, key }) = done {
+        if let Err(PacketDrop::NoKey { context, key }) = done {
             self.lose(context, key);
         }
         is_done
     }
 }
 
-/// How long the port is busy with a frame.
+/// Returns the time that a frame occupies the port.
 pub(crate) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
     rate.map_or(Duration::ZERO, |rate| {
         let nanos = frame.wire_len() as u128 * 8 * 1_000_000_000 / u128::from(rate.max(1));

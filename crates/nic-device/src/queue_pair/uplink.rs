@@ -1,8 +1,8 @@
-//! What a queue pair's engines do to packets that are not its driver's: on a NIC with a switch, those of the host's function
-//! work on all that leaves and comes by the uplink.
+//! Engine work on packets of other functions: on a NIC with a switch, the engines of the host's function process all
+//! packets of the uplink.
 
 use crate::queue_pair::receive::is_for;
-use crate::queue_pair::{Arrived, QueuePair};
+use crate::queue_pair::{OpenResult, QueuePair};
 use bytes::{Bytes, BytesMut};
 use nic_engine::EgressClaim;
 use offload_api::Handle;
@@ -17,7 +17,7 @@ impl QueuePair {
     }
 
     /// Runs a frame that came by the uplink through the engine that it is for, if any is. Says, beside what came of it, when that is done.
-    pub(crate) fn open_at_uplink(&mut self, now: Instant, data: &[u8], headers: &Headers) -> (Arrived, Instant) {
+    pub(crate) fn open_at_uplink(&mut self, now: Instant, data: &[u8], headers: &Headers) -> (OpenResult, Instant) {
         let start = self.start(now);
         let arrived = self.open(data, headers);
         (arrived, self.finish(start))
@@ -42,8 +42,8 @@ impl QueuePair {
         engine.wrap(context, &mut wrapping, frame, longest)
     }
 
-    /// Takes a frame that no rule of the switch took, and for which engines have done what they can.
-    pub(crate) fn take_represented(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
+    /// Receives a frame that no rule of the switch took, after the engines have processed it.
+    pub(crate) fn take_represented(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: OpenResult) {
         if is_for(data, self.config.mac) {
             let start = self.start(now);
             self.take_arrived(start, data, headers, arrived);
@@ -53,7 +53,7 @@ impl QueuePair {
         }
     }
 
-    /// Counts a packet that an engine would not have.
+    /// Counts a packet that an engine dropped.
     pub(crate) fn note_dropped(&mut self, data: &[u8]) {
         self.note_received(data);
     }

@@ -35,7 +35,8 @@ use bytes::{Bytes, BytesMut};
 use nic_rings::packet::SendDescriptor;
 use nic_rings::{EngineDescription, NicConfig, TransmitResync};
 use offload_api::{
-    DropReason, Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, Sent, StreamAsk, TxPacket, TxTag, Unit,
+    DropReason, Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, StreamAsk, TransmitResult, TxPacket, TxTag,
+    Unit,
 };
 use offload_base::Seq;
 
@@ -98,12 +99,12 @@ struct ContextRestart {
 }
 
 impl Driver {
-    /// Posts a packet that needs contexts, and the descriptors to restore them. The caller has checked for room.
-    pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    /// Posts a packet on which contexts are to work, and for which there is room, with whatever they need before it.
+    pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         let asked = packet.ask.streams;
         let ahead = match self.ahead_of(&packet, source) {
             Ok(ahead) => ahead,
-            Err(unit) => return Sent::NeedsSoftware(unit),
+            Err(unit) => return TransmitResult::NeedsSoftware(unit),
         };
         let is_in_step = asked.iter().flatten().all(|ask| self.stands_at(ask.context) == Some(ask.offset));
         if !is_in_step && let Err(sent) = self.restore(&mut packet, source) {
@@ -124,7 +125,7 @@ impl Driver {
             self.post(SendDescriptor::Ahead { context, bytes });
         }
         self.post(SendDescriptor::Packet(packet));
-        Sent::Posted
+        TransmitResult::Posted
     }
 
     /// Returns the bytes that follow a packet in a unit that the packet cuts, with the context that may need them.
@@ -172,7 +173,7 @@ impl Driver {
     ///
     /// # Errors
     /// Returns the fate of the packet. Nothing was posted then.
-    fn restore(&mut self, packet: &mut TxPacket, source: &dyn RecordSource) -> Result<(), Sent> {
+    fn restore(&mut self, packet: &mut TxPacket, source: &dyn RecordSource) -> Result<(), TransmitResult> {
         // First pass, upwards: decide without posting, because an error must leave the ring unchanged.
         let mut steps = Layer::ALL.map(|_| RecoveryStep::Ready);
         let mut brought = Vec::new();
@@ -215,7 +216,7 @@ impl Driver {
         brought: &[StreamPart],
         below: &[RecoveryStep],
         source: &dyn RecordSource,
-    ) -> Result<RecoveryStep, Sent> {
+    ) -> Result<RecoveryStep, TransmitResult> {
         let within = ask.map(|ask| StreamPart { context: ask.context, offset: ask.offset, bytes: ask.bytes });
         let mut needed = self.first_touched(layer, brought, source)?;
         if needed.is_none() {
@@ -238,7 +239,7 @@ impl Driver {
                 Some(unit) => {
                     let context = brought.first().copied().or(within).map(|part| part.context);
                     context.into_iter().for_each(|context| self.counts.for_context(context).needs_software += 1);
-                    Err(Sent::NeedsSoftware(unit))
+                    Err(TransmitResult::NeedsSoftware(unit))
                 }
                 None => Ok(RecoveryStep::Bypass),
             },
@@ -321,7 +322,7 @@ impl Driver {
         layer: Layer,
         parts: &[StreamPart],
         source: &dyn RecordSource,
-    ) -> Result<Option<Unit>, Sent> {
+    ) -> Result<Option<Unit>, TransmitResult> {
         for part in parts {
             let end = part.end();
             let mut at = part.offset;
@@ -340,14 +341,14 @@ impl Driver {
     }
 
     /// Drops a packet because the transport does not know the unit of a byte that needs a context.
-    fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> Sent {
+    fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> TransmitResult {
         let recovery = self.counts.for_context(context);
         match lookup {
             Lookup::Released => recovery.no_sync_data += 1,
             _ => recovery.no_unit += 1,
         }
         let is_known = self.contexts.sending(context).is_some();
-        Sent::Dropped(if is_known { DropReason::NoSyncData } else { DropReason::DeviceGone })
+        TransmitResult::Dropped(if is_known { DropReason::NoSyncData } else { DropReason::DeviceGone })
     }
 
     /// Posts the descriptors that restart a context for a packet of `bytes` bytes.

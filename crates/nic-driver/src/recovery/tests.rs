@@ -84,7 +84,7 @@ impl RecoveryRig {
             fragments: [Bytes::from(vec![0; 1000])].into_iter().collect(),
             ask,
         };
-        assert_eq!(self.driver.transmit(Instant::ZERO, packet, source), Sent::Posted);
+        assert_eq!(self.driver.transmit(Instant::ZERO, packet, source), TransmitResult::Posted);
         self.driver.flush(Instant::ZERO);
         let entries = std::iter::from_fn(|| self.device.send.pop());
         entries
@@ -207,7 +207,13 @@ impl RecoveryRig {
         (rig, tls, above)
     }
 
-    fn send(&mut self, seq: u32, bytes: u32, contexts: [Option<Handle>; LAYERS], source: &dyn RecordSource) -> Sent {
+    fn send(
+        &mut self,
+        seq: u32,
+        bytes: u32,
+        contexts: [Option<Handle>; LAYERS],
+        source: &dyn RecordSource,
+    ) -> TransmitResult {
         let streams = contexts.map(|context| Some(StreamAsk::whole(context?, seq.into(), bytes)));
         let packet = TxPacket {
             header: [0xff; 54].into_iter().collect(),
@@ -225,9 +231,9 @@ fn restoration_of_two_contexts_fits_into_the_ring() {
     for seq in 0..LONG {
         let (mut rig, tls, above) = RecoveryRig::tight();
         match rig.send(seq, 1, [Some(tls), Some(above)], &Crumbs(above)) {
-            Sent::Posted => {}
-            Sent::NeedsSoftware(unit) => assert_eq!(unit.layer, Layer::SECOND),
-            Sent::Dropped(reason) => panic!("{reason:?}"),
+            TransmitResult::Posted => {}
+            TransmitResult::NeedsSoftware(unit) => assert_eq!(unit.layer, Layer::SECOND),
+            TransmitResult::Dropped(reason) => panic!("{reason:?}"),
         }
         rig.driver.flush(Instant::ZERO);
         let entries: Vec<_> = std::iter::from_fn(|| rig.device.send.pop()).collect();
@@ -244,12 +250,16 @@ fn restoration_of_two_contexts_fits_into_the_ring() {
 fn context_does_not_pass_a_unit_sealed_by_software() {
     let (mut rig, tls, above) = RecoveryRig::tight();
     let contexts = [Some(tls), Some(above)];
-    // A packet of the third unit, for a context behind the second unit.
-    let Sent::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else { panic!("the first is DUMPed") };
+    // Of the third unit, whose context is to stand behind the second.
+    let TransmitResult::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else {
+        panic!("the first is DUMPed")
+    };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
     // The record's DUMPs contain all three units.
     let (mut rig, tls, above) = RecoveryRig::tight();
-    let Sent::NeedsSoftware(unit) = rig.send(25, 5, [Some(tls), Some(above)], &Gap(above)) else { panic!("the same") };
+    let TransmitResult::NeedsSoftware(unit) = rig.send(25, 5, [Some(tls), Some(above)], &Gap(above)) else {
+        panic!("the same")
+    };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
 }
 
@@ -270,13 +280,13 @@ fn recoveries_are_counted_by_engine() {
         for context in [tls, nvme] {
             assert_eq!(
                 rig.send(9, 5, [Some(context), None], &LostUnits(lookup)),
-                Sent::Dropped(DropReason::NoSyncData)
+                TransmitResult::Dropped(DropReason::NoSyncData)
             );
         }
     }
     for context in [tls, nvme] {
         assert!(
-            matches!(rig.send(RECORD - 5, 5, [Some(context), None], &Torn), Sent::NeedsSoftware(_)),
+            matches!(rig.send(RECORD - 5, 5, [Some(context), None], &Torn), TransmitResult::NeedsSoftware(_)),
             "not all is there"
         );
     }
@@ -305,9 +315,9 @@ fn recoveries_are_counted_by_engine() {
 fn context_of_unknown_engine_is_gone() {
     let mut rig = RecoveryRig::new(TransmitResync::Dump);
     let none = Handle { index: Handle::indices(200, 1).start, generation: 0 };
-    assert!(matches!(rig.send(0, 5, [Some(none), None], &RecordUnits(0)), Sent::NeedsSoftware(_)));
+    assert!(matches!(rig.send(0, 5, [Some(none), None], &RecordUnits(0)), TransmitResult::NeedsSoftware(_)));
     let lost = rig.send(0, 5, [Some(none), None], &LostUnits(Lookup::Released));
-    assert_eq!(lost, Sent::Dropped(DropReason::DeviceGone));
+    assert_eq!(lost, TransmitResult::Dropped(DropReason::DeviceGone));
 }
 
 /// The maximum is 3 for the context, 12 MTUs of the longest record, 15 pieces, the packet, and the bytes ahead.

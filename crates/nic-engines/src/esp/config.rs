@@ -10,8 +10,8 @@
 /// ```
 #[derive(Clone, Debug)]
 pub struct EspEngineConfig {
-    /// Security associations that there is room for, and as many policies. 0: the device has no IPsec face. Of several queues,
-    /// each has room for its share, rounded up: a NIC that has IPsec at all has it at each of them.
+    /// Maximum number of security associations, and of policies. 0 removes the IPsec interface. Several queues share
+    /// the space; each share is rounded up, so that every queue has an IPsec interface.
     pub sas: u32,
 }
 

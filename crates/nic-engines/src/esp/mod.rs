@@ -1,12 +1,12 @@
 //! Security associations and policies in the device (RFC 4301 4.4).
 //!
-//! An SA is a context: its numbers and what it counts are the state, parameters and keys what that refers to. Policies
-//! and events are the engine's own.
+//! An SA is a context. Its state contains sequence numbers and usage counts; the held part contains parameters and
+//! keys. Policies and events belong to the engine as a whole.
 //!
-//! - `transmit`, `receive`: what each direction makes of SAs.
+//! - `transmit`, `receive`: the work in each direction.
 //!
-//! Invariants: a handle finds its SA only while that very SA lives; a look-up costs the same however many there are; what
-//! happens to an SA is noted once, to be told when there is room.
+//! Invariants: a handle finds its SA only while that SA lives; a look-up takes the same time for any number of SAs;
+//! each event of an SA is queued once, and waits until the host can be told.
 
 mod config;
 mod counters;
@@ -28,45 +28,45 @@ use offload_formats::IpView;
 use offload_formats::frame::{ETHERNET_BYTES, ip_packet};
 use offload_formats::{Headers, IpHeaders};
 use std::collections::VecDeque;
-use transmit::{EspDrop, Wrapper};
+use transmit::{EspDrop, EspWrapper};
 
-/// Makes and opens ESP packets.
+/// The ESP engine.
 #[derive(Debug, Default)]
-pub(crate) struct Esp {
+pub(crate) struct EspEngine {
     policies: SelectorTable<Handle>,
-    /// What the host has not been told.
+    /// Events that the host has not received yet.
     events: VecDeque<ContextEvent>,
 }
 
-/// Where an SA stands.
+/// The evictable state of an SA.
 #[derive(Debug)]
 pub(crate) struct SaState {
-    numbers: Numbers,
+    numbers: SequenceNumbers,
     /// Bytes and packets; time is the host's.
     meter: LifetimeMeter,
     exhaustion_told: bool,
 }
 
-/// What an SA is.
+/// The constant part of an SA.
 #[derive(Debug)]
 pub(crate) struct SaHeld {
     params: SaParams,
     cipher: EspCipher,
-    /// The numbers that came, if they are more than a context has room for: a buffer, as keys are.
+    /// A replay window too large for the context's state. It is a separate buffer, as keys are.
     wide: Option<ReplayWindow>,
 }
 
-/// The numbers of an SA.
+/// The sequence numbers of an SA.
 #[derive(Debug)]
-pub(crate) enum Numbers {
+pub(crate) enum SequenceNumbers {
     Send(SendNumber),
-    /// In crypto offload it only tells the upper half of a number, and what may be joined.
+    /// Crypto offload uses the window only to restore the upper half of a number and to decide about joining.
     Receive(ReplayWindow),
-    /// What the state refers to has them.
+    /// The window is in the held part.
     ReceiveWide,
 }
 
-impl Engine for Esp {
+impl Engine for EspEngine {
     const NAME: &'static str = "esp";
     type Spec = SaParams;
     type Command = SaCommand;
@@ -78,18 +78,19 @@ impl Engine for Esp {
     fn create(&mut self, _: Direction, params: SaParams) -> Option<(SaState, SaHeld)> {
         let SaParams { replay_window: size, esn, last_number: top, .. } = params;
         let (numbers, wide) = match (params.direction, params.offload) {
-            (Direction::Transmit, _) => (Numbers::Send(SendNumber::new(top, esn)), None),
-            // The host knows what came before it gave the SA away, and looks at every number.
+            (Direction::Transmit, _) => (SequenceNumbers::Send(SendNumber::new(top, esn)), None),
+            // The device cannot know which numbers arrived before the SA was offloaded, and the host checks every
+            // number anyway.
             (Direction::Receive, OffloadKind::Packet) => {
                 let window = ReplayWindow::without_history(size, esn, top);
                 if size > MAX_REMEMBERED {
-                    (Numbers::ReceiveWide, Some(window))
+                    (SequenceNumbers::ReceiveWide, Some(window))
                 } else {
-                    (Numbers::Receive(window), None)
+                    (SequenceNumbers::Receive(window), None)
                 }
             }
             (Direction::Receive, OffloadKind::Crypto | OffloadKind::None) => {
-                (Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)), None)
+                (SequenceNumbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)), None)
             }
         };
         let (cipher, meter) = (EspCipher::new(&params), LifetimeMeter::new(Instant::ZERO, untimed(params.lifetime)));
@@ -97,6 +98,7 @@ impl Engine for Esp {
     }
 
     fn describe(&self, engine: &mut EngineDescription) {
+        // Commands share the ring with packets, so that a packet behind `create` finds its SA.
         engine.info.ring = CommandRing::Send;
         engine.publish = |of, visit| visit("tx_ipsec_refused", of.not_wrapped);
     }
@@ -105,37 +107,37 @@ impl Engine for Esp {
         image.put_u8(u8::from(state.exhaustion_told));
         image.put(&state.meter.save());
         match &state.numbers {
-            Numbers::Send(numbers) => {
+            SequenceNumbers::Send(numbers) => {
                 image.put_u8(SEND);
                 image.put_u64(numbers.last());
                 image.put_u8(u8::from(numbers.is_extended()));
             }
-            Numbers::Receive(window) => {
+            SequenceNumbers::Receive(window) => {
                 image.put_u8(RECEIVE);
                 let mut bytes = Vec::with_capacity(ReplayWindow::saved_len(MAX_REMEMBERED));
                 window.save(&mut bytes);
                 image.put(&bytes);
             }
-            Numbers::ReceiveWide => image.put_u8(RECEIVE_WIDE),
+            SequenceNumbers::ReceiveWide => image.put_u8(RECEIVE_WIDE),
         }
     }
 
     fn load(image: &mut ImageReader<'_>) -> Option<SaState> {
         let (exhaustion_told, meter) = (image.take_u8()? != 0, LifetimeMeter::restore(&image.take()?));
         let numbers = match image.take_u8()? {
-            SEND => Numbers::Send(SendNumber::new(image.take_u64()?, image.take_u8()? != 0)),
-            RECEIVE => Numbers::Receive(ReplayWindow::restore(image.rest())?.0),
-            RECEIVE_WIDE => Numbers::ReceiveWide,
+            SEND => SequenceNumbers::Send(SendNumber::new(image.take_u64()?, image.take_u8()? != 0)),
+            RECEIVE => SequenceNumbers::Receive(ReplayWindow::restore(image.rest())?.0),
+            RECEIVE_WIDE => SequenceNumbers::ReceiveWide,
             _ => return None,
         };
         Some(SaState { numbers, meter, exhaustion_told })
     }
 
-    fn command(Context { state, .. }: Context<'_, Esp>, command: SaCommand) {
+    fn command(Context { state, .. }: Context<'_, EspEngine>, command: SaCommand) {
         match command {
             SaCommand::Renew(lifetime) => state.meter.renew(Instant::ZERO, untimed(lifetime)),
             SaCommand::GoOnAfter(last) => {
-                if let Numbers::Send(numbers) = &mut state.numbers {
+                if let SequenceNumbers::Send(numbers) = &mut state.numbers {
                     numbers.go_on_after(last);
                 }
             }
@@ -158,13 +160,13 @@ impl Engine for Esp {
     }
 
     fn forget(&mut self) {
-        *self = Esp::default();
+        *self = EspEngine::default();
     }
 }
 
-impl PacketEngine for Esp {
+impl PacketEngine for EspEngine {
     type Facts = EspAt;
-    type Encapsulation = Wrapper;
+    type Encapsulation = EspWrapper;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
         receive::look(frame, headers)
@@ -174,7 +176,13 @@ impl PacketEngine for Esp {
         receive::key_of_first(packet, headers)
     }
 
-    fn open(&mut self, sa: Context<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut EspCounters) -> OpenedFrame {
+    fn open(
+        &mut self,
+        sa: Context<'_, EspEngine>,
+        frame: &[u8],
+        at: &EspAt,
+        counters: &mut EspCounters,
+    ) -> OpenedFrame {
         receive::open(self, sa, frame, at, counters)
     }
 
@@ -186,13 +194,15 @@ impl PacketEngine for Esp {
         if self.policies.is_empty() {
             return EgressClaim::Nobody;
         }
-        // What is behind a tag is another network's.
+        // Packets behind a VLAN tag belong to another network than the host's policies.
         let at_home = headers.network().is_some_and(|(_, at)| at == ETHERNET_BYTES);
         let packet = ip_packet(frame).filter(|_| at_home);
         let Some((packet, view)) = packet.and_then(|packet| Some((packet, IpView::parse_headers(packet)?))) else {
             return EgressClaim::Nobody;
         };
         let selectors = Packet::from_view(&view, packet);
+        // A fragment may belong to a policy with ports that it does not show. The device then must not send it in the
+        // clear.
         match self.find_policy(&selectors) {
             Some(sa) => EgressClaim::Context(sa),
             None if view.may_hide_ports() && self.policies.asks_for_ports(&selectors) => EgressClaim::Unclear,
@@ -200,24 +210,29 @@ impl PacketEngine for Esp {
         }
     }
 
-    fn begin_claimed(&mut self, sa: Context<'_, Esp>, frame: &[u8], counters: &mut EspCounters) -> Option<Wrapper> {
-        Wrapper::of_frame(&sa.held.params, frame).map_err(|why| why.count(counters)).ok()
+    fn begin_claimed(
+        &mut self,
+        sa: Context<'_, EspEngine>,
+        frame: &[u8],
+        counters: &mut EspCounters,
+    ) -> Option<EspWrapper> {
+        EspWrapper::for_frame(&sa.held.params, frame).map_err(|why| why.count(counters)).ok()
     }
 
     fn begin(
         &mut self,
-        sa: Context<'_, Esp>,
+        sa: Context<'_, EspEngine>,
         ask: PacketAsk,
         packet: &mut TxPacket,
         counters: &mut EspCounters,
-    ) -> Option<Wrapper> {
-        Wrapper::new(self, &sa.held.params, ask, packet).map_err(|why| why.count(counters)).ok()
+    ) -> Option<EspWrapper> {
+        EspWrapper::new(self, &sa.held.params, ask, packet).map_err(|why| why.count(counters)).ok()
     }
 
     fn wrap(
         &mut self,
-        sa: Context<'_, Esp>,
-        wrapper: &mut Wrapper,
+        sa: Context<'_, EspEngine>,
+        wrapper: &mut EspWrapper,
         plain: &[u8],
         longest: usize,
         counters: &mut EspCounters,
@@ -234,16 +249,16 @@ impl PacketEngine for Esp {
     }
 }
 
-impl Esp {
-    /// The SA that a packet is to be protected by.
+impl EspEngine {
+    /// Returns the SA of the first policy that matches a packet.
     fn find_policy(&self, packet: &Packet) -> Option<Handle> {
         self.policies.find(packet).copied()
     }
 
-    /// Counts a packet of an SA whose numbers and lifetime are the device's, now that it has `number`.
-    fn spend(&mut self, sa: &mut Context<'_, Esp>, before: u64, number: u64, bytes: u64) {
+    /// Counts a packet with `number` against an SA with numbers and lifetime managed by the device.
+    fn spend(&mut self, sa: &mut Context<'_, EspEngine>, before: u64, number: u64, bytes: u64) {
         let reached = sa.state.meter.spend(1, bytes);
-        // Of a window that moved at once over many numbers, both edges may have been crossed: the last one is told.
+        // A window that jumps far may cross 2^31 and 2^32 at once; only the last crossing is reported.
         let crossed = sa.held.params.esn && number > before && before >> 31 != number >> 31;
         match reached {
             Some(ReachedLimit::Soft(limit)) => self.tell(DeviceSaEvent::SoftLimit(sa.handle, limit)),
@@ -255,8 +270,8 @@ impl Esp {
         }
     }
 
-    /// All numbers of an SA are used.
-    fn note_exhausted(&mut self, sa: &mut Context<'_, Esp>) {
+    /// Reports once that all numbers of an SA are used.
+    fn note_exhausted(&mut self, sa: &mut Context<'_, EspEngine>) {
         if !core::mem::replace(&mut sa.state.exhaustion_told, true) {
             self.tell(DeviceSaEvent::SequenceExhausted(sa.handle));
         }
@@ -268,20 +283,20 @@ impl Esp {
 }
 
 impl SaHeld {
-    /// Whether the device does all of it.
+    /// Tests whether the SA uses packet offload, so that the device does all of its work.
     fn is_whole(&self) -> bool {
         self.params.offload == OffloadKind::Packet
     }
 }
 
-/// The part of a lifetime that a device without a clock can count.
+/// Removes the time limits, because the device has no clock.
 fn untimed(mut lifetime: Lifetime) -> Lifetime {
     lifetime.soft.time = None;
     lifetime.hard.time = None;
     lifetime
 }
 
-/// Numbers that a window in a context remembers; those of a wider one are beside it.
+/// Maximum replay window in the context's state; larger windows are held outside.
 const MAX_REMEMBERED: u32 = 256;
 
 const SEND: u8 = 1;
@@ -295,22 +310,22 @@ mod tests {
     use offload_api::Limits;
     use proptest::prelude::*;
 
-    /// What a state does from here on: which numbers it gives or takes, and what it reports.
+    /// Returns a trace of the state: numbers given or accepted, and events reported.
     fn course(state: &mut SaState, steps: &[(i16, u16)]) -> Vec<String> {
         let step = |(step, bytes): &(i16, u16)| {
             let told = state.meter.spend(1, (*bytes).into());
             let number = match &mut state.numbers {
-                Numbers::Send(numbers) => {
+                SequenceNumbers::Send(numbers) => {
                     let number = numbers.peek(1);
                     number.iter().for_each(|_| numbers.take(1));
                     number
                 }
-                Numbers::Receive(window) => {
+                SequenceNumbers::Receive(window) => {
                     let number = window.top().saturating_add_signed((*step).into());
                     let whole = window.whole(number as u32).ok();
                     whole.filter(|number| window.accept(*number))
                 }
-                Numbers::ReceiveWide => unreachable!("no state here refers to its numbers"),
+                SequenceNumbers::ReceiveWide => unreachable!("no state here refers to its numbers"),
             };
             format!("{number:?} {told:?} {}", state.meter.is_dead())
         };
@@ -330,9 +345,9 @@ mod tests {
         ) {
             let state = || {
                 let numbers = match (sends, is_whole) {
-                    (true, _) => Numbers::Send(SendNumber::new(top, esn)),
-                    (false, true) => Numbers::Receive(ReplayWindow::without_history(size.min(256), esn, top)),
-                    (false, false) => Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)),
+                    (true, _) => SequenceNumbers::Send(SendNumber::new(top, esn)),
+                    (false, true) => SequenceNumbers::Receive(ReplayWindow::without_history(size.min(256), esn, top)),
+                    (false, false) => SequenceNumbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)),
                 };
                 let soft = Limits { bytes: soft.map(u64::from), ..Limits::default() };
                 let hard = Limits { bytes: hard.map(u64::from), packets, ..Limits::default() };
@@ -342,8 +357,8 @@ mod tests {
                 state
             };
             let mut stayed = state();
-            let image = ContextImage::build(|image| Esp::save(&state(), image));
-            let mut came_back = image.read(Esp::load).unwrap();
+            let image = ContextImage::build(|image| EspEngine::save(&state(), image));
+            let mut came_back = image.read(EspEngine::load).unwrap();
             prop_assert_eq!(came_back.exhaustion_told, stayed.exhaustion_told);
             prop_assert_eq!(course(&mut came_back, &after), course(&mut stayed, &after));
         }

@@ -1,9 +1,9 @@
 //! The ESP receive engine (RFC 4303 3.4).
 //!
-//! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
-//! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
+//! A packet with any failed check is passed to the host unchanged. The engine drops packets only for violations of an
+//! SA's own rules in packet offload: a replay, a used-up SA, or a packet of a kind that the SA does not carry.
 
-use super::{Esp, EspCounters, Numbers, SaState};
+use super::{EspCounters, EspEngine, SaState, SequenceNumbers};
 use bytes::BytesMut;
 use nic_engine::InnerPosition;
 use nic_engine::{Context, FrameLookup, OpenedFrame};
@@ -14,26 +14,26 @@ use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::protocol;
 use offload_formats::{HeaderKind, Headers, IpHeaders};
 
-/// Why a packet goes no further.
-enum Why {
-    /// It was there before, or is too old.
+/// The reason for a drop.
+enum ReceiveDrop {
+    /// The number was seen before, or is too old.
     Replay,
     /// The SA is used up.
     Expired,
-    /// It is authentic, and nothing that its SA carries.
+    /// The packet is authentic, but not of the kind that the SA carries.
     Mode,
-    /// It was made to be discarded.
+    /// A dummy packet.
     Dummy,
 }
 
-impl Why {
+impl ReceiveDrop {
     fn dropped(self, counters: &mut EspCounters) -> OpenedFrame {
         counters.ipsec_rx_drop_pkts += 1;
         *match self {
-            Why::Replay => &mut counters.xfrm_in_state_seq_error,
-            Why::Expired => &mut counters.xfrm_in_state_expired,
-            Why::Mode => &mut counters.xfrm_in_state_mode_error,
-            Why::Dummy => &mut counters.ipsec_rx_dummy,
+            ReceiveDrop::Replay => &mut counters.xfrm_in_state_seq_error,
+            ReceiveDrop::Expired => &mut counters.xfrm_in_state_expired,
+            ReceiveDrop::Mode => &mut counters.xfrm_in_state_mode_error,
+            ReceiveDrop::Dummy => &mut counters.ipsec_rx_dummy,
         } += 1;
         OpenedFrame::Dropped
     }
@@ -46,7 +46,7 @@ pub(super) fn look(frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
         return FrameLookup::Nothing;
     }
     if let Some(at) = EspAt::from_headers(headers, frame) {
-        return FrameLookup::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
+        return FrameLookup::Key(KeyBytes::from_addresses(at.spi, at.ip.source, at.ip.destination), at);
     }
     let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
     match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
@@ -57,7 +57,7 @@ pub(super) fn look(frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
     }
 }
 
-/// The SA of the first fragment of an ESP packet, or of one in UDP.
+/// Returns the steering key of the first fragment of an ESP packet, with or without UDP.
 pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {
     let upper = packet.get(headers.upper..)?;
     let esp = match headers.protocol {
@@ -66,13 +66,13 @@ pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyByte
         _ => return None,
     };
     let spi = esp.first_chunk().copied().map(u32::from_be_bytes)?;
-    Some(KeyBytes::of_addresses(spi, headers.source(packet), headers.destination(packet)))
+    Some(KeyBytes::from_addresses(spi, headers.source(packet), headers.destination(packet)))
 }
 
-/// Works on a frame of an SA.
+/// Processes a frame of an SA.
 pub(super) fn open(
-    engine: &mut Esp,
-    mut sa: Context<'_, Esp>,
+    engine: &mut EspEngine,
+    mut sa: Context<'_, EspEngine>,
     data: &[u8],
     at: &EspAt,
     counters: &mut EspCounters,
@@ -81,40 +81,44 @@ pub(super) fn open(
     let (context, whole) = (*handle, held.is_whole());
     let SaState { numbers, meter, .. } = &mut **state;
     let window = match numbers {
-        Numbers::Receive(window) => Some(window),
-        Numbers::ReceiveWide => held.wide.as_mut(),
-        Numbers::Send(_) => None,
+        SequenceNumbers::Receive(window) => Some(window),
+        SequenceNumbers::ReceiveWide => held.wide.as_mut(),
+        SequenceNumbers::Send(_) => None,
     };
     let Some(window) = window else { return OpenedFrame::Untouched(PacketMark::None) };
+    // RFC 3948: an SA with UDP encapsulation accepts no bare ESP, and the reverse.
     if held.params.encapsulation.is_some() != at.udp {
         return OpenedFrame::Untouched(PacketMark::None);
     }
     let number = if whole { window.check(at.low) } else { window.whole(at.low) };
     let number = match number {
         Ok(number) if !whole || meter.allows(1) => number,
-        Ok(_) => return Why::Expired.dropped(counters),
-        Err(_) if whole => return Why::Replay.dropped(counters),
+        Ok(_) => return ReceiveDrop::Expired.dropped(counters),
+        Err(_) if whole => return ReceiveDrop::Replay.dropped(counters),
         Err(_) => return OpenedFrame::Untouched(PacketMark::None),
     };
-    // RFC 1122 3.2.1.2. What is made of it would have a checksum that is right.
+    // RFC 1122 3.2.1.2. Unwrapping would replace the wrong checksum by a correct one.
     if !at.ip.is_ipv6() && !is_ipv4_header_right(&data[ETHERNET..]) {
         return OpenedFrame::Untouched(PacketMark::None);
     }
     let mut frame = BytesMut::from(data);
+    // Decryption works on a copy, so that a packet with a wrong ICV stays unchanged.
     let Ok(trailer) = held.cipher.open(&mut frame, at, number) else {
         counters.ipsec_rx_auth_fail += 1;
         return OpenedFrame::Untouched(PacketMark::Failed { context });
     };
+    // The window moves only now: an unauthenticated packet must not shift it.
     let before = window.top();
     let new = window.accept(number);
     let mode = held.params.mode;
     let opened = if whole {
         let unwrapped = unwrap(frame, at, &trailer, &held.params);
+        // Counted before the checks of the inner packet, because its number is used either way.
         engine.spend(&mut sa, before, number, trailer.payload as u64);
         let inner = match unwrapped {
             Ok(inner) => inner,
-            Err(UnwrapError::Dummy) => return Why::Dummy.dropped(counters),
-            Err(_) => return Why::Mode.dropped(counters),
+            Err(UnwrapError::Dummy) => return ReceiveDrop::Dummy.dropped(counters),
+            Err(_) => return ReceiveDrop::Mode.dropped(counters),
         };
         let mark = PacketMark::Opened { context, number, packets: 1, code: EspVerdict::UNWRAPPED };
         // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.

@@ -1,10 +1,10 @@
-//! The ESP transmit engine: plain segments in, ESP packets out (RFC 4303 3.3).
+//! The ESP transmit engine: wraps plain segments into ESP packets (RFC 4303 3.3).
 //!
-//! In crypto offload the host has put the ESP header into the packet and counts numbers; in packet offload the device does
-//! all of it. Either way a packet is cut first, as if it were to leave plain, and each segment wrapped then, under a number
-//! of its own. So TSO and checksums are the same as without ESP.
+//! In crypto offload the host adds the ESP header and assigns numbers; in packet offload the device does all of it. In
+//! both cases the packet is first cut as if it left in plaintext, and then each segment is wrapped under its own
+//! number. TSO and checksums therefore work as without ESP.
 
-use super::{Esp, EspCounters, Numbers, SaState};
+use super::{EspCounters, EspEngine, SaState, SequenceNumbers};
 use bytes::BytesMut;
 use nic_engine::Context;
 use offload_api::ipsec::Packet;
@@ -13,26 +13,26 @@ use offload_esp::{ESP_AND_IV, ETHERNET, OuterHeaders};
 use offload_formats::IpView;
 use offload_formats::frame::ip_packet;
 
-/// What turns the segments of one packet into ESP.
+/// The state for wrapping the segments of one packet.
 #[derive(Debug)]
-pub(crate) struct Wrapper {
+pub(crate) struct EspWrapper {
     outer: OuterHeaders,
-    /// The next one's number, if the host says.
+    /// Number of the next segment, if the host assigns numbers.
     number: Option<u64>,
 }
 
-/// Why a packet cannot be protected; nothing of it leaves.
+/// The reason why a packet cannot be protected. No part of the packet leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EspDrop {
-    /// There is no SA for it.
+    /// There is no SA for the packet.
     NoState,
     /// The SA's lifetime is over.
     Expired,
     /// The SA has no more numbers.
     Exhausted,
-    /// Its headers make no sense.
+    /// The headers are malformed.
     NotIp,
-    /// It would be too long.
+    /// The frame would be too long.
     Trailer,
 }
 
@@ -51,41 +51,42 @@ impl EspDrop {
     }
 }
 
-impl Wrapper {
-    /// Looks up what `ask` means for `packet`, and takes the ESP header out of it if there is one.
+impl EspWrapper {
+    /// Prepares the wrapping that `ask` requests, and removes an ESP header from the packet.
     pub(super) fn new(
-        engine: &Esp,
+        engine: &EspEngine,
         params: &SaParams,
         ask: PacketAsk,
         packet: &mut TxPacket,
-    ) -> Result<Wrapper, EspDrop> {
+    ) -> Result<EspWrapper, EspDrop> {
         match ask.into() {
             EspAsk::Finish { at, number, next_header, .. } => {
                 let at = usize::from(at);
                 let outer =
                     OuterHeaders::parse_headers(&packet.header, at, params, next_header).ok_or(EspDrop::NotIp)?;
                 take_out(packet, at, &outer, params.mode).ok_or(EspDrop::NotIp)?;
-                Ok(Wrapper { outer, number: Some(number) })
+                Ok(EspWrapper { outer, number: Some(number) })
             }
             EspAsk::Protect { sa } => {
                 let ip = ip_packet(&packet.header).ok_or(EspDrop::NotIp)?;
                 let view = IpView::parse_headers(ip).ok_or(EspDrop::NotIp)?;
-                // The host counts the numbers of the SA that it names: those of another would be used twice.
+                // The host counts the numbers of the SA that it names. Under another SA numbers could be used twice.
                 let is_meant = view.may_hide_ports() || engine.find_policy(&Packet::from_view(&view, ip)) == Some(sa);
                 if !is_meant || params.offload != OffloadKind::Packet {
                     return Err(EspDrop::NoState);
                 }
                 let outer = OuterHeaders::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
-                Ok(Wrapper { outer, number: None })
+                Ok(EspWrapper { outer, number: None })
             }
         }
     }
 
-    /// The same for a whole frame that is known to be of this SA.
-    pub(super) fn of_frame(params: &SaParams, frame: &[u8]) -> Result<Wrapper, EspDrop> {
+    /// Prepares the wrapping of a whole frame for this SA.
+    pub(super) fn for_frame(params: &SaParams, frame: &[u8]) -> Result<EspWrapper, EspDrop> {
         let ip = ip_packet(frame).ok_or(EspDrop::NotIp)?;
         let carries = params.direction == Direction::Transmit && params.offload == OffloadKind::Packet;
-        // In transport mode the outer header stays: it is to be the SA's, or the far end finds another SA, or none.
+        // Transport mode keeps the outer header. It must have the SA's addresses, because the receiver selects its SA
+        // by them.
         let view = IpView::parse_headers(ip).ok_or(EspDrop::NotIp)?;
         let is_between =
             params.mode == EspMode::Tunnel || (view.source, view.destination) == (params.source, params.destination);
@@ -93,29 +94,31 @@ impl Wrapper {
             return Err(EspDrop::NoState);
         }
         let outer = OuterHeaders::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
-        Ok(Wrapper { outer, number: None })
+        Ok(EspWrapper { outer, number: None })
     }
 
-    /// Wraps the next segment into a frame of at most `longest` bytes. A number is used only if that comes about.
+    /// Wraps the next segment into a frame of at most `longest` bytes. A number is used only on success.
     pub(super) fn wrap(
         &mut self,
-        engine: &mut Esp,
-        mut sa: Context<'_, Esp>,
+        engine: &mut EspEngine,
+        mut sa: Context<'_, EspEngine>,
         plain: &[u8],
         longest: usize,
     ) -> Result<BytesMut, EspDrop> {
+        // Ethernet padding is not part of the packet and is not wrapped.
         let total = IpView::parse(&plain[ETHERNET..]).ok_or(EspDrop::NotIp)?.total;
         let wrapped = ETHERNET + self.outer.wrapped_len(total);
         if wrapped > longest {
             return Err(EspDrop::Trailer);
         }
         let mut frame = BytesMut::with_capacity(wrapped);
+        // The host counted this number already, so neither the meter nor the device's counter changes.
         if let Some(number) = self.number {
             self.outer.wrap(&sa.held.cipher, plain, number, &mut frame);
             self.number = number.checked_add(1);
             return Ok(frame);
         }
-        let SaState { numbers: Numbers::Send(numbers), meter, .. } = &mut *sa.state else {
+        let SaState { numbers: SequenceNumbers::Send(numbers), meter, .. } = &mut *sa.state else {
             return Err(EspDrop::NoState);
         };
         if !meter.allows(1) {
@@ -125,6 +128,7 @@ impl Wrapper {
             engine.note_exhausted(&mut sa);
             return Err(EspDrop::Exhausted);
         };
+        // The number is taken right before its use: a refused segment must not leave a gap or reuse a nonce.
         numbers.take(1);
         self.outer.wrap(&sa.held.cipher, plain, number, &mut frame);
         engine.spend(&mut sa, number - 1, number, (total - self.outer.taken()) as u64);
@@ -142,6 +146,7 @@ fn take_out(packet: &mut TxPacket, at: usize, outer: &OuterHeaders, mode: EspMod
             plain[ETHERNET + outer.protocol_at()] = outer.next_header();
         }
         EspMode::Tunnel => {
+            // The EtherType must follow the IP version of the inner packet, which may differ from the tunnel's.
             plain.extend_from_slice(&packet.header[..ETHERNET - 2]);
             plain.extend_from_slice(if inner.first()? >> 4 == 6 { &[0x86, 0xdd] } else { &[0x08, 0x00] });
         }

@@ -12,11 +12,11 @@ use nic_engine::TransmitResync;
 /// ```
 #[derive(Clone, Debug)]
 pub struct NvmeTcpEngineConfig {
-    /// Contexts that there is room for. 0: the device has no NVMe/TCP face.
+    /// Maximum number of contexts. 0 removes the NVMe/TCP interface.
     pub contexts: u32,
-    /// Commands that move fewer bytes are not worth placing.
+    /// Minimum data length of a command for placement.
     pub io_threshold: usize,
-    /// How the driver restores a transmit context that does not stand at a packet.
+    /// Method by which the driver restores a transmit context that is not at the start of a packet.
     pub transmit_resync: TransmitResync,
 }
 

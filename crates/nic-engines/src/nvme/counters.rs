@@ -1,4 +1,4 @@
-//! Counters of the NVMe/TCP engine, under the names of the mlx5 driver and of Linux where those exist.
+//! Counters of the NVMe/TCP engine. Names follow the mlx5 driver and Linux where possible.
 
 use nic_engine::ContextCounters;
 
@@ -13,26 +13,26 @@ offload_base::counters! {
     /// assert_eq!(device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_packets, 0);
     /// ```
     pub struct NvmeTcpCounters {
-        /// Frames of which something was placed in a command's buffer.
+        /// Frames with placed data.
         pub rx_nvmeotcp_packets: "rx_nvmeotcp_packets",
         /// Bytes placed.
         pub rx_nvmeotcp_bytes: "rx_nvmeotcp_bytes",
         /// Bytes placed that passed stages.
         pub rx_nvmeotcp_opened_bytes: "rx_nvmeotcp_opened_bytes",
-        /// Frames whose digests the device vouches for.
+        /// Frames with digests verified by the device.
         pub rx_nvmeotcp_checked: "rx_nvmeotcp_checked",
-        /// Times an NVMe/TCP context lost its place in the stream.
+        /// Times that a receive context lost its position in the stream.
         pub rx_nvmeotcp_drop: "rx_nvmeotcp_drop",
-        /// Times one found it again with software's help.
+        /// Times that a receive context found its position with the help of software.
         pub rx_nvmeotcp_resync: "rx_nvmeotcp_resync",
-        /// Data digests filled in and sent.
+        /// Data digests computed and sent.
         pub tx_nvmeotcp_digests: "tx_nvmeotcp_digests",
-        /// Bytes of data that passed stages on their way out, once for each time that they left.
+        /// Bytes of data that passed stages on transmit, retransmissions included.
         pub tx_nvmeotcp_sealed_bytes: "tx_nvmeotcp_sealed_bytes",
     }
 }
 
-/// Visits a driver's counters of NVMe/TCP contexts under their names.
+/// Reports a driver's counters of NVMe/TCP contexts under their names.
 pub(super) fn publish(of: &ContextCounters, visit: &mut dyn FnMut(&'static str, u64)) {
     visit("rx_nvmeotcp_sk_add", of.receive.created);
     visit("rx_nvmeotcp_sk_add_fail", of.receive.refused);

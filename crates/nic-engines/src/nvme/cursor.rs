@@ -1,63 +1,64 @@
-//! A place in a PDU.
+//! A position in a PDU.
 //!
-//! Invariant: what a cursor knows depends on the bytes that passed only, never on how they were cut.
+//! Invariant: the cursor depends on the bytes passed so far and not on their division into packets.
 
-use super::framing::{DIGEST, HEADER, Shape};
+use super::framing::{DIGEST, HEADER, PduLayout};
 use nic_engine::{ImageReader, ImageWriter};
 use offload_api::NvmeTcpConfig;
 use offload_base::Seq;
 use offload_formats::nvme::PduHeader;
 
-/// Where in a PDU the stream stands.
+/// A position in a received PDU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
-    /// Bytes of the PDU passed.
+    /// Bytes of the PDU passed so far.
     at: u32,
-    shape: Option<Shape>,
+    shape: Option<PduLayout>,
     head: [u8; HEADER as usize + DIGEST as usize],
-    /// CRC32C of the data so far; `None`: not all of them were seen.
+    /// CRC32C of the data so far; `None` if some data were not seen.
     sum: Option<u32>,
     trailer: [u8; DIGEST as usize],
 }
 
-/// What passing bytes came to.
+/// The result of passing bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
-    /// Some data were not summed up, or their digest is wrong.
+pub(super) struct PduPart {
+    /// Whether some data were not digested, or their digest was wrong.
     pub(super) unchecked: bool,
-    /// PDUs that ended.
+    /// PDUs completed.
     pub(super) ended: u64,
 }
 
-/// These bytes are no PDU.
+/// The bytes are not a valid PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoPdu;
 
-/// Data that passed: of which command, where in its buffer, and which bytes of those passed.
+/// A range of data that was passed: its command, its offset in the command's buffer, and its position in the passed
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Data {
+pub(super) struct DataPart {
     pub(super) command: u16,
     pub(super) offset: u32,
     pub(super) at: usize,
     pub(super) length: usize,
-    /// Software has no digest over them to make: there is none, or it is the device's.
+    /// Whether software will not compute a digest over the data: there is no digest, or the device checks it.
     pub(super) is_settled: bool,
 }
 
 impl Cursor {
-    /// Before a PDU.
+    /// The position before a PDU.
     pub(super) const START: Cursor =
         Cursor { at: 0, shape: None, head: [0; HEADER as usize + DIGEST as usize], sum: Some(0), trailer: [0; 4] };
 
-    /// Behind the first bytes of a PDU.
+    /// Makes the position behind the common header of a PDU.
     pub(super) fn behind(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<Cursor> {
         let mut cursor =
-            Cursor { shape: Some(Shape::of(common, config)?), at: PduHeader::BYTES as u32, ..Cursor::START };
+            Cursor { shape: Some(PduLayout::parse(common, config)?), at: PduHeader::BYTES as u32, ..Cursor::START };
         cursor.head[..PduHeader::BYTES].copy_from_slice(common);
         Some(cursor)
     }
 
-    /// Writes it out.
+    /// Writes the cursor to an image.
     pub(super) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u32(self.at);
         image.put(&self.head);
@@ -66,7 +67,7 @@ impl Cursor {
         image.put(&self.trailer);
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the cursor from an image.
     pub(super) fn read(image: &mut ImageReader<'_>, config: &NvmeTcpConfig) -> Option<Cursor> {
         let (at, head) = (image.take_u32()?, image.take()?);
         let (is_summed, sum) = (image.take_u8()? != 0, image.take_u32()?);
@@ -74,16 +75,16 @@ impl Cursor {
         if (at as usize) < PduHeader::BYTES {
             return Some(cursor);
         }
-        // The first bytes tell it, and they were looked at before.
-        Some(Cursor { shape: Some(Shape::of(head.first_chunk()?, config)?), ..cursor })
+        // The shape follows from the common header, which was valid when it was first parsed.
+        Some(Cursor { shape: Some(PduLayout::parse(head.first_chunk()?, config)?), ..cursor })
     }
 
-    /// Bytes until the next PDU; `None` while that is not known.
+    /// Returns the number of bytes before the next PDU; `None` while the length is unknown.
     pub(super) fn bytes_left(&self) -> Option<u32> {
         Some(self.shape?.end - self.at)
     }
 
-    /// Passes over `bytes` bytes that are missing; false if they hide more than data.
+    /// Skips `bytes` missing bytes. Returns false if they may contain more than data.
     pub(super) fn skip(&mut self, bytes: u32) -> bool {
         let Some(shape) = self.shape else { return false };
         if self.at < shape.header_end || bytes > shape.end - self.at {
@@ -97,19 +98,19 @@ impl Cursor {
         true
     }
 
-    /// The digest of the data so far is not to be relied on.
+    /// Marks the digest of the data so far as unknown.
     pub(super) fn forget_sum(&mut self) {
         self.sum = None;
     }
 
-    /// Passes `bytes`, which come next; `data` hears of those that are data.
+    /// Passes `bytes`, the next bytes of the stream, and reports data ranges to `data`.
     pub(super) fn pass(
         &mut self,
         config: &NvmeTcpConfig,
         bytes: &[u8],
-        data: &mut dyn FnMut(Data),
-    ) -> Result<Passed, NoPdu> {
-        let mut passed = Passed::default();
+        data: &mut dyn FnMut(DataPart),
+    ) -> Result<PduPart, NoPdu> {
+        let mut passed = PduPart::default();
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
@@ -117,10 +118,11 @@ impl Cursor {
                 done += self.gather(rest, PduHeader::BYTES as u32);
                 if self.at == PduHeader::BYTES as u32 {
                     let common = self.head.first_chunk().ok_or(NoPdu)?;
-                    self.shape = Some(Shape::of(common, config).ok_or(NoPdu)?);
+                    self.shape = Some(PduLayout::parse(common, config).ok_or(NoPdu)?);
                 }
                 continue;
             };
+            // The header is gathered, because its fields may be split over packets.
             if self.at < shape.header_end {
                 done += self.gather(rest, shape.header_end);
                 if self.at == shape.header_end {
@@ -135,8 +137,9 @@ impl Cursor {
                     self.sum = self.sum.map(|sum| crc32c::crc32c_append(sum, &rest[..length]));
                 }
                 passed.unchecked |= self.sum.is_none();
+                // If software must check the digest, the data must stay as received.
                 let is_settled = !config.data_digest || (config.check && self.sum.is_some());
-                data(Data { command: self.command(), offset, at: done, length, is_settled });
+                data(DataPart { command: self.command(), offset, at: done, length, is_settled });
                 done += length;
             } else if shape.has_data {
                 // The data digest.
@@ -159,7 +162,7 @@ impl Cursor {
         Ok(passed)
     }
 
-    /// Where the PDU begins that the cursor stands in, if it stands at `next`.
+    /// Returns the start of the current PDU if the cursor is at `next`.
     pub(super) fn start(&self, next: Seq) -> Seq {
         next - self.at
     }
@@ -177,28 +180,28 @@ impl Cursor {
         length
     }
 
-    fn check_header(&self, shape: &Shape) -> Result<(), NoPdu> {
+    fn check_header(&self, shape: &PduLayout) -> Result<(), NoPdu> {
         let (header, digest) = self.head.split_at(usize::from(HEADER));
         if shape.digested && crc32c::crc32c(header).to_le_bytes() != digest[..DIGEST as usize] {
             return Err(NoPdu);
         }
-        // DATAL says the same as the lengths in the common header.
+        // DATAL must match the lengths in the common header.
         if shape.has_data && u32_at(header, 16) != shape.data_end - shape.data_start {
             return Err(NoPdu);
         }
-        // Nor do data lie beyond what DATAO can count.
+        // The data must not extend beyond the range of DATAO.
         if shape.has_data && self.offset().checked_add(shape.data_end - shape.data_start).is_none() {
             return Err(NoPdu);
         }
         Ok(())
     }
 
-    /// CCCID.
+    /// Returns CCCID.
     fn command(&self) -> u16 {
         u16::from_le_bytes([self.head[8], self.head[9]])
     }
 
-    /// DATAO.
+    /// Returns DATAO.
     fn offset(&self) -> u32 {
         u32_at(&self.head, 12)
     }

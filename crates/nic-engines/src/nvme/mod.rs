@@ -1,13 +1,13 @@
-//! The NVMe/TCP engines. The receiving one follows PDUs as their bytes arrive, puts data where they belong and checks
-//! their digests; the sending one fills digests in.
+//! The NVMe/TCP engines. The receive engine follows PDUs as their bytes arrive, places data into the buffers of
+//! commands and checks digests. The transmit engine computes digests.
 //!
-//! - `framing`: how a PDU's first bytes tell where its parts are;
-//! - `cursor`: a place in a PDU, and what passing its bytes does;
-//! - `receive`: the stream: gaps, searching, tracking, asking;
+//! - `framing`: the layout of a PDU, from its first bytes;
+//! - `cursor`: a position in a PDU;
+//! - `receive`: the stream: gaps, searching, tracking, resync requests;
 //! - `placement`: the buffers of commands;
-//! - `open_block`: what came of a cipher's block that a packet cut;
-//! - `transmit`: digests of what leaves, and data that pass stages on their way;
-//! - `sealing`: how such data are cut.
+//! - `open_block`: a cipher block split over packets;
+//! - `transmit`: digests of sent data, and stages for sent data;
+//! - `sealing`: division of sent data into blocks.
 //!
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, and the ULP DDP series proposed for Linux.
 
@@ -39,33 +39,33 @@ use offload_api::{
 };
 use offload_base::Seq;
 use placement::Placement;
-use receive::{NvmeReceive, Received};
+use receive::{NvmeReceive, ReceivedPdus};
 use transmit::NvmeTransmit;
 
-/// Follows PDUs of NVMe/TCP.
+/// The NVMe/TCP engine.
 #[derive(Debug)]
-pub(crate) struct NvmeTcp {
+pub(crate) struct NvmeTcpEngine {
     limits: NvmeTcpLimits,
     transmit_resync: TransmitResync,
     stages: StageMakers,
 }
 
-impl NvmeTcp {
-    /// As it is configured.
-    pub(crate) fn new(config: &NvmeTcpEngineConfig) -> NvmeTcp {
+impl NvmeTcpEngine {
+    /// Makes an engine with a configuration.
+    pub(crate) fn new(config: &NvmeTcpEngineConfig) -> NvmeTcpEngine {
         let limits = NvmeTcpLimits { max_pieces: MAX_PIECES, io_threshold: config.io_threshold };
-        NvmeTcp { limits, transmit_resync: config.transmit_resync, stages: StageMakers::default() }
+        NvmeTcpEngine { limits, transmit_resync: config.transmit_resync, stages: StageMakers::default() }
     }
 }
 
-/// Where a context stands, by direction.
+/// The evictable state of a context, by direction.
 #[derive(Debug)]
 pub(crate) enum NvmeState {
     Transmit(NvmeTransmit),
     Receive(NvmeReceive),
 }
 
-impl Engine for NvmeTcp {
+impl Engine for NvmeTcpEngine {
     const NAME: &'static str = NvmeTcpContexts::ENGINE;
     type Spec = NvmeTcpContext;
     type Command = NvmeTcpStages;
@@ -83,8 +83,9 @@ impl Engine for NvmeTcp {
         Some(held.keys())
     }
 
-    fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
-        // Commands for a receive context come with its buffers.
+    fn command(context: Context<'_, NvmeTcpEngine>, stages: NvmeTcpStages) {
+        // Stages of a receive context arrive with its buffers.
+        // A receive context ignores the command.
         if let NvmeState::Transmit(_) = context.state {
             context.held.seal_with(stages);
         }
@@ -135,7 +136,7 @@ impl Engine for NvmeTcp {
 
     fn answer(
         &mut self,
-        context: Option<Context<'_, NvmeTcp>>,
+        context: Option<Context<'_, NvmeTcpEngine>>,
         (header, number): (Seq, Option<u64>),
         counters: &mut NvmeTcpCounters,
     ) {
@@ -145,7 +146,7 @@ impl Engine for NvmeTcp {
     }
 
     fn place(held: &mut Placement, command: u64, pieces: Vec<Piece>, stages: Option<NvmeTcpStages>) {
-        // Commands have numbers of 16 bits: what says otherwise is for none.
+        // Command identifiers have 16 bits, so a larger number matches no command.
         if let Ok(command) = u16::try_from(command) {
             held.insert(command, pieces, stages);
         }
@@ -158,11 +159,11 @@ impl Engine for NvmeTcp {
     }
 }
 
-impl StreamEngine for NvmeTcp {
+impl StreamEngine for NvmeTcpEngine {
     const COUNTS_UNITS: bool = false;
 
     fn receive(
-        context: Context<'_, NvmeTcp>,
+        context: Context<'_, NvmeTcpEngine>,
         payload: &mut ReceivedPayload<'_>,
         counters: &mut NvmeTcpCounters,
     ) -> Option<Verdict> {
@@ -173,10 +174,11 @@ impl StreamEngine for NvmeTcp {
             Some(content) if payload.is_opened() => {
                 engine.receive_content(seq, &content.parts, payload.opened(), placement)
             }
-            // The host gets it as it is on the wire: nothing is placed.
+            // The host gets the packet undecrypted, so no data are placed.
             Some(content) => engine.pass_over(content, payload.end(), payload.opened()),
         };
-        let Received { verdict, placed, lost } = received;
+        let ReceivedPdus { verdict, placed, lost } = received;
+        // `lead` bytes were counted by no earlier packet, because they were placed only now.
         counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
         counters.rx_nvmeotcp_drop += u64::from(lost);
         counters.rx_nvmeotcp_packets += u64::from(!placed.is_empty());
@@ -190,11 +192,11 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn count_from(_: Context<'_, NvmeTcp>, _: u64) -> bool {
+    fn count_from(_: Context<'_, NvmeTcpEngine>, _: u64) -> bool {
         false
     }
 
-    fn begin(context: Context<'_, NvmeTcp>, start: Seq) -> bool {
+    fn begin(context: Context<'_, NvmeTcpEngine>, start: Seq) -> bool {
         let NvmeState::Transmit(engine) = context.state else { return false };
         engine.set_progress(start);
         true
@@ -207,12 +209,21 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn transmit(context: Context<'_, NvmeTcp>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(
+        context: Context<'_, NvmeTcpEngine>,
+        at: Seq,
+        bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<u64, OutOfStep> {
         let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
         Ok(engine.fill(at, bytes, out, context.held.seals(), None)?.digests)
     }
 
-    fn keys_to_receive(context: Context<'_, NvmeTcp>, payload: &ReceivedPayload<'_>, key: &mut dyn FnMut(Handle)) {
+    fn keys_to_receive(
+        context: Context<'_, NvmeTcpEngine>,
+        payload: &ReceivedPayload<'_>,
+        key: &mut dyn FnMut(Handle),
+    ) {
         let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return };
         if placement.keys().is_empty() {
             return;
@@ -227,9 +238,10 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn keys_to_transmit(context: Context<'_, NvmeTcp>, bytes: &[u8], key: &mut dyn FnMut(Handle)) {
+    fn keys_to_transmit(context: Context<'_, NvmeTcpEngine>, bytes: &[u8], key: &mut dyn FnMut(Handle)) {
         let NvmeState::Transmit(engine) = context.state else { return };
         let seals = context.held.seals();
+        // Without stages no PDU is marked, and the look-up would cost time per packet.
         if !seals.is_empty() {
             engine.stages_in(bytes, &mut |stages| {
                 seals.get(&stages).into_iter().flat_map(Stages::keys).for_each(&mut *key)
@@ -237,12 +249,12 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn works_on_whole_packets(context: &Context<'_, NvmeTcp>) -> bool {
+    fn works_on_whole_packets(context: &Context<'_, NvmeTcpEngine>) -> bool {
         !context.held.seals().is_empty()
     }
 
     fn transmit_whole(
-        context: Context<'_, NvmeTcp>,
+        context: Context<'_, NvmeTcpEngine>,
         at: Seq,
         bytes: &[u8],
         ahead: &[u8],

@@ -1,72 +1,73 @@
-//! The block of a cipher that a packet cut: the bytes of it that came, until the next packet completes it; and what stages
-//! remember of the data before it.
+//! A cipher block that is split over packets: its bytes so far, until the next packet completes it. Also the stages'
+//! state for the data before the block.
 //!
-//! Invariant: the bytes are those of the last data that arrived, fewer than a block, and begin one. Any other data that come
-//! first make it forget them: software has them too.
+//! Invariant: the bytes are the end of the last received data, start a block, and are fewer than a block. Other data
+//! discard them, which is safe because software has these bytes too.
 
 use nic_engine::StageStates;
 use nic_engine::{ImageReader, ImageWriter};
 use offload_api::Piece;
 use smallvec::SmallVec;
 
-/// What came of a block, or nothing.
+/// An incomplete block, or nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OpenBlock {
     command: u16,
-    /// Where in the command's buffer the bytes end.
+    /// End of the bytes in the command's buffer.
     end: u32,
     length: u8,
     bytes: [u8; OpenBlock::MOST],
-    passed: Passed,
+    passed: PassedData,
 }
 
-/// The last data that passed stages.
+/// The end of the last data that passed stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Passed {
+struct PassedData {
     command: u16,
-    /// Where in the command's buffer they end.
+    /// End of the data in the command's buffer.
     end: u32,
     states: StageStates,
 }
 
 impl OpenBlock {
-    /// Bytes that it can have.
+    /// Maximum number of bytes.
     const MOST: usize = Piece::BLOCK as usize - 1;
 
-    /// These, which end at `end` in the buffer of `command`, are open.
+    /// Stores the start of a block; `bytes` end at `end` of the command's buffer.
     ///
     /// # Panics
-    /// If they are a block, or more.
+    /// If there is a whole block or more.
     pub(super) fn keep(&mut self, command: u16, end: u32, bytes: &[u8]) {
         *self = OpenBlock { command, end, length: bytes.len() as u8, bytes: [0; OpenBlock::MOST], passed: self.passed };
         self.bytes[..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// What stages remember right before `at` in the buffer of `command`.
+    /// Returns the stages' state right before `at` of the command's buffer.
     pub(super) fn states(&self, command: u16, at: u64) -> StageStates {
-        let Passed { command: of, end, states } = self.passed;
+        let PassedData { command: of, end, states } = self.passed;
         if of == command && u64::from(end) == at { states } else { StageStates::default() }
     }
 
-    /// This is what they remember at `end`.
+    /// Records the stages' state at `end`.
     pub(super) fn note_states(&mut self, command: u16, end: u64, states: StageStates) {
-        self.passed = Passed { command, end: end as u32, states };
+        self.passed = PassedData { command, end: end as u32, states };
     }
 
-    /// Nothing is open, and nothing remembered.
+    /// Discards the block and the stages' state.
     pub(super) fn forget(&mut self) {
         *self = OpenBlock::default();
     }
 
-    /// What is open right before `offset` in the buffer of `command`. Nothing is any more then.
+    /// Takes the bytes that end at `offset` of the command's buffer. Bytes at another position are discarded.
     pub(super) fn take(&mut self, command: u16, offset: u32) -> SmallVec<[u8; OpenBlock::MOST]> {
         let OpenBlock { length, bytes, command: of, end, passed } = *self;
         *self = OpenBlock { passed, ..OpenBlock::default() };
+        // After other data the rest of the block will never follow directly.
         let fits = of == command && end == offset;
         SmallVec::from_slice(&bytes[..if fits { length.into() } else { 0 }])
     }
 
-    /// Writes it out.
+    /// Writes the block to an image.
     pub(super) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u16(self.command);
         image.put_u32(self.end);
@@ -77,10 +78,11 @@ impl OpenBlock {
         self.passed.states.put(image);
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the block from an image.
     pub(super) fn read(image: &mut ImageReader<'_>) -> Option<OpenBlock> {
         let (command, end, length, bytes) = (image.take_u16()?, image.take_u32()?, image.take_u8()?, image.take()?);
-        let passed = Passed { command: image.take_u16()?, end: image.take_u32()?, states: StageStates::take(image)? };
+        let passed =
+            PassedData { command: image.take_u16()?, end: image.take_u32()?, states: StageStates::take(image)? };
         (usize::from(length) <= Self::MOST).then_some(OpenBlock { command, end, length, bytes, passed })
     }
 }

@@ -1,4 +1,4 @@
-//! A stream of PDUs from a controller, followed packet by packet.
+//! A stream of PDUs from a controller, processed packet by packet.
 //!
 //! ```text
 //!            the next packet: placed, checked              a gap that hides a header
@@ -9,13 +9,14 @@
 //!   Tracking  --- software says yes --> Known
 //! ```
 //!
-//! Over TLS the stream is the content of records that the TLS engine opened, packet by packet; its bytes keep the TCP
-//! sequence numbers that they have on the wire, so between records the numbers jump. Behind a gap the TLS engine opens
-//! nothing before the next record, and can tell how much content it passed over.
+//! Over TLS the stream is the content of the records that the TLS engine opened in each packet. Its bytes keep the TCP
+//! sequence numbers of the wire, so numbers jump between records. Behind a gap the TLS engine opens nothing before the
+//! next record, and reports the length of the skipped content.
 //!
-//! Invariant: nothing is held back, changed or dropped; a packet from the past passes by. The state is of constant size.
+//! Invariant: packets are not held back, changed or dropped, and retransmissions are ignored. The state has constant
+//! size.
 
-use super::cursor::{Cursor, Data};
+use super::cursor::{Cursor, DataPart};
 use super::open_block::OpenBlock;
 use super::placement::Placement;
 use nic_engine::UnitContent;
@@ -25,47 +26,47 @@ use offload_api::{NvmeTcpConfig, Placements};
 use offload_base::Seq;
 use offload_formats::nvme::PduHeader;
 
-/// A receive context's state.
+/// The state of a receive context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NvmeReceive {
     config: NvmeTcpConfig,
-    place: Place,
-    /// Over TLS: the end of the last packet that the TLS engine went through.
+    place: NvmeTracking,
+    /// Over TLS: the end of the last packet that the TLS engine processed.
     shown_to: Option<Seq>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
-    /// `next` is the next byte of the stream, the cursor stands there, and `open` came before it.
+enum NvmeTracking {
+    /// `next` is the next byte of the stream; the cursor is at this byte, with `open` before it.
     Known { next: Seq, cursor: Cursor, open: OpenBlock },
-    /// Somewhere: looking for what may be a header.
+    /// Position unknown; looking for a header.
     Searching { end: Seq, have: u8, bytes: [u8; PduHeader::BYTES] },
-    /// Following lengths from what may be a header.
+    /// Following PDU lengths from a candidate header.
     Tracking { asked: Seq, next: Seq, cursor: Cursor },
 }
 
-impl Place {
-    fn known(next: Seq, cursor: Cursor) -> Place {
-        Place::Known { next, cursor, open: OpenBlock::default() }
+impl NvmeTracking {
+    fn known(next: Seq, cursor: Cursor) -> NvmeTracking {
+        NvmeTracking::Known { next, cursor, open: OpenBlock::default() }
     }
 }
 
-/// What the engine made of a packet's payload.
+/// The result of one packet.
 #[derive(Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedPdus {
     pub(crate) verdict: NvmeVerdict,
     pub(crate) placed: Placements,
-    /// The context lost its place with this packet.
+    /// Whether the context lost its position with this packet.
     pub(crate) lost: bool,
 }
 
 impl NvmeReceive {
-    /// A context that waits for the PDU that begins at `start`.
+    /// Makes a context that starts with the PDU at `start`.
     pub(crate) fn new(config: NvmeTcpConfig, start: Seq) -> NvmeReceive {
-        NvmeReceive { config, place: Place::known(start, Cursor::START), shown_to: None }
+        NvmeReceive { config, place: NvmeTracking::known(start, Cursor::START), shown_to: None }
     }
 
-    /// Writes the state out.
+    /// Writes the state to an image.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         let NvmeTcpConfig { header_digest, data_digest, alignment, check } = self.config;
         let flags = [header_digest, data_digest, check, self.shown_to.is_some()];
@@ -73,19 +74,19 @@ impl NvmeReceive {
         image.put_u8(alignment);
         image.put_seq(self.shown_to.unwrap_or(Seq(0)));
         match &self.place {
-            Place::Known { next, cursor, open } => {
+            NvmeTracking::Known { next, cursor, open } => {
                 image.put_u8(KNOWN);
                 image.put_seq(*next);
                 cursor.write(image);
                 open.write(image);
             }
-            Place::Searching { end, have, bytes } => {
+            NvmeTracking::Searching { end, have, bytes } => {
                 image.put_u8(SEARCHING);
                 image.put_seq(*end);
                 image.put_u8(*have);
                 image.put(bytes);
             }
-            Place::Tracking { asked, next, cursor } => {
+            NvmeTracking::Tracking { asked, next, cursor } => {
                 image.put_u8(TRACKING);
                 image.put_seq(*asked);
                 image.put_seq(*next);
@@ -94,7 +95,7 @@ impl NvmeReceive {
         }
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the state from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<NvmeReceive> {
         let bits = image.take_u8()?;
         let flag = |bit: u8| bits >> bit & 1 == 1;
@@ -104,47 +105,52 @@ impl NvmeReceive {
         let place = match image.take_u8()? {
             KNOWN => {
                 let (next, cursor) = (image.take_seq()?, Cursor::read(image, &config)?);
-                Place::Known { next, cursor, open: OpenBlock::read(image)? }
+                NvmeTracking::Known { next, cursor, open: OpenBlock::read(image)? }
             }
-            SEARCHING => Place::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? },
+            SEARCHING => {
+                NvmeTracking::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? }
+            }
             TRACKING => {
                 let (asked, next) = (image.take_seq()?, image.take_seq()?);
-                Place::Tracking { asked, next, cursor: Cursor::read(image, &config)? }
+                NvmeTracking::Tracking { asked, next, cursor: Cursor::read(image, &config)? }
             }
             _ => return None,
         };
         Some(NvmeReceive { config, place, shown_to })
     }
 
-    /// Works on the payload at `seq`.
-    pub(crate) fn receive(&mut self, seq: Seq, payload: &[u8], placement: &mut Placement) -> Received {
+    /// Processes the payload at `seq`.
+    pub(crate) fn receive(&mut self, seq: Seq, payload: &[u8], placement: &mut Placement) -> ReceivedPdus {
         match self.place {
-            Place::Known { next, cursor, open } => self.follow(seq, payload, next, cursor, open, placement),
-            Place::Searching { .. } => self.search(seq, payload),
-            Place::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
+            NvmeTracking::Known { next, cursor, open } => self.follow(seq, payload, next, cursor, open, placement),
+            NvmeTracking::Searching { .. } => self.search(seq, payload),
+            NvmeTracking::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
         }
     }
 
-    /// Works on the content of TLS records in the packet at `seq`: the parts `content` of `plain`, its payload opened.
+    /// Processes the content of TLS records in the packet at `seq`: the ranges `content` of its decrypted payload
+    /// `plain`.
     pub(crate) fn receive_content(
         &mut self,
         seq: Seq,
         content: &[(usize, usize)],
         plain: &[u8],
         placement: &mut Placement,
-    ) -> Received {
+    ) -> ReceivedPdus {
+        // The TLS engine processed every packet up to this one.
         let follows = self.shown_to == Some(seq);
         let first = self.shown_to.is_none();
         self.shown_to = Some(seq + plain.len() as u32);
-        let mut all = Received { verdict: NvmeVerdict::NotChecked, ..Received::default() };
+        let mut all = ReceivedPdus { verdict: NvmeVerdict::NotChecked, ..ReceivedPdus::default() };
+        // Content between the last packet and this one was not seen, so the sequence numbers cannot bridge it.
         if !follows && !first {
             all.lost = self.lose_content();
         }
         let mut vouched = self.config.check && !content.is_empty();
         for (number, &(mut at, mut length)) in content.iter().enumerate() {
             let mut start = seq + at as u32;
-            if first && let Place::Known { next, .. } = self.place {
-                // It may have been told of a PDU that begins further on, in this packet or behind it.
+            if first && let NvmeTracking::Known { next, .. } = self.place {
+                // The context may start at a PDU further on, in this packet or a later one.
                 let before = if start.before(next) { next.distance_from(start) } else { 0 };
                 let before = length.min(before as usize);
                 (at, length, start) = (at + before, length - before, start + before as u32);
@@ -155,7 +161,7 @@ impl NvmeReceive {
                 all.lost |= start.after(next) && number == 0 && self.lose_content();
             }
             if follows || !first || number > 0 {
-                // Between two parts of the content there is nothing of it.
+                // Framing lies between two content ranges, so the position moves without a gap.
                 self.move_to(start);
             }
             let part = self.receive(start, &plain[at..at + length], placement);
@@ -172,19 +178,19 @@ impl NvmeReceive {
         all
     }
 
-    /// The commands of which data are in the payload at `seq`, as far as that is known.
+    /// Reports the commands with data in the payload at `seq`, as far as the position is known.
     pub(crate) fn commands(&self, seq: Seq, payload: &[u8], command: &mut dyn FnMut(u16)) {
-        let Place::Known { next, cursor, .. } = self.place else { return };
+        let NvmeTracking::Known { next, cursor, .. } = self.place else { return };
         if seq.before(next) {
             return;
         }
         if let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) {
-            // What is no PDU is found out when it is received.
+            // An invalid PDU is detected when the packet is received.
             let _passed = cursor.pass(&self.unchecked(), &payload[from..], &mut |data| command(data.command));
         }
     }
 
-    /// The same of the content of records.
+    /// Reports the commands with data in the content of records.
     pub(crate) fn commands_in_content(
         &self,
         seq: Seq,
@@ -192,13 +198,13 @@ impl NvmeReceive {
         plain: &[u8],
         command: &mut dyn FnMut(u16),
     ) {
-        let Place::Known { next, mut cursor, .. } = self.place else { return };
+        let NvmeTracking::Known { next, mut cursor, .. } = self.place else { return };
         if self.shown_to.is_some_and(|shown_to| shown_to != seq) {
             return;
         }
         for &(at, length) in content {
             let start = seq + at as u32;
-            // Nothing was shown yet: it may have been told of a PDU that begins further on.
+            // The first packet: the context may start at a PDU further on.
             let is_before = self.shown_to.is_none() && start.before(next);
             let before = if is_before { length.min(next.distance_from(start) as usize) } else { 0 };
             let part = &plain[at + before..at + length];
@@ -208,67 +214,68 @@ impl NvmeReceive {
         }
     }
 
-    /// For passing bytes that are passed once more.
+    /// Returns the configuration without digest checks, for bytes that are processed again later.
     fn unchecked(&self) -> NvmeTcpConfig {
         NvmeTcpConfig { check: false, ..self.config }
     }
 
     /// Goes on with what the TLS engine saw of a packet up to `end` that is handed on as it is on the wire: nothing is
     /// placed. `plain` is what it opened.
-    pub(crate) fn pass_over(&mut self, content: &UnitContent, end: Seq, plain: &[u8]) -> Received {
+    pub(crate) fn pass_over(&mut self, content: &UnitContent, end: Seq, plain: &[u8]) -> ReceivedPdus {
         let follows = self.shown_to == Some(content.last);
         self.shown_to = Some(end);
         let config = self.config;
-        if let Place::Known { open, .. } = &mut self.place {
+        if let NvmeTracking::Known { open, .. } = &mut self.place {
             open.forget();
         }
+        // Skipped content must lie within the data of one PDU, or it may hide a header.
         let leads_on = match &mut self.place {
-            Place::Known { cursor, .. } | Place::Tracking { cursor, .. } => {
+            NvmeTracking::Known { cursor, .. } | NvmeTracking::Tracking { cursor, .. } => {
                 let parts = || content.parts.iter().map(|(at, length)| &plain[*at..at + length]);
                 follows
                     && (content.skipped == 0 || cursor.skip(content.skipped))
                     && parts().all(|part| cursor.pass(&config, part, &mut |_| ()).is_ok())
             }
-            Place::Searching { .. } => false,
+            NvmeTracking::Searching { .. } => false,
         };
-        Received { lost: !leads_on && self.lose_content(), ..Received::default() }
+        ReceivedPdus { lost: !leads_on && self.lose_content(), ..ReceivedPdus::default() }
     }
 
-    /// Content was missed that may have hidden a header. True if the place was known.
+    /// Starts a search because missed content may contain a header. Returns whether the position was known.
     fn lose_content(&mut self) -> bool {
-        let known = matches!(self.place, Place::Known { .. });
-        self.place = Place::Searching { end: Seq(0), have: 0, bytes: [0; PduHeader::BYTES] };
+        let known = matches!(self.place, NvmeTracking::Known { .. });
+        self.place = NvmeTracking::Searching { end: Seq(0), have: 0, bytes: [0; PduHeader::BYTES] };
         known
     }
 
-    /// The next byte of the stream is at `seq`.
+    /// Moves the position to `seq`.
     fn move_to(&mut self, seq: Seq) {
         match &mut self.place {
-            Place::Known { next, .. } | Place::Tracking { next, .. } => *next = seq,
-            Place::Searching { end, .. } => *end = seq,
+            NvmeTracking::Known { next, .. } | NvmeTracking::Tracking { next, .. } => *next = seq,
+            NvmeTracking::Searching { end, .. } => *end = seq,
         }
     }
 
-    /// Where software is to say whether a PDU begins, if the context waits for that.
+    /// Returns the header about which software must answer, if a request is open.
     pub(crate) fn question(&self) -> Option<Seq> {
         match self.place {
-            Place::Tracking { asked, .. } => Some(asked),
-            Place::Known { .. } | Place::Searching { .. } => None,
+            NvmeTracking::Tracking { asked, .. } => Some(asked),
+            NvmeTracking::Known { .. } | NvmeTracking::Searching { .. } => None,
         }
     }
 
-    /// What software says about the header at `asked`. True if it was of use.
+    /// Handles the answer of software for the header at `header`. Returns whether it was useful.
     pub(crate) fn answer(&mut self, header: Seq, is_header: bool) -> bool {
-        let Place::Tracking { asked, next, mut cursor } = self.place else { return false };
+        let NvmeTracking::Tracking { asked, next, mut cursor } = self.place else { return false };
         if asked != header {
             return false;
         }
         self.place = if is_header {
-            // What has passed meanwhile was not summed up.
+            // Bytes that passed while tracking were not digested.
             cursor.forget_sum();
-            Place::known(next, cursor)
+            NvmeTracking::known(next, cursor)
         } else {
-            Place::Searching { end: next, have: 0, bytes: [0; PduHeader::BYTES] }
+            NvmeTracking::Searching { end: next, have: 0, bytes: [0; PduHeader::BYTES] }
         };
         is_header
     }
@@ -281,44 +288,45 @@ impl NvmeReceive {
         cursor: Cursor,
         mut open: OpenBlock,
         placement: &mut Placement,
-    ) -> Received {
+    ) -> ReceivedPdus {
         let end = seq + payload.len() as u32;
         if seq.before(next) {
-            // From the past. What is new in it, if anything, is not worth the trouble: a gap, as if it were lost.
-            return Received::default();
+            // A retransmission. New bytes at its end are treated as lost, because handling them is not worthwhile.
+            return ReceivedPdus::default();
         }
+        // A gap separates the open block from its rest.
         if seq != next {
             open.forget();
         }
         let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) else { return self.lose(seq, payload) };
-        let mut received = Received::default();
-        let passed = cursor.pass(&self.config, &payload[from..], &mut |data: Data| {
+        let mut received = ReceivedPdus::default();
+        let passed = cursor.pass(&self.config, &payload[from..], &mut |data: DataPart| {
             place(placement, &payload[from..], from, data, &mut open, &mut received.placed);
         });
         match passed {
             Ok(passed) => {
-                // A packet that was not followed from its first byte is not vouched for.
+                // A packet is verified only if it was followed from its first byte.
                 let vouched = self.config.check && !passed.unchecked && from == 0;
                 received.verdict = if vouched { NvmeVerdict::Good } else { NvmeVerdict::NotChecked };
-                self.place = Place::Known { next: end, cursor, open };
+                self.place = NvmeTracking::Known { next: end, cursor, open };
                 received
             }
             Err(_) => {
-                self.place = Place::Searching { end, have: 0, bytes: [0; PduHeader::BYTES] };
-                Received { verdict: NvmeVerdict::NotChecked, lost: true, ..received }
+                self.place = NvmeTracking::Searching { end, have: 0, bytes: [0; PduHeader::BYTES] };
+                ReceivedPdus { verdict: NvmeVerdict::NotChecked, lost: true, ..received }
             }
         }
     }
 
-    /// A header was missed.
-    fn lose(&mut self, seq: Seq, payload: &[u8]) -> Received {
-        self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
-        Received { lost: true, ..self.search(seq, payload) }
+    /// Starts a search because a header was missed.
+    fn lose(&mut self, seq: Seq, payload: &[u8]) -> ReceivedPdus {
+        self.place = NvmeTracking::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
+        ReceivedPdus { lost: true, ..self.search(seq, payload) }
     }
 
-    /// Looks for a header in a packet, and in what it continues.
-    fn search(&mut self, seq: Seq, payload: &[u8]) -> Received {
-        let Place::Searching { end, mut have, mut bytes } = self.place else { return Received::default() };
+    /// Searches a packet for a header, which may start in the previous packet.
+    fn search(&mut self, seq: Seq, payload: &[u8]) -> ReceivedPdus {
+        let NvmeTracking::Searching { end, mut have, mut bytes } = self.place else { return ReceivedPdus::default() };
         if seq != end {
             have = 0;
         }
@@ -330,40 +338,41 @@ impl NvmeReceive {
             if usize::from(have) < PduHeader::BYTES {
                 continue;
             }
+            // A candidate counts only if the lengths that follow it hold to the end of the packet.
             let Some(mut cursor) = Cursor::behind(&bytes, &self.config) else { continue };
             let next = seq + offset as u32 + 1;
             let asked = cursor.start(next);
             if cursor.pass(&self.config, &payload[offset + 1..], &mut |_| ()).is_ok() {
-                self.place = Place::Tracking { asked, next: packet_end, cursor };
-                return Received { verdict: NvmeVerdict::ResyncRequested, ..Received::default() };
+                self.place = NvmeTracking::Tracking { asked, next: packet_end, cursor };
+                return ReceivedPdus { verdict: NvmeVerdict::ResyncRequested, ..ReceivedPdus::default() };
             }
         }
-        self.place = Place::Searching { end: packet_end, have, bytes };
-        Received::default()
+        self.place = NvmeTracking::Searching { end: packet_end, have, bytes };
+        ReceivedPdus::default()
     }
 
-    /// Follows lengths through a packet.
-    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: Cursor) -> Received {
+    /// Follows PDU lengths through a packet.
+    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: Cursor) -> ReceivedPdus {
         if seq.before(next) {
-            return Received::default();
+            return ReceivedPdus::default();
         }
         let gap = seq.distance_from(next);
         let leads_on = (gap == 0 || cursor.skip(gap)) && cursor.pass(&self.config, payload, &mut |_| ()).is_ok();
         if !leads_on {
-            self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
+            self.place = NvmeTracking::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
             return self.search(seq, payload);
         }
-        self.place = Place::Tracking { asked, next: seq + payload.len() as u32, cursor };
-        Received::default()
+        self.place = NvmeTracking::Tracking { asked, next: seq + payload.len() as u32, cursor };
+        ReceivedPdus::default()
     }
 }
 
-/// Puts data where they belong, as far as that is here; neighbours are joined.
+/// Places data as far as their buffer is here, and joins adjacent pieces.
 fn place(
     placement: &mut Placement,
     bytes: &[u8],
     from: usize,
-    data: Data,
+    data: DataPart,
     open: &mut OpenBlock,
     placed: &mut Placements,
 ) {
@@ -374,6 +383,7 @@ fn place(
         let Some(piece) = placement.place(data.command, offset, rest, data.is_settled, open) else { return };
         let at = from + data.at + done;
         done += piece.len();
+        // Adjacent pieces are joined, because the host pays for each entry.
         match placed.last_mut() {
             Some((start, last)) if *start + last.len() == at => {
                 if let Err(piece) = last.join(piece) {
@@ -389,8 +399,8 @@ const KNOWN: u8 = 1;
 const SEARCHING: u8 = 2;
 const TRACKING: u8 = 3;
 
-/// Where in a packet of `length` bytes at `seq` it is known what comes, and the place in a PDU that is there. `None`: the gap behind
-/// `next`, where the cursor stands, hides a header.
+/// Finds the first byte of a packet (`length` bytes at `seq`) with a known position, and the cursor there. Returns
+/// `None` if the gap after `next` hides a header.
 fn enter(mut cursor: Cursor, next: Seq, seq: Seq, length: usize) -> Option<(usize, Cursor)> {
     let left = cursor.bytes_left();
     if seq == next {
@@ -400,7 +410,7 @@ fn enter(mut cursor: Cursor, next: Seq, seq: Seq, length: usize) -> Option<(usiz
     if left.is_some_and(|left| gap <= left) && cursor.skip(gap) {
         return Some((0, cursor));
     }
-    // The gap ends in another PDU than it began in: the header of that is seen if it is in this packet.
+    // The gap ends in another PDU. The position is known if that PDU's successor starts in this packet.
     let header = next + left?;
     header.within(seq, seq + length as u32).then(|| (header.distance_from(seq) as usize, Cursor::START))
 }
@@ -416,30 +426,30 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Arc, Mutex};
 
-    /// Where the memory of one command comes back to: byte by byte, the last.
+    /// The owner of one command's memory, which keeps the last value of each byte.
     #[derive(Default)]
-    struct Home(Mutex<BTreeMap<u64, u8>>);
+    struct TestBuffer(Mutex<BTreeMap<u64, u8>>);
 
-    impl PieceHome for Home {
+    impl PieceHome for TestBuffer {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().extend((offset..).zip(bytes));
         }
     }
 
-    /// Turns all bits of whole blocks over, and wants to be told where they are.
+    /// A stage that inverts whole blocks, with their position as parameter.
     #[derive(Debug)]
-    struct Turn;
+    struct CompletingStage;
 
-    impl NamedStage for Turn {
+    impl NamedStage for CompletingStage {
         const NAME: &'static str = "turn";
         type Spec = ();
 
-        fn new((): ()) -> Option<Turn> {
-            Some(Turn)
+        fn new((): ()) -> Option<CompletingStage> {
+            Some(CompletingStage)
         }
     }
 
-    impl Stage for Turn {
+    impl Stage for CompletingStage {
         fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
             run.at.is_multiple_of(Piece::BLOCK) && (bytes.len() as u64).is_multiple_of(Piece::BLOCK)
@@ -448,8 +458,8 @@ mod tests {
 
     const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true };
 
-    /// PDUs with data of these lengths for commands 0, 1, 2 ..., each followed by a response; where each PDU begins, and
-    /// where data lie in the stream.
+    /// Returns a stream of PDUs with data of these lengths for commands 0, 1, 2, each followed by a response; the start
+    /// of each PDU; and the position of data in the stream.
     fn stream(lengths: &[usize], spoilt: Option<usize>) -> (Vec<u8>, Vec<u32>, Vec<(usize, usize)>) {
         let (mut bytes, mut starts, mut data) = (Vec::new(), Vec::new(), Vec::new());
         for (command, length) in lengths.iter().enumerate() {
@@ -480,10 +490,10 @@ mod tests {
         (bytes, starts, data)
     }
 
-    /// Buffers of commands for so many bytes, and where they come back to.
-    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<Home>>) {
-        let mut placement = Placement::with(StageMakers::default().with::<Turn>());
-        let homes: Vec<Arc<Home>> = lengths.iter().map(|_| Arc::default()).collect();
+    /// Returns buffers for commands of these lengths, and their owners.
+    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<TestBuffer>>) {
+        let mut placement = Placement::with(StageMakers::default().with::<CompletingStage>());
+        let homes: Vec<Arc<TestBuffer>> = lengths.iter().map(|_| Arc::default()).collect();
         for ((command, length), home) in (0u16..).zip(lengths).zip(&homes) {
             let stages = || NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] };
             let pieces = vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())];
@@ -537,7 +547,7 @@ mod tests {
                         prop_assert_eq!(piece.offset() as usize, from - data_at);
                         prop_assert!(piece.offset() as usize + piece.len() <= length);
                         opened[command].extend(piece.opened());
-                        // What it brings is what came, and what became of that.
+                        // The piece contains the received bytes, or their form after the stage.
                         let (start, end) = (piece.offset() - piece.lead() as u64, piece.offset() + piece.len() as u64);
                         drop(piece);
                         let home = homes[command].0.lock().unwrap();
@@ -562,9 +572,9 @@ mod tests {
                 }
             }
             if !gaps {
-                // The last byte followed: everything was placed, and vouched for.
+                // The engine followed to the last byte, so everything was placed and verified.
                 let end = start + bytes.len() as u32;
-                let followed = matches!(engine.place, Place::Known { next, .. } if next == end);
+                let followed = matches!(engine.place, NvmeTracking::Known { next, .. } if next == end);
                 prop_assert!(followed);
                 for (command, length) in lengths.iter().enumerate() {
                     let nothing = vec![0; *length];
@@ -591,10 +601,14 @@ mod tests {
             assert_eq!(received.verdict, NvmeVerdict::NotChecked);
         }
         assert_eq!(engine.receive(Seq(636), &bytes[636..], &mut placement).verdict, NvmeVerdict::Good);
-        assert!(engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(), "from the past");
+        assert!(
+            engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(),
+            "a retransmission is ignored"
+        );
     }
 
-    /// The gap hides the rest of a header, and the packet begins with data whose digest is wrong and was not computed.
+    /// The gap hides the rest of a header. The packet starts with data that have a wrong digest, which was not
+    /// computed.
     #[test]
     fn a_packet_that_begins_behind_half_a_header_is_not_vouched_for() {
         let (bytes, _, data) = stream(&[300, 300], Some(0));

@@ -1,21 +1,23 @@
-//! Data that leave through stages, cut anywhere: stages work on whole blocks.
+//! Division of sent data into blocks for stages, for any split of the stream.
 //!
-//! A packet that ends in a block is told what follows; the next packet begins in it, and the block is made once more. So
-//! only the beginning of a block is remembered, as it was queued, and stages are told whether a block will be made again.
+//! If a packet ends inside a block, the engine also gets the bytes behind the packet. The next packet starts inside the
+//! same block, and the engine processes the block again. So only the queued start of a block is stored, and stages are
+//! told whether a block will be processed again.
 //!
-//! Invariant: no byte leaves that did not pass the stages.
+//! Invariant: no byte leaves without passing the stages.
 
 use offload_api::Piece;
 
-/// The beginning of a block, as far as it has come.
-pub(super) type Begun = [u8; BLOCK];
+/// The queued start of an incomplete block.
+pub(super) type BlockStart = [u8; BLOCK];
 
-/// Has `stages` work on `data`, which begin `at` bytes behind the first block. Of the block that these begin in, `begun` has what came before; then it has
-/// that of the block they end in. `ahead` is what follows the data; `None`: they are not sent, and what is in the place of a cut block
-/// afterwards means nothing. Stages have blocks in order, and are told whether these are complete: only then they are to remember
-/// anything. `sum` hears of complete blocks, as they became. False: a stage refused, or what follows is too short.
+/// Passes `data`, which start `at` bytes behind the first block, through `stages`. `begun` contains the start of the
+/// first block, and afterwards that of the last one. `ahead` are the bytes behind the data, or `None` if the data are
+/// not sent; the contents of an incomplete block are then undefined. Stages get blocks in order, with a flag for
+/// complete blocks, and may change their state only for these. `sum` gets the results of complete blocks. Returns false
+/// if a stage refuses, or `ahead` is too short.
 pub(super) fn seal(
-    begun: &mut Begun,
+    begun: &mut BlockStart,
     at: u64,
     data: &mut [u8],
     ahead: Option<&[u8]>,
@@ -27,6 +29,7 @@ pub(super) fn seal(
     let (whole, last) = rest.split_at_mut(rest.len() - rest.len() % BLOCK);
     let whole_at = at + first.len() as u64;
     let last_at = whole_at + whole.len() as u64;
+    // The first block started in an earlier packet. Its digest is summed once, when the block is complete.
     if !first.is_empty() {
         let Some(block) = cut(begun, before, first, at - before as u64, ahead, &mut stages) else { return false };
         if before + first.len() == BLOCK {
@@ -40,16 +43,16 @@ pub(super) fn seal(
     last.is_empty() || cut(begun, 0, last, last_at, ahead, &mut stages).is_some()
 }
 
-/// Makes a part of the block `at`, which begins `from` bytes within: what the block became. `None`: a stage refused, or what
-/// follows is too short.
+/// Processes part of the block at `at`, from byte `from` on, and returns the resulting block. Returns `None` if a stage
+/// refuses or `ahead` is too short.
 fn cut(
-    begun: &mut Begun,
+    begun: &mut BlockStart,
     from: usize,
     part: &mut [u8],
     at: u64,
     ahead: Option<&[u8]>,
     stages: &mut impl FnMut(u64, &mut [u8], bool) -> bool,
-) -> Option<Begun> {
+) -> Option<BlockStart> {
     let to = from + part.len();
     begun[from..to].copy_from_slice(part);
     let mut block = *begun;
@@ -58,6 +61,7 @@ fn cut(
             part.fill(0);
             return Some(block);
         };
+        // Without the missing bytes the block cannot be computed, and must not leave.
         block[to..].copy_from_slice(ahead.get(..BLOCK - to)?);
     }
     if !stages(at, &mut block, to == BLOCK) {
@@ -76,7 +80,7 @@ mod tests {
 
     fn stage(at: u64, blocks: &mut [u8], _: bool) -> bool {
         assert!(at.is_multiple_of(16) && blocks.len().is_multiple_of(16));
-        // All bytes of a block depend on all others, and on the place.
+        // Each byte of a block depends on all others and on the position.
         for (number, block) in blocks.chunks_mut(16).enumerate() {
             let all =
                 block.iter().fold(at as u8 + 16 * number as u8, |sum, byte| sum.wrapping_mul(3).wrapping_add(*byte));
@@ -94,7 +98,7 @@ mod tests {
             let plain: Vec<u8> = (0..blocks * 16).map(|at| (at * 29 + 7) as u8).collect();
             let mut expected = plain.clone();
             stage(0, &mut expected, true);
-            let (mut begun, mut at, mut summed) = (Begun::default(), 0, Vec::new());
+            let (mut begun, mut at, mut summed) = (BlockStart::default(), 0, Vec::new());
             let mut complete = 0;
             for (length, is_sent) in cuts.into_iter().cycle() {
                 let end = plain.len().min(at + length);
@@ -103,7 +107,7 @@ mod tests {
                 let ahead = is_sent.then_some(ahead);
                 let stages = |at: u64, blocks: &mut [u8], is_complete: bool| {
                     if is_complete {
-                        assert_eq!(at, complete, "in order, and once");
+                        assert_eq!(at, complete, "each block is complete once, in order");
                         complete += blocks.len() as u64;
                     }
                     stage(at, blocks, is_complete)
@@ -125,9 +129,9 @@ mod tests {
     #[test]
     fn without_what_follows_a_cut_block_does_not_leave() {
         let mut data = [9; 20];
-        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 11]), stage, |_| ()));
-        assert!(seal(&mut Begun::default(), 0, &mut data, None, stage, |_| ()));
+        assert!(!seal(&mut BlockStart::default(), 0, &mut data, Some(&[1; 11]), stage, |_| ()));
+        assert!(seal(&mut BlockStart::default(), 0, &mut data, None, stage, |_| ()));
         assert_eq!(data[16..], [0; 4]);
-        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 12]), |_, _, _| false, |_| ()));
+        assert!(!seal(&mut BlockStart::default(), 0, &mut data, Some(&[1; 12]), |_, _, _| false, |_| ()));
     }
 }

@@ -1,11 +1,12 @@
-//! Tests of data that pass two stages: protection information, then AES-XTS under a data-encryption key, on their way out, and back.
+//! Tests of data through two stages, in both directions: protection information, then AES-XTS under a data-encryption
+//! key.
 
 use super::placement::Placement;
 use super::receive::NvmeReceive;
 use super::transmit::NvmeTransmit;
 use crate::data_keys::DataKeys;
 use crate::protection::ProtectedBlocks;
-use crate::xts::Xts;
+use crate::xts::XtsEngine;
 use bytes::{Bytes, BytesMut};
 use nic_engine::ContextImage;
 use nic_engine::{Context, Engine, StageMakers};
@@ -30,14 +31,14 @@ fn format() -> Format {
     Format { guard: Guard::Crc64, interval: 4096, application: 0xabc, ..Format::default() }
 }
 
-/// A flow's buffers, or seals, with the key lent.
+/// Returns the buffers and stages of a flow, with the key lent.
 fn placement(pieces: Vec<Piece>) -> Placement {
     let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![3; 32]) };
     let spec = tenant.wrap(1, &SecretBytes::new((0..64).collect()), BLOCK as u32, Tweak::Unit).unwrap();
     let mut engine = DataKeys::default();
     engine.change(tenant);
     let (mut state, ()) = engine.create(Direction::Transmit, spec).unwrap();
-    let mut placement = Placement::with(StageMakers::default().with::<Xts>().with::<ProtectedBlocks>());
+    let mut placement = Placement::with(StageMakers::default().with::<XtsEngine>().with::<ProtectedBlocks>());
     placement.seal_with(stages());
     placement.insert(3, pieces, Some(stages()));
     let lent = DataKeys::lend(Context { handle: KEY, state: &mut state, held: &mut () });
@@ -52,7 +53,8 @@ fn stages() -> NvmeTcpStages {
     NvmeTcpStages { command: 3, unit: LBA, stages }
 }
 
-/// Blocks with places for protection information, the same with it, and what is on the medium: by jobs.
+/// Returns blocks with space for protection information, the same with protection information, and the blocks on the
+/// medium, as jobs compute them.
 fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let plain: Vec<u8> = (0..BLOCKS * 4096).map(|at| (at * 7 / 3) as u8).collect();
     let protection = ProtectionSettings { memory: None, wire: Some(format()), check: Check::ALL };
@@ -61,6 +63,7 @@ fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let with = Parameters { iv: u128::from(LBA).to_le_bytes(), aad: &[] };
     session.run(TransformDirection::Apply, with, &[Bytes::copy_from_slice(&plain)], &mut protected).unwrap();
     let mut queued = protected.to_vec();
+    // The queued blocks have zeros in place of the protection information.
     queued.chunks_exact_mut(BLOCK).for_each(|block| block[4096..].fill(0));
     let key: Vec<u8> = (0..64).collect();
     let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(BLOCK).unwrap());
@@ -69,7 +72,7 @@ fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     (queued, protected.to_vec(), medium)
 }
 
-/// The header of a PDU with all of the data.
+/// Returns the header of a PDU with all of the data.
 fn header(kind: u8) -> Vec<u8> {
     let mut header = vec![kind, 0, 24, 24];
     header.extend((24 + BLOCKS * BLOCK as u32 as usize).to_le_bytes()[..4].iter());
@@ -79,17 +82,17 @@ fn header(kind: u8) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Home(Mutex<Vec<(u64, Vec<u8>)>>);
+struct TestBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
 
-impl PieceHome for Home {
+impl PieceHome for TestBuffer {
     fn take_back(&self, offset: u64, bytes: BytesMut) {
         self.0.lock().unwrap().push((offset, bytes.to_vec()));
     }
 }
 
-/// What is in the buffer afterwards, and which 16-byte units of it passed all stages.
+/// Returns the buffer after receiving, and whether each 16-byte unit passed all stages.
 fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
-    let home = Arc::new(Home::default());
+    let home = Arc::new(TestBuffer::default());
     let mut placement = placement(vec![Piece::new(0, BytesMut::zeroed(BLOCKS * BLOCK), home.clone())]);
     let stream = [header(0x07).as_slice(), medium].concat();
     let mut engine = NvmeReceive::new(NvmeTcpConfig::default(), Seq(5));
@@ -97,6 +100,7 @@ fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
     for (from, to) in parts(stream.len(), cuts) {
         let received = engine.receive(Seq(5) + from as u32, &stream[from..to], &mut placement);
         for (_, piece) in &received.placed {
+            // Only units that lie completely in the changed range count.
             let units = piece.opened().start.div_ceil(16)..piece.opened().end / 16;
             units.for_each(|unit| opened[unit as usize] = true);
         }
@@ -141,7 +145,7 @@ proptest! {
         let lengths: Vec<usize> = cuts.iter().map(|(cut, _)| *cut).collect();
         for ((from, to), (_, is_sent)) in parts(queued.len(), &lengths).into_iter().zip(cuts.iter().cycle()) {
             let mut out = BytesMut::new();
-            // What is not sent is run through the context again, for a resync.
+            // Bytes that are not sent pass through the context again, for a resync.
             let ahead = is_sent.then_some(&queued[to..queued.len().min(to + 15)]);
             engine.fill(Seq(9) + from as u32, &queued[from..to], &mut out, placement.seals(), ahead).unwrap();
             prop_assert!(!is_sent || out == wire[from..to], "{}..{}", from, to);
@@ -151,7 +155,7 @@ proptest! {
         let (bytes, opened) = received(&medium, &lengths);
         prop_assert!(bytes == protected && opened.iter().all(|opened| *opened));
 
-        // A bit of it is another: its block is not vouched for, nor the one that followed in the same packet.
+        // After a bit flip, neither the block nor the next block of the same packet is verified.
         let mut damaged = medium;
         damaged[flipped / 8] ^= 1 << (flipped % 8);
         let (_, opened) = received(&damaged, &lengths);
@@ -162,7 +166,7 @@ proptest! {
     }
 }
 
-/// Protection information is not given for a block whose beginning is not in the PDU.
+/// A block without its start in the PDU gets no protection information.
 #[test]
 fn data_that_begin_within_a_block_do_not_leave() {
     let (queued, ..) = data();

@@ -1,18 +1,18 @@
-//! The NVMe/TCP transmit engine: fills in the data digests of PDUs as they leave, and has the data of those of a host that
-//! [say so](MarkedData) pass stages before.
+//! The NVMe/TCP transmit engine: computes the data digests of PDUs as they leave. Before that, the data of
+//! [marked](MarkedData) PDUs from a host pass stages.
 //!
-//! A PDU's first bytes tell all it has to know: where the data are, and whether a digest follows them. It knows nothing
-//! of retransmission; as with TLS, the driver promises that a packet's bytes are the next of the stream, and rebuilds
-//! the state with parameters and DUMPs when they are not. PDUs in records come without what frames those, before they are
-//! encrypted; where on the wire they are is then for the TLS engine to know.
+//! The common header gives the position of the data and whether a digest follows. The engine does not handle
+//! retransmissions. As with TLS, the driver guarantees that a packet continues the stream, and otherwise restores the
+//! state with parameters and DUMPs first. PDUs inside TLS records arrive without record framing, before encryption;
+//! only the TLS engine knows their position on the wire.
 //!
-//! Invariant: what is written depends on the bytes of the stream only, never on how they were cut.
+//! Invariant: the output depends on the bytes of the stream and not on their division into packets.
 //!
 //! Source: NVMe/TCP Transport Specification 1.0, 3.3.1.1 and 3.6; Pismenny et al., ASPLOS 2021, 4.1.
 
 use super::framing::DIGEST;
 use super::placement::Seals;
-use super::sealing::{self, Begun};
+use super::sealing::{self, BlockStart};
 use bytes::BytesMut;
 use nic_engine::{ImageReader, ImageWriter};
 use nic_engine::{OutOfStep, StageRun, StageStates};
@@ -20,55 +20,55 @@ use offload_api::{Direction, MarkedData, Piece};
 use offload_base::Seq;
 use offload_formats::nvme::PduHeader;
 
-/// A transmit context's state.
+/// The state of a transmit context.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NvmeTransmit {
-    position: Option<Position>,
+    position: Option<PduPosition>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Position {
+struct PduPosition {
     next: Seq,
-    pdu: Pdu,
+    pdu: PduCursor,
 }
 
-/// A place in a PDU.
+/// A position in a PDU.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pdu {
-    /// Bytes of it passed.
+struct PduCursor {
+    /// Bytes of the PDU passed so far.
     at: u32,
-    /// The first of them, as they were queued.
+    /// The queued start of the PDU.
     head: [u8; MarkedData::END],
     /// CRC32C of the data so far.
     sum: u32,
-    /// The beginning of the block that the data so far end in, as it was queued.
-    begun: Begun,
-    /// What stages remember of the blocks before that.
+    /// The queued start of the block in which the data end so far.
+    begun: BlockStart,
+    /// State of the stages behind the last complete block.
     states: StageStates,
 }
 
-/// What was done to bytes.
+/// Statistics of the processed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Filled {
-    /// Digests that ended.
+pub(crate) struct FilledFields {
+    /// Digests completed.
     pub(crate) digests: u64,
     /// Bytes that passed stages.
     pub(crate) sealed: u64,
 }
 
-/// Where the parts of a PDU are.
+/// The offsets of a PDU's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts {
+struct PduParts {
     data_start: u32,
     data_end: u32,
     end: u32,
 }
 
 impl NvmeTransmit {
-    /// Writes the state out.
+    /// Writes the state to an image.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u8(u8::from(self.position.is_some()));
-        if let Some(Position { next, pdu }) = &self.position {
+        if let Some(PduPosition { next, pdu }) = &self.position {
             image.put_seq(*next);
             image.put_u32(pdu.at);
             image.put(&pdu.head);
@@ -78,29 +78,31 @@ impl NvmeTransmit {
         }
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the state from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<NvmeTransmit> {
         if image.take_u8()? == 0 {
             return Some(NvmeTransmit::default());
         }
         let next = image.take_seq()?;
         let (at, head, sum, begun) = (image.take_u32()?, image.take()?, image.take_u32()?, image.take()?);
-        let pdu = Pdu { at, head, sum, begun, states: StageStates::take(image)? };
-        Some(NvmeTransmit { position: Some(Position { next, pdu }) })
+        let pdu = PduCursor { at, head, sum, begun, states: StageStates::take(image)? };
+        Some(NvmeTransmit { position: Some(PduPosition { next, pdu }) })
     }
 
-    /// A PDU begins at `start`, and is the next to come. Of PDUs in records, that is a place in all of those, without what frames records.
+    /// Sets the position to the PDU at `start`. For PDUs in records this is a position in the content, without record
+    /// framing.
     pub(crate) fn set_progress(&mut self, start: Seq) {
-        self.position = Some(Position { next: start, pdu: Pdu::default() });
+        self.position = Some(PduPosition { next: start, pdu: PduCursor::default() });
     }
 
-    /// Whether the byte at `seq` is the next.
+    /// Tests whether `seq` is the next byte.
     pub(crate) fn expects(&self, seq: Seq) -> bool {
         self.position.is_some_and(|position| position.next == seq)
     }
 
-    /// Appends the bytes, which are at `seq`, to `destination`, with digests in their places. What they name of `seals` works on data;
-    /// `ahead` is what follows, or `None` if the bytes are not sent. After an error the context waits for parameters.
+    /// Appends the bytes at `seq` to `destination`, with digests filled in. Marked data pass their stages of `seals`.
+    /// `ahead` are the bytes behind the packet, or `None` if the packet is not sent. After an error the context waits
+    /// for parameters.
     pub(crate) fn fill(
         &mut self,
         seq: Seq,
@@ -108,7 +110,8 @@ impl NvmeTransmit {
         destination: &mut BytesMut,
         seals: &Seals,
         ahead: Option<&[u8]>,
-    ) -> Result<Filled, OutOfStep> {
+    ) -> Result<FilledFields, OutOfStep> {
+        // Taken out, so that an error leaves the context without a position.
         let mut position = self.position.take().filter(|at| at.next == seq).ok_or(OutOfStep)?;
         let at = destination.len();
         destination.extend_from_slice(source);
@@ -120,16 +123,16 @@ impl NvmeTransmit {
 }
 
 impl NvmeTransmit {
-    /// The stages that data in `source`, which comes next, name.
+    /// Reports the stages named by data in `source`, the next bytes of the stream.
     pub(crate) fn stages_in(&self, source: &[u8], stages: &mut dyn FnMut(u16)) {
-        if let Some(Position { pdu, .. }) = self.position {
+        if let Some(PduPosition { pdu, .. }) = self.position {
             pdu.stages_in(source, stages);
         }
     }
 }
 
-impl Pdu {
-    /// Passes over `bytes`; what is no PDU is found out when it is sent.
+impl PduCursor {
+    /// Passes over `bytes`. An invalid PDU is detected when the bytes are sent.
     fn stages_in(mut self, mut bytes: &[u8], stages: &mut dyn FnMut(u16)) {
         while !bytes.is_empty() {
             if let Some(taken) = self.take_header(bytes) {
@@ -145,12 +148,12 @@ impl Pdu {
             self.at += taken as u32;
             bytes = &bytes[taken..];
             if self.at == parts.end {
-                self = Pdu::default();
+                self = PduCursor::default();
             }
         }
     }
 
-    /// Takes the first of `rest` into the header, and says how many; `None`: that is complete.
+    /// Adds the first of `rest` to the stored header and returns their number; `None` if the header is complete.
     fn take_header(&mut self, rest: &[u8]) -> Option<usize> {
         let (at, header) = (self.at as usize, self.header_bytes());
         let taken = rest.len().min(header.checked_sub(at).filter(|missing| *missing > 0)?);
@@ -159,14 +162,14 @@ impl Pdu {
         Some(taken)
     }
 
-    /// Passes `bytes`, which come next, has stages work on them, and writes digests where they belong.
-    fn pass(&mut self, bytes: &mut [u8], seals: &Seals, ahead: Option<&[u8]>) -> Result<Filled, OutOfStep> {
-        let (mut done, mut filled) = (0, Filled::default());
+    /// Processes `bytes`, the next bytes of the stream: stages, then digests.
+    fn pass(&mut self, bytes: &mut [u8], seals: &Seals, ahead: Option<&[u8]>) -> Result<FilledFields, OutOfStep> {
+        let (mut done, mut filled) = (0, FilledFields::default());
         while done < bytes.len() {
             let rest = &mut bytes[done..];
             let at = self.at as usize;
             if let Some(taken) = self.take_header(rest) {
-                // Only of a host's the header is longer than this.
+                // Only the headers of host data are longer than the common header, and contain a marker to replace.
                 if at >= PduHeader::BYTES {
                     self.write_lengths(at, &mut rest[..taken])?;
                 }
@@ -180,6 +183,7 @@ impl Pdu {
                 _ => parts.end,
             };
             let taken = rest.len().min((until - self.at) as usize);
+            // The driver queued zeros in place of the digest.
             if self.at >= parts.data_end {
                 let at = (self.at - parts.data_end) as usize;
                 rest[..taken].copy_from_slice(&self.sum.to_le_bytes()[at..at + taken]);
@@ -188,7 +192,8 @@ impl Pdu {
                 match self.marked() {
                     Some(marked) => {
                         let (data, behind) = rest.split_at_mut(taken);
-                        // What follows the data is in the same packet, or there is nothing that they need.
+                        // If bytes follow the data in this packet, they belong to the digest or the next PDU, and the
+                        // data end with a whole block.
                         let ahead = ahead.map(|ahead| if behind.is_empty() { ahead } else { &[] });
                         self.seal(marked, &parts, data, seals, ahead)?;
                         filled.sealed += taken as u64;
@@ -199,28 +204,28 @@ impl Pdu {
             self.at += taken as u32;
             done += taken;
             if self.at == parts.end {
-                *self = Pdu::default();
+                *self = PduCursor::default();
             }
         }
         Ok(filled)
     }
 
-    /// How much of the header it has to know.
+    /// Returns the number of header bytes that must be stored.
     fn header_bytes(&self) -> usize {
         let is_of_host = self.at as usize >= PduHeader::BYTES && self.head[0] == HOST_DATA;
         if is_of_host { MarkedData::END } else { PduHeader::BYTES }
     }
 
-    fn parts(&self) -> Result<Parts, OutOfStep> {
-        self.head.first_chunk().and_then(Parts::of).ok_or(OutOfStep)
+    fn parts(&self) -> Result<PduParts, OutOfStep> {
+        self.head.first_chunk().and_then(PduParts::parse).ok_or(OutOfStep)
     }
 
-    /// The stages that the data name, of a PDU whose header has passed.
+    /// Returns the marker of the data, once the header has passed.
     fn marked(&self) -> Option<MarkedData> {
         if self.head[0] == HOST_DATA { MarkedData::read(&self.head) } else { None }
     }
 
-    /// Writes lengths where a header may name stages: `bytes` are those from `at` on.
+    /// Replaces the marker in the header bytes `bytes`, which start at `at`, by the real lengths.
     fn write_lengths(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfStep> {
         let parts = self.parts()?;
         let mut header = self.head;
@@ -232,11 +237,11 @@ impl Pdu {
         Ok(())
     }
 
-    /// Has the stages work on data, which begin where the PDU stands.
+    /// Passes the data at the current position through the stages.
     fn seal(
         &mut self,
         marked: MarkedData,
-        parts: &Parts,
+        parts: &PduParts,
         data: &mut [u8],
         seals: &Seals,
         ahead: Option<&[u8]>,
@@ -244,6 +249,7 @@ impl Pdu {
         let stages = seals.get(&marked.stages()).ok_or(OutOfStep)?;
         let [.., a, b, c, d] = self.head.first_chunk::<{ MarkedData::AT }>().copied().unwrap_or_default();
         let offset = u32::from_le_bytes([a, b, c, d]);
+        // Stages work on whole blocks, so an unaligned PDU would leave bytes unprotected.
         if !u64::from(offset | (parts.data_end - parts.data_start)).is_multiple_of(Piece::BLOCK) {
             return Err(OutOfStep);
         }
@@ -256,6 +262,7 @@ impl Pdu {
             ahead,
             |at, blocks, is_complete| {
                 let run = StageRun { direction: Direction::Transmit, unit: marked.unit(), at: u64::from(offset) + at };
+                // An incomplete block is processed again later, so its effect on the state is discarded.
                 let mut after = *states;
                 let passed = stages.pass(run, &mut after, blocks);
                 if is_complete {
@@ -269,22 +276,23 @@ impl Pdu {
     }
 }
 
-impl Parts {
-    /// What `common`, the first bytes of a PDU, say. `None`: they are those of none.
-    fn of(common: &[u8; PduHeader::BYTES]) -> Option<Parts> {
+impl PduParts {
+    /// Parses `common`, the common header of a PDU. Returns `None` if the header is invalid.
+    fn parse(common: &[u8; PduHeader::BYTES]) -> Option<PduParts> {
         let pdu = PduHeader::parse(common);
         let (header_len, len) = (u32::from(pdu.header_len), pdu.len);
         if header_len < PduHeader::BYTES as u32 || len < header_len {
             return None;
         }
         let is_of_host = pdu.kind == HOST_DATA;
+        // Without a digest or a marker, the engine treats the PDU as a header without data.
         if !pdu.has_data_digest() && !is_of_host {
-            return Some(Parts { data_start: len, data_end: len, end: len });
+            return Some(PduParts { data_start: len, data_end: len, end: len });
         }
         let trailer = if pdu.has_data_digest() { DIGEST } else { 0 };
         let (data_start, data_end) = (u32::from(pdu.data_offset), len.checked_sub(trailer)?);
         let is_whole = !is_of_host || header_len == MarkedData::END as u32;
-        (is_whole && header_len <= data_start && data_start < data_end).then_some(Parts {
+        (is_whole && header_len <= data_start && data_start < data_end).then_some(PduParts {
             data_start,
             data_end,
             end: len,
@@ -304,7 +312,7 @@ mod tests {
     use offload_api::{NvmeTcpStages, StageSpec};
     use proptest::prelude::*;
 
-    /// A PDU whose digest is still to be made, and as it belongs on the wire. Without data it has no digest.
+    /// Returns a queued PDU with an empty digest, and its form on the wire. Without data there is no digest.
     fn pdu(data: &[u8], padding: u8) -> (Vec<u8>, Vec<u8>) {
         let digested = !data.is_empty();
         let start = if digested { 24 + padding } else { 0 };
@@ -357,20 +365,20 @@ mod tests {
         }
     }
 
-    /// Adds its place in the volume to each byte, in whole blocks.
+    /// A stage that adds the position in the volume to each byte.
     #[derive(Debug)]
-    struct Add;
+    struct AddingStage;
 
-    impl NamedStage for Add {
+    impl NamedStage for AddingStage {
         const NAME: &'static str = "add";
         type Spec = ();
 
-        fn new((): ()) -> Option<Add> {
-            Some(Add)
+        fn new((): ()) -> Option<AddingStage> {
+            Some(AddingStage)
         }
     }
 
-    impl Stage for Add {
+    impl Stage for AddingStage {
         fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             assert!(run.at.is_multiple_of(16) && bytes.len().is_multiple_of(16));
             bytes.iter_mut().zip(run.unit + run.at..).for_each(|(byte, at)| *byte = byte.wrapping_add(at as u8));
@@ -378,8 +386,8 @@ mod tests {
         }
     }
 
-    /// A PDU of a host with data for the place `offset` of a command, as it is queued and as it belongs on the wire. Unmarked, its
-    /// data are to be left as they are.
+    /// Returns a host PDU with data at `offset` of a command, as queued and on the wire. The data of an unmarked PDU do
+    /// not pass stages.
     fn of_host(blocks: usize, offset: u32, marked: Option<MarkedData>, digested: bool) -> (Vec<u8>, Vec<u8>) {
         let data: Vec<u8> = (0..16 * blocks).map(|at| (at * 13) as u8).collect();
         let len = 24 + data.len() + if digested { 4 } else { 0 };
@@ -420,11 +428,11 @@ mod tests {
                 digests += u64::from(digested);
                 sealed += if is_marked { 16 * blocks as u64 } else { 0 };
             }
-            let mut held = Placement::with(StageMakers::default().with::<Add>());
+            let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
             held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
             let mut engine = NvmeTransmit::default();
             engine.set_progress(Seq(5));
-            let (mut at, mut filled) = (0, Filled::default());
+            let (mut at, mut filled) = (0, FilledFields::default());
             for (cut, is_sent) in cuts.iter().cycle() {
                 let end = queued.len().min(at + cut);
                 let mut out = BytesMut::new();
@@ -442,13 +450,13 @@ mod tests {
                     break;
                 }
             }
-            prop_assert_eq!(filled, Filled { digests, sealed });
+            prop_assert_eq!(filled, FilledFields { digests, sealed });
         }
     }
 
     #[test]
     fn data_do_not_leave_without_the_stages_that_they_name() {
-        let mut held = Placement::with(StageMakers::default().with::<Add>());
+        let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
         let fill_with = |held: &Placement, (queued, _): (Vec<u8>, Vec<u8>)| {
             let mut engine = NvmeTransmit::default();
@@ -457,16 +465,16 @@ mod tests {
         };
         let fill = |pdu| fill_with(&held, pdu);
         assert!(fill(of_host(2, 16, MarkedData::new(3, 9), true)).is_ok());
-        assert_eq!(fill(of_host(2, 16, MarkedData::new(4, 9), true)), Err(OutOfStep), "there are none of this number");
-        assert_eq!(fill(of_host(2, 8, MarkedData::new(3, 9), true)), Err(OutOfStep), "it begins in a block");
+        assert_eq!(fill(of_host(2, 16, MarkedData::new(4, 9), true)), Err(OutOfStep), "no stages have this number");
+        assert_eq!(fill(of_host(2, 8, MarkedData::new(3, 9), true)), Err(OutOfStep), "the data start inside a block");
         let (mut cut, wire) = of_host(2, 16, MarkedData::new(3, 9), false);
         cut.truncate(50);
-        assert_eq!(fill((cut, wire)), Err(OutOfStep), "nobody said what follows");
+        assert_eq!(fill((cut, wire)), Err(OutOfStep), "the following bytes are unknown");
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("press", ())] });
         assert_eq!(
             fill_with(&held, of_host(2, 16, MarkedData::new(3, 9), true)),
             Err(OutOfStep),
-            "the number stands for what there is not"
+            "the stages of this number are missing"
         );
     }
 
@@ -482,7 +490,7 @@ mod tests {
         );
         engine.set_progress(Seq(5));
         assert_eq!(engine.fill(Seq(6), &queued, &mut out, &Seals::new(), Some(&[])), Err(OutOfStep));
-        assert!(!engine.expects(Seq(5)), "it waits for parameters");
+        assert!(!engine.expects(Seq(5)), "the context waits for parameters");
         for wrong in [[7, 2, 4, 24, 128, 0, 0, 0], [7, 2, 24, 20, 128, 0, 0, 0], [7, 2, 24, 24, 28, 0, 0, 0]] {
             engine.set_progress(Seq(5));
             let bytes = [wrong, [0; 8]].concat();

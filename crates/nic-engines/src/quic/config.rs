@@ -10,7 +10,7 @@
 /// ```
 #[derive(Clone, Debug)]
 pub struct QuicEngineConfig {
-    /// Contexts that there is room for, one for each direction of a connection. 0: the device has no QUIC face.
+    /// Maximum number of contexts, one per direction of a connection. 0 removes the QUIC interface.
     pub contexts: u32,
 }
 

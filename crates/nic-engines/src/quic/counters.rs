@@ -1,4 +1,4 @@
-//! Counters of the QUIC engine, under the names of the mlx5 driver and of Linux where those exist.
+//! Counters of the QUIC engine. Names follow the mlx5 driver and Linux where possible.
 
 offload_base::counters! {
     /// Counters of the QUIC engine.
@@ -11,23 +11,23 @@ offload_base::counters! {
     /// assert_eq!(device.engine_counters::<QuicCounters>().quic_tx_pkts, 0);
     /// ```
     pub struct QuicCounters {
-        /// QUIC packets that the device sealed.
+        /// Packets sealed.
         pub quic_tx_pkts: "quic_tx_pkts",
-        /// Bytes of those packets, headers and tags included.
+        /// Bytes of sealed packets, with headers and tags.
         pub quic_tx_bytes: "quic_tx_bytes",
-        /// Packets dropped: they were to be sealed, and could not be.
+        /// Packets dropped because they could not be sealed.
         pub quic_tx_drop_pkts: "quic_tx_drop_pkts",
-        /// Of those dropped, the number was used before on its path.
+        /// Drops because the number was used before on its path.
         pub quic_tx_drop_number: "quic_tx_drop_number",
-        /// Of those dropped, the key of their generation is not there.
+        /// Drops because the key of the generation was missing.
         pub quic_tx_drop_key: "quic_tx_drop_key",
-        /// QUIC packets that the device opened.
+        /// Packets opened.
         pub quic_rx_pkts: "quic_rx_pkts",
-        /// Bytes of those packets, headers and tags included.
+        /// Bytes of opened packets, with headers and tags.
         pub quic_rx_bytes: "quic_rx_bytes",
-        /// Packets of a known connection that no key in place opens, handed up as they are.
+        /// Packets of a known connection that no present key opens, passed to the host unchanged.
         pub quic_rx_auth_fail: "quic_rx_auth_fail",
-        /// Packets of a key phase whose key is not there, handed up as they are.
+        /// Packets of a key phase without a key, passed to the host unchanged.
         pub quic_rx_no_key: "quic_rx_no_key",
     }
 }

@@ -1,12 +1,12 @@
-//! QUIC packets with short headers (RFC 9001 5): sealed on their way out, opened on their way in.
+//! QUIC packets with short headers (RFC 9001 5): sealed on transmit, opened on receive.
 //!
-//! A connection has a context in each direction, whatever paths and connection IDs it has. Its state are the numbers on
-//! those paths; keys, and which path a connection ID is of, are what that refers to.
+//! A connection has one context per direction, for all its paths and connection IDs. The state contains the packet
+//! numbers of the paths; the held part contains keys and the path of each connection ID.
 //!
-//! - `transmit`, `receive`: what each direction makes of packets; `paths`: numbers.
+//! - `transmit`, `receive`: the work in each direction; `paths`: packet numbers.
 //!
-//! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag was right; a packet that
-//! was not opened is as it came.
+//! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag was verified; a packet
+//! that is not opened is unchanged.
 
 mod config;
 mod counters;
@@ -23,43 +23,43 @@ use offload_api::{Direction, KeyBytes, PacketAsk, QuicContexts, QuicKey, TxPacke
 use offload_base::QuickHash;
 use offload_formats::Headers;
 use offload_quic::{HeaderKey, PacketKey};
-use paths::Paths;
+use paths::PathNumbers;
 use receive::Seen;
 use std::collections::HashMap;
-use transmit::Sealing;
+use transmit::DatagramSealer;
 
-/// Seals and opens QUIC packets.
+/// The QUIC engine.
 #[derive(Debug, Default)]
-pub(crate) struct Quic {
-    /// Bytes of the connection IDs at a port of the host.
+pub(crate) struct QuicEngine {
+    /// Length of connection IDs, by local port.
     ports: HashMap<u16, u8, QuickHash>,
 }
 
-/// Where a connection stands, in one direction.
+/// The evictable state of a connection in one direction.
 #[derive(Debug)]
 pub(crate) struct QuicState {
     direction: Direction,
-    paths: Paths,
+    paths: PathNumbers,
 }
 
-/// What it refers to.
+/// The constant part of a context.
 #[derive(Debug)]
 pub(crate) struct QuicHeld {
     header: HeaderKey,
-    /// By key phase.
-    keys: [Option<Generation>; 2],
-    /// The paths of the connection IDs by which packets come. The host chose them.
+    /// Keys by key phase.
+    keys: [Option<KeyGeneration>; 2],
+    /// Path of each destination connection ID that the host chose.
     cids: HashMap<KeyBytes, u32, QuickHash>,
 }
 
-/// A key, and the generation it is of.
+/// A key and its generation.
 #[derive(Debug)]
-struct Generation {
+struct KeyGeneration {
     number: u64,
     key: PacketKey,
 }
 
-impl Engine for Quic {
+impl Engine for QuicEngine {
     const NAME: &'static str = QuicContexts::ENGINE;
     type Spec = QuicContext;
     type Command = QuicCommand;
@@ -70,12 +70,13 @@ impl Engine for Quic {
 
     fn create(&mut self, direction: Direction, context: QuicContext) -> Option<(QuicState, QuicHeld)> {
         let QuicContext { header, generation, key } = context;
+        // A context with two ciphers could not process any packet.
         if header.cipher() != key.cipher() {
             return None;
         }
         let mut held = QuicHeld { header: HeaderKey::new(&header), keys: [None, None], cids: HashMap::default() };
         held.set_key(generation, &key);
-        Some((QuicState { direction, paths: Paths::default() }, held))
+        Some((QuicState { direction, paths: PathNumbers::default() }, held))
     }
 
     fn save(state: &QuicState, image: &mut ImageWriter<'_>) {
@@ -85,10 +86,10 @@ impl Engine for Quic {
 
     fn load(image: &mut ImageReader<'_>) -> Option<QuicState> {
         let direction = if image.take_u8()? == 0 { Direction::Transmit } else { Direction::Receive };
-        Some(QuicState { direction, paths: Paths::load(image)? })
+        Some(QuicState { direction, paths: PathNumbers::load(image)? })
     }
 
-    fn command(Context { state, held, .. }: Context<'_, Quic>, command: QuicCommand) {
+    fn command(Context { state, held, .. }: Context<'_, QuicEngine>, command: QuicCommand) {
         match command {
             QuicCommand::SetKey { generation, key } => held.set_key(generation, &key),
             QuicCommand::Learn { key, path, largest } => {
@@ -96,6 +97,7 @@ impl Engine for Quic {
                 state.paths.learn(path, largest);
             }
             QuicCommand::Forget { key } => {
+                // The path is forgotten with its last connection ID; another ID may still lead to the same path.
                 if let Some(path) = held.cids.remove(&key)
                     && held.cids.values().all(|of| *of != path)
                 {
@@ -113,13 +115,13 @@ impl Engine for Quic {
     }
 
     fn forget(&mut self) {
-        *self = Quic::default();
+        *self = QuicEngine::default();
     }
 }
 
-impl PacketEngine for Quic {
+impl PacketEngine for QuicEngine {
     type Facts = Seen;
-    type Encapsulation = Sealing;
+    type Encapsulation = DatagramSealer;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Seen> {
         match self.find(frame, headers) {
@@ -130,7 +132,7 @@ impl PacketEngine for Quic {
 
     fn open(
         &mut self,
-        context: Context<'_, Quic>,
+        context: Context<'_, QuicEngine>,
         frame: &[u8],
         seen: &Seen,
         counters: &mut QuicCounters,
@@ -140,18 +142,18 @@ impl PacketEngine for Quic {
 
     fn begin(
         &mut self,
-        context: Context<'_, Quic>,
+        context: Context<'_, QuicEngine>,
         ask: PacketAsk,
         packet: &mut TxPacket,
         counters: &mut QuicCounters,
-    ) -> Option<Sealing> {
-        Sealing::begin(&context, ask.into(), packet).map_err(|why| why.count(counters)).ok()
+    ) -> Option<DatagramSealer> {
+        DatagramSealer::begin(&context, ask.into(), packet).map_err(|why| why.count(counters)).ok()
     }
 
     fn wrap(
         &mut self,
-        context: Context<'_, Quic>,
-        sealing: &mut Sealing,
+        context: Context<'_, QuicEngine>,
+        sealing: &mut DatagramSealer,
         plain: &[u8],
         _longest: usize,
         counters: &mut QuicCounters,
@@ -167,12 +169,12 @@ impl PacketEngine for Quic {
 
 impl QuicHeld {
     fn set_key(&mut self, generation: u64, key: &QuicKey) {
-        let slot = Generation { number: generation, key: PacketKey::new(key) };
+        let slot = KeyGeneration { number: generation, key: PacketKey::new(key) };
         self.keys[phase_of(generation)] = Some(slot);
     }
 }
 
-/// RFC 9001 6.1: it begins with 0, and each generation has the other.
+/// Returns the key phase of a generation: 0 first, then alternating (RFC 9001 6.1).
 fn phase_of(generation: u64) -> usize {
     (generation & 1) as usize
 }

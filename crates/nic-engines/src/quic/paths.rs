@@ -1,33 +1,33 @@
-//! The largest packet number of each path of a connection.
+//! The next packet number of each path of a connection.
 //!
-//! Invariant: there are [`Paths::MOST`] at most, so that they fit into the NIC's memory with their context; the one that was
-//! used longest ago makes room.
+//! Invariant: at most [`PathNumbers::MAX`] paths are kept, so that the context fits into the NIC's memory. The least
+//! recently used path makes room.
 
 use nic_engine::{ImageReader, ImageWriter};
 use smallvec::SmallVec;
 
-/// The paths of a connection in one direction, the one used last at the end.
+/// The paths of a connection in one direction, most recently used last.
 #[derive(Debug, Default)]
-pub(super) struct Paths(SmallVec<[Path; Paths::MOST]>);
+pub(super) struct PathNumbers(SmallVec<[Path; PathNumbers::MAX]>);
 
 #[derive(Clone, Copy, Debug)]
 struct Path {
     id: u32,
-    /// The first number that nothing was sealed or opened under, nor any after it.
+    /// Lowest number above all numbers sealed or opened so far.
     next: u64,
 }
 
-impl Paths {
-    /// How many there are at most: 12 bytes each.
-    pub(super) const MOST: usize = 16;
+impl PathNumbers {
+    /// Maximum number of paths, 12 bytes each.
+    pub(super) const MAX: usize = 16;
 
-    /// The first number that is not used up on a path; `None`: the path is unknown.
+    /// Returns the lowest unused number of a path; `None` if the path is unknown.
     pub(super) fn next(&self, path: u32) -> Option<u64> {
-        // Mostly it is the one that was used last.
+        // Searched from the end, because packets tend to stay on the last path.
         self.0.iter().rev().find(|known| known.id == path).map(|known| known.next)
     }
 
-    /// A number was used.
+    /// Marks a number as used.
     pub(super) fn use_up(&mut self, path: u32, number: u64) {
         let next = self.next(path).unwrap_or(0).max(number + 1);
         match self.0.last_mut() {
@@ -36,7 +36,7 @@ impl Paths {
         }
     }
 
-    /// What is known of a path. What the device knows of it counts, if that is more.
+    /// Records the host's knowledge of a path. The device's own number applies if it is higher.
     pub(super) fn learn(&mut self, path: u32, largest: Option<u64>) {
         let told = largest.map_or(0, |largest| largest + 1);
         self.put(Path { id: path, next: self.next(path).unwrap_or(0).max(told) });
@@ -54,17 +54,18 @@ impl Paths {
         }
     }
 
-    pub(super) fn load(image: &mut ImageReader<'_>) -> Option<Paths> {
+    pub(super) fn load(image: &mut ImageReader<'_>) -> Option<PathNumbers> {
         let count = image.take_u8()?;
         (0..count)
             .map(|_| Some(Path { id: image.take_u32()?, next: image.take_u64()? }))
             .collect::<Option<_>>()
-            .map(Paths)
+            .map(PathNumbers)
     }
 
     fn put(&mut self, path: Path) {
         self.forget(path.id);
-        if self.0.len() == Paths::MOST {
+        // The front is the least recently used path.
+        if self.0.len() == PathNumbers::MAX {
             self.0.remove(0);
         }
         self.0.push(path);
@@ -78,14 +79,14 @@ mod tests {
 
     #[test]
     fn the_path_that_was_used_longest_ago_makes_room_and_all_fit_into_an_image() {
-        let mut paths = Paths::default();
-        for path in 0..Paths::MOST as u32 {
+        let mut paths = PathNumbers::default();
+        for path in 0..PathNumbers::MAX as u32 {
             paths.use_up(path, u64::from(path) << 40);
         }
         paths.use_up(0, 5);
         assert_eq!(paths.next(0), Some(6));
         paths.use_up(0, 3);
-        assert_eq!(paths.next(0), Some(6), "numbers never fall");
+        assert_eq!(paths.next(0), Some(6), "numbers never decrease");
         paths.learn(99, Some(7));
         assert_eq!((paths.next(1), paths.next(2)), (None, Some((2 << 40) + 1)));
         paths.learn(99, None);
@@ -96,11 +97,11 @@ mod tests {
         });
         let came_back = image.read(|image| {
             image.take_u8()?;
-            Paths::load(image)
+            PathNumbers::load(image)
         });
         let came_back = came_back.unwrap();
         let all = [0, 2, 15, 99, 1].map(|path| came_back.next(path));
         assert_eq!(all, [Some(6), Some((2 << 40) + 1), Some((15 << 40) + 1), Some(8), None]);
-        assert_eq!(came_back.0.len(), Paths::MOST);
+        assert_eq!(came_back.0.len(), PathNumbers::MAX);
     }
 }

@@ -1,9 +1,10 @@
 //! Opening packets (RFC 9001 5.3, 5.4.2, 6.3).
 //!
-//! All or nothing, so that nothing can be told from how long it took which part was wrong (RFC 9001 9.5): a packet that was
-//! not opened goes up as it came. A stateless reset is one of those, and is known by its last bytes.
+//! A packet that cannot be opened is passed to the host unchanged, whatever the reason, so that the time reveals
+//! nothing about the wrong part (RFC 9001 9.5). A stateless reset is such a packet; the host recognizes it by its last
+//! bytes.
 
-use super::{Quic, QuicCounters, phase_of};
+use super::{QuicCounters, QuicEngine, phase_of};
 use bytes::BytesMut;
 use nic_engine::{Context, OpenedFrame};
 use offload_api::quic::quic_key;
@@ -12,18 +13,18 @@ use offload_formats::quic::ShortHeader;
 use offload_formats::{Headers, TransportHeader};
 use offload_quic::UnmaskedHeader;
 
-/// Where a packet with a short header is in its frame.
+/// A packet with a short header in a frame.
 #[derive(Debug)]
 pub(crate) struct Seen {
     key: KeyBytes,
     transport: TransportHeader,
-    /// Where the number starts, in the packet.
+    /// Offset of the packet number in the packet.
     number_at: usize,
 }
 
-impl Quic {
-    /// A packet with a short header at the start of a datagram to a port with QUIC. Behind one with a long header the host
-    /// opens it: that is seen at handshakes only.
+impl QuicEngine {
+    /// Finds a packet with a short header at the start of a datagram to a QUIC port. Short headers behind a long one
+    /// occur only in handshakes and are left to the host.
     pub(super) fn find(&self, frame: &[u8], headers: &Headers) -> Option<(KeyBytes, Seen)> {
         if self.ports.is_empty() {
             return None;
@@ -31,7 +32,7 @@ impl Quic {
         let transport = headers.transport().filter(|transport| transport.protocol == Protocol::Udp)?;
         let port = u16::from_be_bytes(*frame.get(transport.header + 2..)?.first_chunk()?);
         let packet = &frame[transport.payload..transport.end];
-        // RFC 9287: the fixed bit may be anything.
+        // RFC 9287 allows any value of the fixed bit.
         let header = ShortHeader::parse_greased(packet, (*self.ports.get(&port)?).into())?;
         let key = quic_key(port, header.destination(packet));
         Some((key, Seen { key, transport, number_at: header.number_at }))
@@ -39,12 +40,17 @@ impl Quic {
 }
 
 /// Works on a packet of a connection.
-pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> OpenedFrame {
+pub(super) fn open(
+    context: Context<'_, QuicEngine>,
+    frame: &[u8],
+    seen: &Seen,
+    counters: &mut QuicCounters,
+) -> OpenedFrame {
     let Context { handle, state, held } = context;
     let (Direction::Receive, Some(&path)) = (state.direction, held.cids.get(&seen.key)) else {
         return OpenedFrame::Untouched(PacketMark::None);
     };
-    // What is made of it has checksums that nobody looks at.
+    // The opened packet is not checked again, so wrong checksums must be caught here.
     if seen.transport.are_checksums_right(frame) != Some(true) {
         return OpenedFrame::Untouched(PacketMark::None);
     }
@@ -52,6 +58,7 @@ pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counte
     let Ok(header) = UnmaskedHeader::read(&held.header, &frame[at.clone()], seen.number_at) else {
         return OpenedFrame::Untouched(PacketMark::None);
     };
+    // There is one key per phase: the current generation and its predecessor or successor.
     let Some(generation) = &held.keys[phase_of(header.key_phase().into())] else {
         counters.quic_rx_no_key += 1;
         return OpenedFrame::Untouched(PacketMark::None);
@@ -63,6 +70,7 @@ pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counte
         counters.quic_rx_auth_fail += 1;
         return OpenedFrame::Untouched(PacketMark::Failed { context: handle });
     }
+    // Only a verified number may move the path forward: a forged one would break the expansion of later numbers.
     state.paths.use_up(path, number);
     counters.quic_rx_pkts += 1;
     counters.quic_rx_bytes += at.len() as u64;

@@ -1,8 +1,8 @@
-//! Sealing packets: what is handed over is complete and plain, with room for the tag.
+//! Sealing packets. The host queues packets complete and in plaintext, with space for the tag.
 //!
-//! A packet is cut first (USO), and each datagram sealed then, under the number that its header ends with.
+//! The packet is first cut (USO). Then each datagram is sealed under the number in its own header.
 
-use super::{Quic, QuicCounters, phase_of};
+use super::{QuicCounters, QuicEngine, phase_of};
 use bytes::BytesMut;
 use nic_engine::Context;
 use offload_api::{Direction, Protocol, QuicAsk, TxPacket};
@@ -12,25 +12,25 @@ use offload_quic::number::expand;
 use offload_quic::packet::{key_phase_of, truncated_number};
 use offload_quic::seal;
 
-/// What seals the datagrams of one packet.
+/// The state for sealing the datagrams of one packet.
 #[derive(Debug)]
-pub(crate) struct Sealing {
+pub(crate) struct DatagramSealer {
     ask: QuicAsk,
     transport: TransportHeader,
-    /// Whether checksums are to be filled in, once the datagram is sealed.
+    /// Whether to fill in checksums after sealing.
     checksum: bool,
 }
 
-/// Why a packet cannot be sealed; nothing of it leaves.
+/// The reason why a packet cannot be sealed. No part of the packet leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuicDrop {
-    /// There is no context for it, or one that opens.
+    /// The context is missing, or is a receive context.
     Context,
-    /// It is no packet with a short header in a datagram of its own.
+    /// The datagram is not a single packet with a short header.
     NotQuic,
-    /// Its number was used before, or is before the one that was asked for.
+    /// The number was used before, or is below the requested one.
     Number,
-    /// There is no key of its generation.
+    /// The key of the generation is missing.
     Key,
 }
 
@@ -42,9 +42,13 @@ impl QuicDrop {
     }
 }
 
-impl Sealing {
-    /// Begins with a packet.
-    pub(super) fn begin(context: &Context<'_, Quic>, ask: QuicAsk, packet: &mut TxPacket) -> Result<Sealing, QuicDrop> {
+impl DatagramSealer {
+    /// Prepares the sealing of a packet.
+    pub(super) fn begin(
+        context: &Context<'_, QuicEngine>,
+        ask: QuicAsk,
+        packet: &mut TxPacket,
+    ) -> Result<DatagramSealer, QuicDrop> {
         if context.state.direction != Direction::Transmit {
             return Err(QuicDrop::Context);
         }
@@ -52,15 +56,15 @@ impl Sealing {
         let transport = transport
             .filter(|transport| transport.protocol == Protocol::Udp && usize::from(ask.cid_bytes) <= MAX_CID_BYTES);
         let transport = transport.ok_or(QuicDrop::NotQuic)?;
-        // Of what is sealed, not of what is to be.
+        // The checksum must cover the sealed bytes, so the segmentation must not compute it before.
         let checksum = core::mem::take(&mut packet.ask.checksum);
-        Ok(Sealing { ask, transport, checksum })
+        Ok(DatagramSealer { ask, transport, checksum })
     }
 
     /// Seals the next datagram.
     pub(super) fn seal(
         &mut self,
-        Context { state, held, .. }: Context<'_, Quic>,
+        Context { state, held, .. }: Context<'_, QuicEngine>,
         plain: &[u8],
         counters: &mut QuicCounters,
     ) -> Result<BytesMut, QuicDrop> {
@@ -69,16 +73,20 @@ impl Sealing {
         let packet = frame.get_mut(self.transport.payload..).ok_or(QuicDrop::NotQuic)?;
         let ShortHeader { number_at } =
             ShortHeader::parse_greased(packet, cid_bytes.into()).ok_or(QuicDrop::NotQuic)?;
+        // The packet's own header decides the number, because the receiver reads the number there.
         let (truncated, bytes) = truncated_number(packet, number_at).ok_or(QuicDrop::NotQuic)?;
         let number = expand(least.checked_sub(1), truncated, bytes);
+        // A number must never be sealed twice under one key: the nonce would repeat.
         if number < least || state.paths.next(path).is_some_and(|next| number < next) {
             return Err(QuicDrop::Number);
         }
         let slot = &held.keys[phase_of(key_phase_of(packet[0]).into())];
+        // The phase alone is ambiguous, because generations two apart share it.
         let slot = slot.as_ref().filter(|slot| slot.number as u16 == generation as u16).ok_or(QuicDrop::Key)?;
         seal(&slot.key, &held.header, packet, number_at, path, number).map_err(|_| QuicDrop::NotQuic)?;
         counters.quic_tx_pkts += 1;
         counters.quic_tx_bytes += packet.len() as u64;
+        // Used even if the frame is dropped later, because the sealed bytes may have left the engine.
         state.paths.use_up(path, number);
         self.ask.number = number + 1;
         if self.checksum {

@@ -14,14 +14,14 @@ use offload_api::ResyncMode;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TlsEngineConfig {
-    /// Contexts that there is room for, each with its key. 0: the device has no TLS face.
+    /// Maximum number of contexts, each with its key. 0 removes the TLS interface.
     pub contexts: u32,
-    /// Transmit contexts given up that the driver keeps for others, at most: these need a key only, and no answer from the device. 0: each
-    /// is created and destroyed.
+    /// Maximum number of unused transmit contexts that the driver keeps for reuse. A reused context needs a new key but
+    /// no answer from the device. 0 disables reuse.
     pub context_pool: usize,
-    /// How the driver restores a transmit context that does not stand at a packet.
+    /// Method by which the driver restores a transmit context that is not at the start of a packet.
     pub transmit_resync: TransmitResync,
-    /// How receive contexts that lost their place find it again.
+    /// Method by which receive contexts find their position again.
     pub resync: ResyncMode,
 }
 

@@ -1,4 +1,4 @@
-//! Counters of the TLS engine, under the names of the mlx5 driver and of Linux where those exist.
+//! Counters of the TLS engine. Names follow the mlx5 driver and Linux where possible.
 
 use nic_engine::ContextCounters;
 
@@ -13,30 +13,30 @@ offload_base::counters! {
     /// assert_eq!(device.engine_counters::<TlsCounters>().tx_tls_encrypted_packets, 0);
     /// ```
     pub struct TlsCounters {
-        /// Frames with payload the device encrypted.
+        /// Frames with encrypted payload.
         pub tx_tls_encrypted_packets: "tx_tls_encrypted_packets",
-        /// Record bytes it encrypted and sent.
+        /// Record bytes encrypted and sent.
         pub tx_tls_encrypted_bytes: "tx_tls_encrypted_bytes",
-        /// Frames whose record bytes the device decrypted.
+        /// Frames with decrypted record bytes.
         pub rx_tls_decrypted_packets: "rx_tls_decrypted_packets",
         /// Record bytes decrypted.
         pub rx_tls_decrypted_bytes: "rx_tls_decrypted_bytes",
-        /// Frames with a wrong tag or without the record that should be there.
+        /// Frames with a wrong tag or an unexpected record header.
         pub rx_tls_err: "rx_tls_err",
-        /// Times a receive context lost its place in the stream.
+        /// Times that a receive context lost its position in the stream.
         pub rx_tls_lost: "rx_tls_lost",
-        /// Times one took up its work again after a gap.
+        /// Times that a receive context resumed after a gap.
         pub rx_tls_found: "rx_tls_found",
-        /// Frames with which a context asked for help.
+        /// Frames with a resync request.
         pub rx_tls_resync_req_pkt: "rx_tls_resync_req_pkt",
-        /// Answers of a record number that were of use.
+        /// Answers with a record number that were still useful.
         pub rx_tls_resync_res_ok: "rx_tls_resync_res_ok",
-        /// Answers that said no, or came too late.
+        /// Answers that were negative or too late.
         pub rx_tls_resync_res_skip: "rx_tls_resync_res_skip",
     }
 }
 
-/// Visits a driver's counters of TLS contexts under their names.
+/// Reports a driver's counters of TLS contexts under their names.
 pub(super) fn publish(of: &ContextCounters, visit: &mut dyn FnMut(&'static str, u64)) {
     visit("tx_tls_ctx", of.transmit.created);
     visit("tx_tls_del", of.transmit.removed);

@@ -1,7 +1,7 @@
-//! TLS as an engine: the state of one direction, and the key that it refers to.
+//! The TLS engine: contexts for both directions of a connection.
 //!
-//! - `record`: the walk over records that both directions share, a byte range at a time;
-//! - `transmit`, `receive`: what each direction makes of it.
+//! - `record`: the parser of record bytes, shared by both directions;
+//! - `transmit`, `receive`: the work in each direction.
 
 mod config;
 mod counters;
@@ -22,31 +22,31 @@ use offload_api::{
 };
 use offload_base::Seq;
 use receive::TlsReceive;
-use record::Protection;
+use record::RecordProtection;
 use resumable_aead::{Algorithm, Key};
 use transmit::TlsTransmit;
 
-/// Encrypts and decrypts records.
+/// The TLS engine.
 #[derive(Debug)]
-pub(crate) struct Tls {
+pub(crate) struct TlsEngine {
     config: TlsEngineConfig,
 }
 
-impl Tls {
-    /// As it is configured.
-    pub(crate) fn new(config: &TlsEngineConfig) -> Tls {
-        Tls { config: config.clone() }
+impl TlsEngine {
+    /// Makes an engine with a configuration.
+    pub(crate) fn new(config: &TlsEngineConfig) -> TlsEngine {
+        TlsEngine { config: config.clone() }
     }
 }
 
-/// Where a context stands, by direction.
+/// The evictable state of a context, by direction.
 #[derive(Debug)]
 pub(crate) enum TlsState {
     Transmit(TlsTransmit),
     Receive(TlsReceive),
 }
 
-impl Engine for Tls {
+impl Engine for TlsEngine {
     const NAME: &'static str = TlsContexts::ENGINE;
     type Spec = TlsContext;
     type Command = Infallible;
@@ -69,7 +69,7 @@ impl Engine for Tls {
             return None;
         }
         let expanded = Key::new(algorithm(key.suite())?, key.key()).ok()?;
-        let protection = Protection::of(&key);
+        let protection = RecordProtection::from_key(&key);
         let state = match direction {
             Direction::Transmit => TlsState::Transmit(TlsTransmit::new(protection)),
             Direction::Receive => {
@@ -110,7 +110,7 @@ impl Engine for Tls {
 
     fn answer(
         &mut self,
-        context: Option<Context<'_, Tls>>,
+        context: Option<Context<'_, TlsEngine>>,
         (header, number): (Seq, Option<u64>),
         counters: &mut TlsCounters,
     ) {
@@ -125,19 +125,21 @@ impl Engine for Tls {
     }
 }
 
-impl StreamEngine for Tls {
+impl StreamEngine for TlsEngine {
     fn receive(
-        context: Context<'_, Tls>,
+        context: Context<'_, TlsEngine>,
         payload: &mut ReceivedPayload<'_>,
         counters: &mut TlsCounters,
     ) -> Option<Verdict> {
         let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
+        // The position is needed only if another engine wants to see the content, and copying it costs per packet.
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
         let seq = payload.seq();
         let opened = payload.open(|wire, buffer| {
             let received = engine.receive(key, seq, wire, buffer);
             (received.verdict == TlsVerdict::Decrypted, received)
         });
+        // An engine below opened the payload already, so the bytes are not records of this layer.
         let Some(received) = opened else {
             payload.show(None);
             return None;
@@ -158,13 +160,13 @@ impl StreamEngine for Tls {
         Some(received.verdict.into())
     }
 
-    fn count_from(context: Context<'_, Tls>, number: u64) -> bool {
+    fn count_from(context: Context<'_, TlsEngine>, number: u64) -> bool {
         let TlsState::Transmit(engine) = context.state else { return false };
         engine.set_static(number);
         true
     }
 
-    fn begin(context: Context<'_, Tls>, start: Seq) -> bool {
+    fn begin(context: Context<'_, TlsEngine>, start: Seq) -> bool {
         let TlsState::Transmit(engine) = context.state else { return false };
         engine.set_progress(start);
         true
@@ -177,7 +179,7 @@ impl StreamEngine for Tls {
         }
     }
 
-    fn transmit(context: Context<'_, Tls>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(context: Context<'_, TlsEngine>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
         let Context { state: TlsState::Transmit(engine), held: key, .. } = context else { return Err(OutOfStep) };
         let walked = engine.encrypt(key, at, bytes, out).map_err(|_| OutOfStep)?;
         Ok(walked.body_bytes)

@@ -1,8 +1,8 @@
-//! The walk over TLS records, a byte range at a time: header, explicit nonce where there is one, body, tag, and the next.
+//! The parser of TLS records, for any split of the stream: header, explicit nonce if there is one, body, tag.
 //!
-//! Invariant: the cursor stands at one byte of one record, knows that record's number, and has been through all
-//! bytes of the record before it. It is a plain value of constant size: copied before a try, put back after.
-//! [`RecordFormat`] gives layout, nonce and additional data.
+//! Invariant: the cursor is at one byte of one record, knows the record's number, and has processed all earlier bytes
+//! of the record. The cursor is a plain value of constant size, so it is copied before an attempt and restored
+//! afterwards. [`RecordFormat`] defines layout, nonce and additional data.
 
 use bytes::BytesMut;
 use core::fmt;
@@ -13,32 +13,32 @@ use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use resumable_aead::{Key, NONCE_LEN, State, TAG_LEN};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// What protects the records of a context, beside the key itself, which is referred to. The IV is not printed, and
-/// overwritten when dropped.
+/// The record format and IV of a context; the key is stored separately. The IV is never printed, and overwritten when
+/// dropped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub(crate) struct Protection {
+pub(crate) struct RecordProtection {
     #[zeroize(skip)]
     format: RecordFormat,
     iv: [u8; NONCE_LEN],
 }
 
-impl fmt::Debug for Protection {
+impl fmt::Debug for RecordProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Protection({:?}, redacted)", self.format)
+        write!(f, "RecordProtection({:?}, redacted)", self.format)
     }
 }
 
-impl Protection {
-    pub(crate) fn of(key: &TlsKey) -> Protection {
-        Protection { format: key.format(), iv: *key.iv() }
+impl RecordProtection {
+    pub(crate) fn from_key(key: &TlsKey) -> RecordProtection {
+        RecordProtection { format: key.format(), iv: *key.iv() }
     }
 
-    /// Bytes of the whole record, if this is the header of one.
+    /// Returns the length of the whole record; `None` if this is not a record header.
     pub(crate) fn record_bytes(&self, header: &[u8; HEADER]) -> Option<u32> {
         self.format.record_len(header).map(|bytes| bytes as u32)
     }
 
-    /// Writes it out, 14 bytes.
+    /// Writes the protection to an image, 14 bytes.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u8(match self.format.version() {
             TlsVersion::Tls12 => 2,
@@ -52,8 +52,8 @@ impl Protection {
         image.put(&self.iv);
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
-    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<Protection> {
+    /// Reads the protection from an image.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<RecordProtection> {
         let version = match image.take_u8()? {
             2 => TlsVersion::Tls12,
             3 => TlsVersion::Tls13,
@@ -65,64 +65,64 @@ impl Protection {
             3 => TlsSuite::ChaCha20Poly1305,
             _ => return None,
         };
-        Some(Protection { format: RecordFormat::new(version, suite), iv: image.take()? })
+        Some(RecordProtection { format: RecordFormat::new(version, suite), iv: image.take()? })
     }
 }
 
-/// Where in which record a stream engine stands.
+/// A position in a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordCursor {
-    /// The record's number.
+    /// Number of the record.
     pub(crate) number: u64,
-    phase: Phase,
+    phase: RecordPhase,
 }
 
 #[derive(Clone, Copy)]
-enum Phase {
+enum RecordPhase {
     Header { have: u8, bytes: [u8; HEADER] },
     Nonce { header: [u8; HEADER], have: u8, bytes: [u8; EXPLICIT_NONCE_LEN], body: u16 },
     Body { state: State, left: u16 },
     Tag { tag: [u8; TAG_LEN], at: u8, difference: u8 },
 }
 
-impl fmt::Debug for Phase {
+impl fmt::Debug for RecordPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Phase::Header { have, .. } => write!(f, "Header({have} bytes)"),
-            Phase::Nonce { have, body, .. } => write!(f, "Nonce({have} bytes, before a body of {body})"),
-            Phase::Body { left, .. } => write!(f, "Body({left} bytes left)"),
-            // The right tag of a message that is not verified yet lets its reader forge that message.
-            Phase::Tag { at, .. } => write!(f, "Tag({at} bytes, redacted)"),
+            RecordPhase::Header { have, .. } => write!(f, "Header({have} bytes)"),
+            RecordPhase::Nonce { have, body, .. } => write!(f, "Nonce({have} bytes, before a body of {body})"),
+            RecordPhase::Body { left, .. } => write!(f, "Body({left} bytes left)"),
+            // The expected tag of an unverified message would allow a reader of the log to forge the message.
+            RecordPhase::Tag { at, .. } => write!(f, "Tag({at} bytes, redacted)"),
         }
     }
 }
 
-/// What the engine does with bodies and tags.
+/// The work on bodies and tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Encrypts bodies and writes tags over the space left for them.
+pub(crate) enum RecordMode {
+    /// Encrypts bodies and writes tags over their placeholders.
     Seal,
-    /// Decrypts bodies, checks tags and leaves them as they are.
+    /// Decrypts bodies and checks tags, which stay unchanged.
     Open,
 }
 
-/// Why the walk stopped.
+/// The reason why parsing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordError {
-    /// What stands where a header should is none.
+    /// Invalid record header.
     NotARecord,
-    /// A tag is wrong.
+    /// Wrong tag.
     TagMismatch,
-    /// The AEAD refused; only a broken invariant makes it.
+    /// The AEAD refused, which only a broken invariant can cause.
     Crypto,
 }
 
-/// What a walk over a range did, for the statistics.
+/// Statistics of the processed range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub(crate) struct WalkedRecords {
     /// Body bytes encrypted or decrypted.
     pub(crate) body_bytes: u64,
-    /// Records that ended.
+    /// Records completed.
     pub(crate) records: u64,
 }
 
@@ -130,20 +130,22 @@ impl RecordCursor {
     /// Where in `plain`, the bytes that come next in the stream, opened, content of records lies: bodies, but in TLS 1.3
     /// for their last bytes, which are types. (Padding, which is rare, counts as content; so do alerts and the like, for
     /// in TLS 1.3 the type comes last.)
-    pub(crate) fn content(&self, protection: &Protection, plain: &[u8]) -> ByteRanges {
+    pub(crate) fn content(&self, protection: &RecordProtection, plain: &[u8]) -> ByteRanges {
         let format = &protection.format;
         let inner_type = format.inner_type_len();
         let mut parts = ByteRanges::new();
         let (mut header, mut have) = ([0; HEADER], 0);
-        // Bytes before, of and after the body that are still to come.
+        // Bytes of nonce, body and tag still to come in this record.
         let (mut before, mut body, mut after) = match self.phase {
-            Phase::Header { have: gathered, bytes } => {
+            RecordPhase::Header { have: gathered, bytes } => {
                 (header, have) = (bytes, usize::from(gathered));
                 (0, 0, 0)
             }
-            Phase::Nonce { have, body, .. } => (EXPLICIT_NONCE_LEN - usize::from(have), usize::from(body), TAG_LEN),
-            Phase::Body { left, .. } => (0, usize::from(left), TAG_LEN),
-            Phase::Tag { at, .. } => (0, 0, TAG_LEN - usize::from(at)),
+            RecordPhase::Nonce { have, body, .. } => {
+                (EXPLICIT_NONCE_LEN - usize::from(have), usize::from(body), TAG_LEN)
+            }
+            RecordPhase::Body { left, .. } => (0, usize::from(left), TAG_LEN),
+            RecordPhase::Tag { at, .. } => (0, 0, TAG_LEN - usize::from(at)),
         };
         let mut at = 0;
         while at < plain.len() {
@@ -153,6 +155,8 @@ impl RecordCursor {
                 header[have..have + taken].copy_from_slice(&plain[at..at + taken]);
                 (at, have) = (at + taken, have + taken);
                 if have == HEADER {
+                    // An invalid header cannot occur in bytes that were opened; without a length nothing more can be
+                    // told.
                     let Some(length) = format.body_len(&header) else { break };
                     (before, body, after, have) = (format.explicit_nonce_len(), length, TAG_LEN, 0);
                 }
@@ -161,6 +165,7 @@ impl RecordCursor {
                 (at, before) = (at + taken, before - taken);
             } else if body > 0 {
                 let taken = rest.min(body);
+                // In TLS 1.3 the last byte of the body is the content type.
                 let content = taken.min(body.saturating_sub(inner_type));
                 if content > 0 {
                     parts.push((at, content));
@@ -174,56 +179,56 @@ impl RecordCursor {
         parts
     }
 
-    /// Bytes of content still to come in this record; `None` while its header is not complete.
-    pub(crate) fn content_left(&self, protection: &Protection) -> Option<u32> {
+    /// Returns the content bytes left in this record; `None` while the header is incomplete.
+    pub(crate) fn content_left(&self, protection: &RecordProtection) -> Option<u32> {
         let body = match self.phase {
-            Phase::Header { .. } => return None,
-            Phase::Nonce { body, .. } => body,
-            Phase::Body { left, .. } => left,
-            Phase::Tag { .. } => 0,
+            RecordPhase::Header { .. } => return None,
+            RecordPhase::Nonce { body, .. } => body,
+            RecordPhase::Body { left, .. } => left,
+            RecordPhase::Tag { .. } => 0,
         };
         Some(u32::from(body).saturating_sub(protection.format.inner_type_len() as u32))
     }
 
-    /// At the first byte of record `number`.
+    /// Makes a cursor at the first byte of record `number`.
     pub(crate) fn at_record(number: u64) -> RecordCursor {
-        RecordCursor { number, phase: Phase::Header { have: 0, bytes: [0; HEADER] } }
+        RecordCursor { number, phase: RecordPhase::Header { have: 0, bytes: [0; HEADER] } }
     }
 
-    /// Bytes up to the next record's header; `None` while this record's own header is not complete.
+    /// Returns the number of bytes before the next record's header; `None` while this record's header is incomplete.
     pub(crate) fn bytes_left(&self) -> Option<u32> {
         match self.phase {
-            Phase::Header { .. } => None,
-            Phase::Nonce { have, body, .. } => {
+            RecordPhase::Header { .. } => None,
+            RecordPhase::Nonce { have, body, .. } => {
                 Some(EXPLICIT_NONCE_LEN as u32 - u32::from(have) + u32::from(body) + TAG_LEN as u32)
             }
-            Phase::Body { left, .. } => Some(u32::from(left) + TAG_LEN as u32),
-            Phase::Tag { at, .. } => Some(TAG_LEN as u32 - u32::from(at)),
+            RecordPhase::Body { left, .. } => Some(u32::from(left) + TAG_LEN as u32),
+            RecordPhase::Tag { at, .. } => Some(TAG_LEN as u32 - u32::from(at)),
         }
     }
 
-    /// Writes the cursor out, at most 123 bytes.
+    /// Writes the cursor to an image, at most 123 bytes.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_u64(self.number);
         match &self.phase {
-            Phase::Header { have, bytes } => {
+            RecordPhase::Header { have, bytes } => {
                 image.put_u8(IN_HEADER);
                 image.put_u8(*have);
                 image.put(bytes);
             }
-            Phase::Nonce { header, have, bytes, body } => {
+            RecordPhase::Nonce { header, have, bytes, body } => {
                 image.put_u8(IN_NONCE);
                 image.put(header);
                 image.put_u8(*have);
                 image.put(bytes);
                 image.put_u16(*body);
             }
-            Phase::Body { state, left } => {
+            RecordPhase::Body { state, left } => {
                 image.put_u8(IN_BODY);
                 image.put_u16(*left);
                 image.put(&state.to_bytes());
             }
-            Phase::Tag { tag, at, difference } => {
+            RecordPhase::Tag { tag, at, difference } => {
                 image.put_u8(IN_TAG);
                 image.put_u8(*at);
                 image.put_u8(*difference);
@@ -232,47 +237,47 @@ impl RecordCursor {
         }
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the cursor from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<RecordCursor> {
         let number = image.take_u64()?;
         let phase = match image.take_u8()? {
             IN_HEADER => {
                 let have = image.take_u8().filter(|have| usize::from(*have) < HEADER)?;
-                Phase::Header { have, bytes: image.take()? }
+                RecordPhase::Header { have, bytes: image.take()? }
             }
             IN_NONCE => {
                 let header = image.take()?;
                 let have = image.take_u8().filter(|have| usize::from(*have) < EXPLICIT_NONCE_LEN)?;
-                Phase::Nonce { header, have, bytes: image.take()?, body: image.take_u16()? }
+                RecordPhase::Nonce { header, have, bytes: image.take()?, body: image.take_u16()? }
             }
             IN_BODY => {
                 let left = image.take_u16()?;
-                Phase::Body { state: State::from_bytes(&image.take()?).ok()?, left }
+                RecordPhase::Body { state: State::from_bytes(&image.take()?).ok()?, left }
             }
             IN_TAG => {
                 let at = image.take_u8().filter(|at| usize::from(*at) < TAG_LEN)?;
                 let difference = image.take_u8()?;
-                Phase::Tag { tag: image.take()?, at, difference }
+                RecordPhase::Tag { tag: image.take()?, at, difference }
             }
             _ => return None,
         };
         Some(RecordCursor { number, phase })
     }
 
-    /// Walks over `source`, the next bytes of the stream, and appends what becomes of them, as many bytes, to
-    /// `destination`. After an error the cursor is of no use, and so is what was appended until then.
+    /// Processes `source`, the next bytes of the stream, and appends the same number of result bytes to `destination`.
+    /// After an error the cursor and the appended bytes are invalid.
     pub(crate) fn walk(
         &mut self,
-        mode: Mode,
+        mode: RecordMode,
         key: &Key,
-        protection: &Protection,
+        protection: &RecordProtection,
         mut source: &[u8],
         destination: &mut BytesMut,
-    ) -> Result<Walked, RecordError> {
-        let mut walked = Walked::default();
+    ) -> Result<WalkedRecords, RecordError> {
+        let mut walked = WalkedRecords::default();
         while !source.is_empty() {
             let taken = match &mut self.phase {
-                Phase::Header { have, bytes } => {
+                RecordPhase::Header { have, bytes } => {
                     let start = usize::from(*have);
                     let taken = source.len().min(HEADER - start);
                     bytes[start..start + taken].copy_from_slice(&source[..taken]);
@@ -283,12 +288,12 @@ impl RecordCursor {
                         let body = protection.format.body_len(&header).ok_or(RecordError::NotARecord)? as u16;
                         self.phase = match protection.format.explicit_nonce_len() {
                             0 => body_phase(key, protection, self.number, &header, &[], body),
-                            _ => Phase::Nonce { header, have: 0, bytes: [0; EXPLICIT_NONCE_LEN], body },
+                            _ => RecordPhase::Nonce { header, have: 0, bytes: [0; EXPLICIT_NONCE_LEN], body },
                         };
                     }
                     taken
                 }
-                Phase::Nonce { header, have, bytes, body } => {
+                RecordPhase::Nonce { header, have, bytes, body } => {
                     let start = usize::from(*have);
                     let taken = source.len().min(EXPLICIT_NONCE_LEN - start);
                     bytes[start..start + taken].copy_from_slice(&source[..taken]);
@@ -299,30 +304,31 @@ impl RecordCursor {
                     }
                     taken
                 }
-                Phase::Body { state, left } => {
+                RecordPhase::Body { state, left } => {
                     let taken = source.len().min(usize::from(*left));
                     match mode {
-                        Mode::Seal => state.encrypt_append(key, &source[..taken], destination),
-                        Mode::Open => state.decrypt_append(key, &source[..taken], destination),
+                        RecordMode::Seal => state.encrypt_append(key, &source[..taken], destination),
+                        RecordMode::Open => state.decrypt_append(key, &source[..taken], destination),
                     }
                     .map_err(|_| RecordError::Crypto)?;
                     walked.body_bytes += taken as u64;
                     *left -= taken as u16;
+                    // An empty body ends here too, so that the tag is computed for records without content.
                     if *left == 0 {
                         let tag = state.tag(key).map_err(|_| RecordError::Crypto)?;
-                        self.phase = Phase::Tag { tag, at: 0, difference: 0 };
+                        self.phase = RecordPhase::Tag { tag, at: 0, difference: 0 };
                     }
                     taken
                 }
-                Phase::Tag { tag, at, difference } => {
+                RecordPhase::Tag { tag, at, difference } => {
                     let start = usize::from(*at);
                     let taken = source.len().min(TAG_LEN - start);
                     let expected = &tag[start..start + taken];
                     match mode {
-                        Mode::Seal => destination.extend_from_slice(expected),
-                        Mode::Open => {
+                        RecordMode::Seal => destination.extend_from_slice(expected),
+                        RecordMode::Open => {
                             destination.extend_from_slice(&source[..taken]);
-                            // No early way out: how much of a tag was right is nobody's business.
+                            // No early exit: the time must not reveal how many bytes of the tag were correct.
                             *difference |= expected.iter().zip(source).fold(0, |all, (a, b)| all | (a ^ b));
                         }
                     }
@@ -343,25 +349,25 @@ impl RecordCursor {
     }
 }
 
-/// At the first byte of a record's body.
+/// Starts the body of a record.
 fn body_phase(
     key: &Key,
-    protection: &Protection,
+    protection: &RecordProtection,
     number: u64,
     header: &[u8; HEADER],
     explicit: &[u8],
     body: u16,
-) -> Phase {
-    let Protection { format, iv } = protection;
+) -> RecordPhase {
+    let RecordProtection { format, iv } = protection;
     let state = State::new(key, &format.nonce(iv, number, explicit), &format.aad(number, header));
-    Phase::Body { state, left: body }
+    RecordPhase::Body { state, left: body }
 }
 
 const IN_HEADER: u8 = 1;
 const IN_BODY: u8 = 2;
 const IN_TAG: u8 = 3;
 const IN_NONCE: u8 = 4;
-/// Bytes of a record header.
+/// Length of a record header.
 pub(crate) const HEADER: usize = offload_api::record::RECORD_HEADER_LEN;
 
 #[cfg(test)]
@@ -370,9 +376,9 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use resumable_aead::Algorithm;
 
-    /// The protection that these tests use.
-    pub(crate) fn protection(version: TlsVersion, suite: TlsSuite, iv: [u8; 12]) -> Protection {
-        Protection { format: RecordFormat::new(version, suite), iv }
+    /// Makes the protection for the tests.
+    pub(crate) fn protection(version: TlsVersion, suite: TlsSuite, iv: [u8; 12]) -> RecordProtection {
+        RecordProtection { format: RecordFormat::new(version, suite), iv }
     }
 
     fn ciphers() -> impl Strategy<Value = (TlsVersion, TlsSuite)> {
@@ -389,8 +395,8 @@ pub(crate) mod tests {
         Key::new(algorithm, &vec![7; suite.key_len()]).unwrap()
     }
 
-    /// Records as software would send them, sealed by ring, and the same with plaintext and empty tags. Nonces and
-    /// additional data are put together here from the RFCs' words.
+    /// Returns records sealed by ring, and the same records in plaintext with empty tags. Nonces and additional data
+    /// are built independently here, from the RFCs.
     fn records(version: TlsVersion, suite: TlsSuite, first: u64, lengths: &[usize]) -> (Vec<u8>, Vec<u8>) {
         let algorithm = match suite {
             TlsSuite::Aes128Gcm => &ring::aead::AES_128_GCM,
@@ -402,7 +408,7 @@ pub(crate) mod tests {
         let (mut plain, mut sealed) = (Vec::new(), Vec::new());
         for (number, length) in (first..).zip(lengths) {
             let is_12 = version == TlsVersion::Tls12;
-            // Any explicit nonce will do.
+            // Any explicit nonce is valid.
             let explicit = (number ^ 0xa5a5_0000).to_be_bytes();
             let explicit = if is_12 && suite != TlsSuite::ChaCha20Poly1305 { &explicit[..] } else { &[] };
             let kind = if is_12 { 21 + (number % 3) as u8 } else { 23 };
@@ -431,15 +437,15 @@ pub(crate) mod tests {
     }
 
     fn walk_in_pieces(
-        mode: Mode,
+        mode: RecordMode,
         (version, suite): (TlsVersion, TlsSuite),
         first: u64,
         stream: &[u8],
         cuts: &[usize],
-    ) -> Result<(Vec<u8>, Walked), RecordError> {
+    ) -> Result<(Vec<u8>, WalkedRecords), RecordError> {
         let (key, protection) = (key_of(suite), protection(version, suite, [9; 12]));
         let mut cursor = RecordCursor::at_record(first);
-        let (mut out, mut total, mut at) = (BytesMut::new(), Walked::default(), 0);
+        let (mut out, mut total, mut at) = (BytesMut::new(), WalkedRecords::default(), 0);
         let mut cuts = cuts.iter().cycle();
         while at < stream.len() {
             let piece = &stream[at..stream.len().min(at + cuts.next().unwrap())];
@@ -468,17 +474,17 @@ pub(crate) mod tests {
                 lengths[0] = 0;
             }
             let (plain, sealed) = records(version, suite, first, &lengths);
-            let (out, walked) = walk_in_pieces(Mode::Seal, cipher, first, &plain, &cuts).unwrap();
+            let (out, walked) = walk_in_pieces(RecordMode::Seal, cipher, first, &plain, &cuts).unwrap();
             prop_assert_eq!(&out, &sealed);
             prop_assert_eq!(walked.records, lengths.len() as u64);
             prop_assert_eq!(walked.body_bytes, lengths.iter().sum::<usize>() as u64);
 
-            let (out, _) = walk_in_pieces(Mode::Open, cipher, first, &sealed, &cuts).unwrap();
+            let (out, _) = walk_in_pieces(RecordMode::Open, cipher, first, &sealed, &cuts).unwrap();
             let mut at = 0;
             for length in lengths {
                 let end = at + RecordFormat::new(version, suite).prefix_len() + length;
                 prop_assert_eq!(&out[at..end], &plain[at..end]);
-                prop_assert_eq!(&out[end..end + 16], &sealed[end..end + 16], "the tag stays");
+                prop_assert_eq!(&out[end..end + 16], &sealed[end..end + 16], "the tag is unchanged");
                 at = end + 16;
             }
         }
@@ -487,8 +493,8 @@ pub(crate) mod tests {
         fn one_wrong_bit_is_found(cipher in ciphers(), at in 0usize..2000, bit in 0u8..8) {
             let (_, mut sealed) = records(cipher.0, cipher.1, 0, &[1000, 958]);
             sealed[at] ^= 1 << bit;
-            let result = walk_in_pieces(Mode::Open, cipher, 0, &sealed, &[700]);
-            // A longer length makes the walk wait for bytes that are not there; everything else is found.
+            let result = walk_in_pieces(RecordMode::Open, cipher, 0, &sealed, &[700]);
+            // A longer length makes the parser wait for missing bytes; all other changes are detected.
             let first = RecordFormat::new(cipher.0, cipher.1).prefix_len() + 1000 + 16;
             let in_length = [3, 4].contains(&(at % first));
             prop_assert!(result.is_err() || in_length);
@@ -502,7 +508,7 @@ pub(crate) mod tests {
         let tls12 = [[20, 3, 3, 1, 0], [24, 3, 3, 1, 0], [23, 3, 1, 1, 0], [23, 3, 3, 0, 23], [23, 3, 3, 0x40, 25]];
         let cases = tls13.map(|header| (gcm(TlsVersion::Tls13), header)).into_iter();
         for (cipher, header) in cases.chain(tls12.map(|header| (gcm(TlsVersion::Tls12), header))) {
-            let walked = walk_in_pieces(Mode::Open, cipher, 0, &header, &[5]);
+            let walked = walk_in_pieces(RecordMode::Open, cipher, 0, &header, &[5]);
             assert_eq!(walked.unwrap_err(), RecordError::NotARecord, "{header:?}");
         }
     }

@@ -1,41 +1,41 @@
 //! The TLS transmit engine: encrypts records as their bytes leave.
 //!
-//! It knows nothing of retransmission. The driver promises that a packet's bytes are the next of the stream, and
-//! rebuilds the state with parameters and DUMPs when they are not; a packet that breaks the promise is refused.
+//! The engine does not handle retransmissions. The driver guarantees that a packet continues the stream, and otherwise
+//! restores the state with parameters and DUMPs first. A packet that breaks the guarantee is refused.
 
-use super::record::{Mode, Protection, RecordCursor, RecordError, Walked};
+use super::record::{RecordCursor, RecordError, RecordMode, RecordProtection, WalkedRecords};
 use bytes::BytesMut;
 use nic_engine::{ImageReader, ImageWriter};
 use offload_base::Seq;
 use resumable_aead::Key;
 
-/// A transmit context's state.
+/// The state of a transmit context.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsTransmit {
-    protection: Protection,
-    /// From static parameters: the number of the record that progress parameters point at.
+    protection: RecordProtection,
+    /// Number of the record at the position of the progress parameters, from the static parameters.
     initial_number: u64,
-    position: Option<Position>,
+    position: Option<TransmitPosition>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Position {
+struct TransmitPosition {
     next: Seq,
     cursor: RecordCursor,
 }
 
-/// Why the engine would not encrypt.
+/// The reason why the engine did not encrypt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransmitError {
-    /// The bytes are not the next of the stream.
+    /// The bytes do not continue the stream.
     OutOfOrder,
     /// The bytes are not framed as records.
     Record(RecordError),
 }
 
 impl TlsTransmit {
-    /// A context without parameters: it encrypts nothing yet.
-    pub(crate) fn new(protection: Protection) -> TlsTransmit {
+    /// Makes a context without parameters, which refuses all packets.
+    pub(crate) fn new(protection: RecordProtection) -> TlsTransmit {
         TlsTransmit { protection, initial_number: 0, position: None }
     }
 
@@ -44,10 +44,10 @@ impl TlsTransmit {
     }
 
     pub(crate) fn set_progress(&mut self, start: Seq) {
-        self.position = Some(Position { next: start, cursor: RecordCursor::at_record(self.initial_number) });
+        self.position = Some(TransmitPosition { next: start, cursor: RecordCursor::at_record(self.initial_number) });
     }
 
-    /// Writes the state out.
+    /// Writes the state to an image.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         self.protection.write(image);
         image.put_u64(self.initial_number);
@@ -58,37 +58,37 @@ impl TlsTransmit {
         }
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the state from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsTransmit> {
-        let (protection, initial_number) = (Protection::read(image)?, image.take_u64()?);
+        let (protection, initial_number) = (RecordProtection::read(image)?, image.take_u64()?);
         let position = match image.take_u8()? {
             0 => None,
-            _ => Some(Position { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
+            _ => Some(TransmitPosition { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
         };
         Some(TlsTransmit { protection, initial_number, position })
     }
 
-    /// Whether the byte at `seq` is the next.
+    /// Tests whether `seq` is the next byte.
     pub(crate) fn expects(&self, seq: Seq) -> bool {
         self.position.is_some_and(|position| position.next == seq)
     }
 
-    /// Encrypts the bytes at `seq`, and appends what comes of them to `destination`. After an error the context waits for
-    /// parameters, and what was appended until then is of no use.
+    /// Encrypts the bytes at `seq` and appends the result to `destination`. After an error the context waits for
+    /// parameters, and the appended bytes are invalid.
     pub(crate) fn encrypt(
         &mut self,
         key: &Key,
         seq: Seq,
         source: &[u8],
         destination: &mut BytesMut,
-    ) -> Result<Walked, TransmitError> {
-        // Worked on where it is: it is too large to be moved about for each packet.
+    ) -> Result<WalkedRecords, TransmitError> {
+        // Changed in place, because the cursor is too large to move for each packet.
         let Some(position) = self.position.as_mut().filter(|at| at.next == seq) else {
             self.position = None;
             return Err(TransmitError::OutOfOrder);
         };
         position.next += source.len() as u32;
-        let walked = position.cursor.walk(Mode::Seal, key, &self.protection, source, destination);
+        let walked = position.cursor.walk(RecordMode::Seal, key, &self.protection, source, destination);
         if walked.is_err() {
             self.position = None;
         }

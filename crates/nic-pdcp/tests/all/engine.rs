@@ -5,7 +5,8 @@ use nic_pdcp::{PdcpCounters, PdcpPackets};
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic_with};
 use offload_api::{
-    Direction, Handle, Key, NetDevice, NewContext, NoRecords, PacketAsk, PacketMark, RxPacket, Sent, TxAsk, TxPacket,
+    Direction, Handle, Key, NetDevice, NewContext, NoRecords, PacketAsk, PacketMark, RxPacket, TransmitResult, TxAsk,
+    TxPacket,
 };
 use offload_base::Instant;
 use offload_formats::{Gtpu, GtpuMessage};
@@ -59,7 +60,9 @@ impl Nic {
         let ask = TxAsk { checksum: true, mss, packet, ..TxAsk::default() };
         let fragments = [Bytes::from(payload)].into_iter().collect();
         let header = header(datagrams.iter().map(BytesMut::len).sum()).into();
-        if self.driver.transmit(Instant::ZERO, TxPacket { header, fragments, ask }, &NoRecords) != Sent::Posted {
+        if self.driver.transmit(Instant::ZERO, TxPacket { header, fragments, ask }, &NoRecords)
+            != TransmitResult::Posted
+        {
             return Vec::new();
         }
         self.driver.flush(Instant::ZERO);

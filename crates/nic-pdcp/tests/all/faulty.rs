@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 use core::task::{Context, Poll};
-use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefusal, SocketEvent, TxDatagram};
 use offload_base::{Alarm, Instant};
 use offload_host_stack::UdpSocket;
 use std::collections::VecDeque;
@@ -30,10 +30,10 @@ impl DatagramSocket for Faulty {
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut VecDeque<TxDatagram>,
-    ) -> Poll<Result<usize, SendRefused>> {
+    ) -> Poll<Result<usize, SendRefusal>> {
         if self.errors > 0 && !batch.is_empty() {
             self.errors -= 1;
-            return Poll::Ready(Err(SendRefused::Io(std::io::ErrorKind::PermissionDenied.into())));
+            return Poll::Ready(Err(SendRefusal::Io(std::io::ErrorKind::PermissionDenied.into())));
         }
         if let Some((alarm, until)) = &mut self.gate {
             if alarm.poll(cx, Some(*until)).is_pending() {

@@ -5,7 +5,7 @@ use core::future::{Future, poll_fn};
 use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use nic_sim::wire::LinkConfig;
 use offload_api::Job;
 use offload_base::Instant;
@@ -284,8 +284,8 @@ fn slow_jobs_lose_no_pdu() {
         (How::Jobs, SnLen::Twelve, 3000),
     ] {
         // Jobs of two units overtake each other.
-        let unit = Unit { latency: Duration::from_micros(latency), rate: None };
-        let other = Unit { latency: Duration::from_micros(latency / 3), rate: None };
+        let unit = LookasideUnit { latency: Duration::from_micros(latency), rate: None };
+        let other = LookasideUnit { latency: Duration::from_micros(latency / 3), rate: None };
         let accelerator = LookasideConfig { units: vec![unit, other], ..LookasideConfig::default() };
         let wire = LinkConfig { rate: Some(100_000_000_000), ..LinkConfig::default() };
         let mut world = World::with_accelerator(17, [How::Cpu, how], 8, wire, accelerator);
@@ -304,8 +304,8 @@ fn slow_jobs_lose_no_pdu() {
 /// PDUs of fast jobs wait for an earlier slow job. The buffer bounds them, so that a peer cannot fill the node's memory.
 #[test]
 fn pdus_behind_a_slow_job_are_bounded() {
-    let slow = Unit { latency: Duration::from_secs(10), rate: Some(1000) };
-    let fast = Unit { latency: Duration::from_micros(10), rate: None };
+    let slow = LookasideUnit { latency: Duration::from_secs(10), rate: Some(1000) };
+    let fast = LookasideUnit { latency: Duration::from_micros(10), rate: None };
     let accelerator = LookasideConfig { units: vec![slow, fast], ..LookasideConfig::default() };
     let mut world = World::with_accelerator(22, [How::Cpu, How::Jobs], 8, LinkConfig::default(), accelerator);
     let [near, _far] = world.open(0, &config_with(100_000), 0);
@@ -378,7 +378,7 @@ fn node_refuses_keys_that_it_has_used() {
 #[test]
 fn waiting_pdus_of_old_keys_are_dropped() {
     for by_jobs in [false, true] {
-        let unit = Unit { latency: Duration::from_millis(3), rate: None };
+        let unit = LookasideUnit { latency: Duration::from_millis(3), rate: None };
         let accelerator = LookasideConfig { units: vec![unit], ..LookasideConfig::default() };
         let mut world = World::with_accelerator(20, [How::Cpu, How::Cpu], 8, LinkConfig::default(), accelerator);
         let host = world.ends[0].0.clone();
@@ -420,7 +420,7 @@ fn waiting_pdus_of_old_keys_are_dropped() {
 /// PDUs are in jobs to be opened when new keys come: their SDUs are not delivered under the new keys.
 #[test]
 fn jobs_of_old_keys_deliver_nothing() {
-    let unit = Unit { latency: Duration::from_millis(3), rate: None };
+    let unit = LookasideUnit { latency: Duration::from_millis(3), rate: None };
     let accelerator = LookasideConfig { units: vec![unit], ..LookasideConfig::default() };
     let mut world = World::with_accelerator(21, [How::Cpu, How::Jobs], 8, LinkConfig::default(), accelerator);
     let [near, far] = world.open(0, &config(), 0);

@@ -1,4 +1,4 @@
-//! ESP and the device: what is not to leave.
+//! ESP on the device: packets that must not leave.
 
 use nic_sim::stats::EspCounters;
 use nic_sim::wire::Port;
@@ -6,7 +6,7 @@ use nic_sim::{Delays, Driver, EspEngineConfig, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
-    OffloadKind, SaParams, Selector, Sent, TxAsk, TxPacket, engines,
+    OffloadKind, SaParams, Selector, TransmitResult, TxAsk, TxPacket, engines,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -34,7 +34,7 @@ fn a_driver_refuses_what_its_device_cannot_protect() {
     assert!(driver.ipsec().is_none());
     for ask in [EspAsk::Protect { sa: SA }, FINISH] {
         let sent = driver.transmit(Instant::ZERO, packet(ask), &NoRecords);
-        assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
+        assert_eq!(sent, TransmitResult::Dropped(DropReason::Unsupported));
     }
     let mut counters = CounterSet::default();
     driver.count(&mut counters);
@@ -52,12 +52,18 @@ fn a_device_without_a_policy_for_it_drops_it() {
     };
     let ipsec = driver.ipsec().unwrap();
     let [meant, found] = [256, 257].map(|spi| ipsec.add_sa(&sa(spi)).unwrap());
-    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
-    // Its policies lead it to another SA than the host means.
+    assert_eq!(
+        driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords),
+        TransmitResult::Posted
+    );
+    // The device's policies select another SA than the host intends.
     driver.ipsec().unwrap().set_policy(&Selector::ANY, 0, found).unwrap();
-    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
+    assert_eq!(
+        driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords),
+        TransmitResult::Posted
+    );
     let sent = driver.transmit(Instant::ZERO, packet(FINISH), &NoRecords);
-    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported), "an SA that it was not told of");
+    assert_eq!(sent, TransmitResult::Dropped(DropReason::Unsupported), "the device does not know this SA");
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
@@ -81,13 +87,13 @@ fn a_name_from_before_a_reset_takes_no_sa_away() {
     assert_eq!(new.index, old.index, "its place");
     driver.ipsec().unwrap().remove_sa(old);
     let finish = EspAsk::Finish { sa: new, at: 34, number: 1, next_header: 6 };
-    assert_eq!(driver.transmit(Instant::ZERO, packet(finish), &NoRecords), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, packet(finish), &NoRecords), TransmitResult::Posted);
     driver.ipsec().unwrap().remove_sa(new);
     let sent = driver.transmit(Instant::ZERO, packet(finish), &NoRecords);
-    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
+    assert_eq!(sent, TransmitResult::Dropped(DropReason::Unsupported));
 }
 
-/// Woken, or not.
+/// A waker with a flag.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -119,7 +125,7 @@ fn the_device_hears_of_each_command_though_no_packet_follows() {
     }
 }
 
-/// The service of the host sleeps while SAs come and go, on a ring with room and on one without.
+/// The host's service sleeps while SAs come and go, with a free ring and with a full one.
 #[test]
 fn an_sa_comes_and_goes_though_nothing_else_happens() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -128,9 +134,10 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
         let woken = Arc::new(Woken::default());
         let mut run_until = |driver: &mut Driver, event: DeviceSaEvent| {
             for _ in 0..10 {
+                // Only events make the service run; without a wakeup the SA would wait forever.
                 device.process(Instant::ZERO);
                 while device.poll_frame(Instant::ZERO).is_some() {}
-                assert!(woken.0.swap(false, Ordering::SeqCst), "there is something to see: {event:?}");
+                assert!(woken.0.swap(false, Ordering::SeqCst), "the service is woken for {event:?}");
                 let seen = driver.ipsec().unwrap().poll_sa_event();
                 while !driver.arm(&woken.clone().into()) {
                     assert_eq!(driver.poll_event(), None);
@@ -139,7 +146,7 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
                     return;
                 }
             }
-            panic!("{event:?} is never told");
+            panic!("{event:?} is never reported");
         };
         assert!(driver.arm(&woken.clone().into()));
         let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
@@ -147,9 +154,10 @@ fn an_sa_comes_and_goes_though_nothing_else_happens() {
         let params = SaParams { offload: OffloadKind::Crypto, ..params };
         let sa = driver.ipsec().unwrap().add_sa(&params).unwrap();
         run_until(&mut driver, DeviceSaEvent::Ready(sa));
+        // A full ring delays the removal until the device has made room.
         if full {
             let packet = || TxPacket { header: [0xff; 60].into_iter().collect(), ..TxPacket::default() };
-            while driver.transmit(Instant::ZERO, packet(), &NoRecords) == Sent::Posted {}
+            while driver.transmit(Instant::ZERO, packet(), &NoRecords) == TransmitResult::Posted {}
             driver.flush(Instant::ZERO);
         }
         driver.ipsec().unwrap().remove_sa(sa);

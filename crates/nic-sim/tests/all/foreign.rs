@@ -1,7 +1,7 @@
-//! An engine for whole packets that the NIC knows nothing of: what it makes of packets on one NIC it opens on another.
+//! An external packet engine: packets that it wraps on one NIC are opened on another.
 //!
-//! "Shim" puts eight bytes behind the Ethernet addresses, an identifier and a number; masks what follows under a key; and ends the
-//! frame with two bytes of tag.
+//! The engine "Shim" inserts ten bytes behind the Ethernet addresses, including an identifier and a number, masks the
+//! rest under a key, and appends a tag of two bytes.
 
 use bytes::BytesMut;
 use core::convert::Infallible;
@@ -13,8 +13,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic_with, nic_with};
 use offload_api::rx::Checksums;
 use offload_api::{
-    ContextEvent, ContextNews, Direction, DropReason, EngineInfo, FlowKey, Handle, Key, KeyBytes, Layer, NetDevice,
-    NewContext, NoRecords, PacketAsk, PacketMark, Refused, Sent, TxAsk, TxPacket, Verdict, engines,
+    ContextEvent, ContextNews, ContextRefusal, Direction, DropReason, EngineInfo, FlowKey, Handle, Key, KeyBytes,
+    Layer, NetDevice, NewContext, NoRecords, PacketAsk, PacketMark, TransmitResult, TxAsk, TxPacket, Verdict, engines,
 };
 use offload_base::{Instant, Seq};
 
@@ -51,7 +51,7 @@ fn tag(key: u64, plain: &[u8]) -> [u8; TAG] {
 impl Engine for Shim {
     const NAME: &'static str = "shim";
     type Spec = ShimSpec;
-    /// Goes on after this number.
+    /// Continues behind this number.
     type Command = u32;
     type Change = Infallible;
     type State = Highest;
@@ -89,7 +89,7 @@ impl PacketEngine for Shim {
 
     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<()> {
         match frame.get(ADDRESSES..ADDRESSES + SHIM) {
-            Some([0x88, 0xb5, id @ .., _, _, _, _]) => FrameLookup::Key(KeyBytes::of(&[id]), ()),
+            Some([0x88, 0xb5, id @ .., _, _, _, _]) => FrameLookup::Key(KeyBytes::from_parts(&[id]), ()),
             _ => FrameLookup::Nothing,
         }
     }
@@ -160,21 +160,21 @@ impl Nic {
     fn engine(&mut self) -> EngineInfo {
         let contexts = self.driver.contexts().unwrap();
         assert!(contexts.engine("another").is_none());
-        assert!(contexts.engine("esp").is_none(), "that has a face of its own");
+        assert!(contexts.engine("esp").is_none(), "ESP has a separate interface");
         contexts.engine(Shim::NAME).unwrap()
     }
 
-    fn create(&mut self, direction: Direction, spec: ShimSpec) -> Result<Handle, Refused> {
+    fn create(&mut self, direction: Direction, spec: ShimSpec) -> Result<Handle, ContextRefusal> {
         let engine = self.engine().number;
         let keys = match direction {
             Direction::Transmit => Vec::new(),
-            Direction::Receive => vec![Key::Engine(engine, KeyBytes::of(&[&spec.id.to_be_bytes()]))],
+            Direction::Receive => vec![Key::Engine(engine, KeyBytes::from_parts(&[&spec.id.to_be_bytes()]))],
         };
         let new = NewContext { engine, direction, flow: None, keys, spec: Box::new(spec) };
         let made = self.driver.contexts().unwrap().create(new);
         self.device.process(Instant::ZERO);
         made.map_err(|(refused, spec)| {
-            assert!(spec.is::<ShimSpec>(), "it comes back");
+            assert!(spec.is::<ShimSpec>(), "the spec is returned");
             refused
         })
     }
@@ -184,11 +184,11 @@ impl Nic {
         core::iter::from_fn(|| self.driver.contexts().unwrap().poll_news()).collect()
     }
 
-    /// What leaves when a packet is to be wrapped by a context.
-    fn send(&mut self, packet: &TxPacket, context: Handle) -> Result<Vec<Vec<u8>>, Sent> {
+    /// Returns the frames of a packet that a context wraps.
+    fn send(&mut self, packet: &TxPacket, context: Handle) -> Result<Vec<Vec<u8>>, TransmitResult> {
         let ask = TxAsk { packet: Some(PacketAsk { context, number: 0, args: 0 }), ..packet.ask };
         let sent = self.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet.clone() }, &NoRecords);
-        if sent != Sent::Posted {
+        if sent != TransmitResult::Posted {
             return Err(sent);
         }
         self.driver.flush(Instant::ZERO);
@@ -196,7 +196,7 @@ impl Nic {
         Ok(core::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).map(|frame| frame.data.to_vec()).collect())
     }
 
-    /// What the host sees of frames that come at the same time.
+    /// Returns the packets of frames that arrive together.
     fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<offload_api::RxPacket> {
         for frame in frames {
             self.device.receive_frame(Instant::ZERO, frame.clone().into());
@@ -206,7 +206,7 @@ impl Nic {
     }
 }
 
-/// A packet of TCP with `payload` bytes, to be cut into segments.
+/// Returns a TCP packet with `payload` bytes, to be cut into segments.
 fn packet(payload: usize) -> TxPacket {
     let mut header = vec![0xff; 6];
     header.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
@@ -222,7 +222,7 @@ const SPEC: ShimSpec = ShimSpec { id: 0x0102_0304, key: 0x1234_5678_9abc_def1 };
 
 #[test]
 fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
-    // With a cache of one context each lies in host memory while the other works.
+    // With a cache of one context, each context is in host memory while the other works.
     for cache in [4 << 20, 208] {
         let (mut near, mut far) = (Nic::new(cache), Nic::new(cache));
         let sender = near.create(Direction::Transmit, SPEC).unwrap();
@@ -236,7 +236,7 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
             assert_eq!(near.send(&packet(1), other).unwrap().len(), 1);
             assert_eq!(frames.len(), payload.div_ceil(1000));
             assert!(frames.iter().all(|frame| frame[ADDRESSES..].starts_with(&TYPE)));
-            // All at once, so that they are joined; and by themselves.
+            // All together, so that they are joined; and one by one.
             for packets in [
                 far.receive(&frames),
                 frames.iter().flat_map(|frame| far.receive(core::slice::from_ref(frame))).collect(),
@@ -256,13 +256,13 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
             }
             next += frames.len() as u64;
         }
-        // Number 8, 16 and 24 came twice.
+        // Numbers 8, 16 and 24 arrived twice.
         let told = far.news().len();
         assert_eq!(told, 6);
     }
 }
 
-/// Takes for its own what is Shim's.
+/// An engine that claims Shim's packets.
 #[derive(Debug)]
 struct Greedy;
 
@@ -317,7 +317,7 @@ impl PacketEngine for Greedy {
 #[test]
 fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
-    // Before Shim and behind it, another takes everything for its own, and has no contexts.
+    // Before and behind Shim, another engine claims every packet, and has no contexts.
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (device, driver) = nic_with(config.clone(), |engines| {
         engines.add_packet(Greedy, 4);
@@ -330,14 +330,14 @@ fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     let frames = near.send(&packet(100), sender).unwrap();
     let [packet] = &far.receive(&frames)[..] else { panic!("one") };
     assert!(matches!(packet.meta.marks.packet(), PacketMark::Opened { context, .. } if context == receiver));
-    // Its queue is the one with the context, whatever others take it for.
+    // The queue of a packet is the one with the context, regardless of other engines' claims.
     let (mut device, drivers) = multi_queue_nic_with(NicConfig { queues: 4, ..config }, |engines| {
         engines.add_packet(Greedy, 4);
         engines.add_packet(Shim::default(), 4);
     });
     for (queue, mut driver) in drivers.into_iter().enumerate().skip(3) {
         let engine = driver.contexts().unwrap().engine(Shim::NAME).unwrap().number;
-        let keys = vec![Key::Engine(engine, KeyBytes::of(&[&SPEC.id.to_be_bytes()]))];
+        let keys = vec![Key::Engine(engine, KeyBytes::from_parts(&[&SPEC.id.to_be_bytes()]))];
         let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec: Box::new(SPEC) };
         driver.contexts().unwrap().create(new).unwrap();
         device.process(Instant::ZERO);
@@ -347,17 +347,17 @@ fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     }
 }
 
-/// A key of another engine would lead that one's packets to where they do not belong.
+/// A key of another engine would steer that engine's packets to the wrong context.
 #[test]
 fn an_engine_has_no_keys_of_another() {
     let mut nic = Nic::new(4 << 20);
     let engine = nic.engine().number;
     for other in [engines::ESP, engine + 1] {
-        let keys = vec![Key::Engine(other, KeyBytes::of(&[&[1; 12]]))];
+        let keys = vec![Key::Engine(other, KeyBytes::from_parts(&[&[1; 12]]))];
         let spec = Box::new(SPEC);
         let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec };
         let Err((refused, spec)) = nic.driver.contexts().unwrap().create(new) else { panic!("engine {other}") };
-        assert!(refused == Refused::Unsupported && spec.is::<ShimSpec>(), "it comes back");
+        assert!(refused == ContextRefusal::Unsupported && spec.is::<ShimSpec>(), "the spec is returned");
     }
 }
 
@@ -374,44 +374,51 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
         assert_eq!(packet.frame, frame);
         assert_eq!(packet.meta.marks.packet(), PacketMark::Failed { context: receiver });
     }
-    // Nobody has that identifier.
+    // No context has this identifier.
     let mut frame = frames[0].clone();
     frame[ADDRESSES + 2] ^= 1;
     assert_eq!(far.receive(&[frame])[0].meta.marks.packet(), PacketMark::None);
-    // Told to go on elsewhere, it does.
+    // A command changes the next number.
     near.driver.contexts().unwrap().command(sender, Box::new(99u32)).unwrap();
     let frames = near.send(&packet(100), sender).unwrap();
     assert_eq!(frames[0][ADDRESSES + 6..ADDRESSES + SHIM], 100u32.to_be_bytes());
-    // Too long with what is around it, or just not: 1,514 bytes.
+    // Just above and just below the maximum frame of 1,514 bytes after wrapping.
     assert_eq!(near.send(&packet(1000), sender).unwrap().len(), 1);
     for (payload, frames) in [(1448, 1), (1449, 0)] {
         let ask = TxAsk { mss: None, ..packet(payload).ask };
         assert_eq!(near.send(&TxPacket { ask, ..packet(payload) }, sender).unwrap().len(), frames, "{payload}");
     }
-    assert!(near.driver.contexts().unwrap().command(receiver, Box::new(1u8)).is_ok(), "it is nobody's there");
+    assert!(
+        near.driver.contexts().unwrap().command(receiver, Box::new(1u8)).is_ok(),
+        "the far NIC has no such context"
+    );
 
     assert_eq!(near.create(Direction::Transmit, ShimSpec { key: 0, ..SPEC }).map(|_| ()), Ok(()), "who knows");
-    assert!(matches!(near.news()[..], [ContextNews::Removed(_)]), "the engine would not");
+    assert!(matches!(near.news()[..], [ContextNews::Removed(_)]), "the engine refused");
     let more: Vec<_> = (0..3).map(|_| near.create(Direction::Transmit, SPEC).unwrap()).collect();
-    assert_eq!(near.create(Direction::Transmit, SPEC), Err(Refused::NoSpace));
+    assert_eq!(near.create(Direction::Transmit, SPEC), Err(ContextRefusal::NoSpace));
     near.driver.contexts().unwrap().remove(more[0]);
     assert_eq!(near.news(), [ContextNews::Removed(more[0])]);
-    assert_eq!(near.send(&packet(1), more[0]), Err(Sent::Dropped(DropReason::Unsupported)));
+    assert_eq!(near.send(&packet(1), more[0]), Err(TransmitResult::Dropped(DropReason::Unsupported)));
     assert!(near.create(Direction::Transmit, SPEC).is_ok());
 
     near.device.reset(Instant::ZERO);
-    assert_eq!(near.send(&packet(1), sender).map(|frames| frames.len()), Ok(0), "the driver has not heard of it");
+    assert_eq!(
+        near.send(&packet(1), sender).map(|frames| frames.len()),
+        Ok(0),
+        "the driver does not know of the reset"
+    );
     assert_eq!(near.device.counters().tx_drop_unknown_context, 1);
     near.news();
-    assert_eq!(near.send(&packet(1), sender), Err(Sent::Dropped(DropReason::Unsupported)));
-    assert_eq!(near.driver.counters().tx_drop_unsupported, 2, "as often as that was said");
+    assert_eq!(near.send(&packet(1), sender), Err(TransmitResult::Dropped(DropReason::Unsupported)));
+    assert_eq!(near.driver.counters().tx_drop_unsupported, 2, "once for each refusal");
 }
 
-/// An engine that saw a packet may take a copy of it for a replay.
+/// An engine that saw a packet may take its retransmission for a replay.
 #[test]
 fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
-    // Four buffers, each for 14 of the longest frames, and two places more for packets.
+    // Four buffers, each for 14 of the longest frames, and completions for two more packets.
     let config =
         NicConfig { mtu: 9000, receive_ring: 58, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     assert_eq!((config.receive_buffers(), config.receive_buffer_bytes() / 9024), (4, 14));
@@ -419,31 +426,31 @@ fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let receiver = far.create(Direction::Receive, SPEC).unwrap();
     assert_eq!(far.news(), [ContextNews::Ready(receiver)]);
-    // The engine tells of the eighth.
+    // The engine reports the eighth packet.
     let frame = near.send(&packet(8000), sender).unwrap().pop().unwrap();
     for _ in 0..56 {
         far.device.receive_frame(Instant::ZERO, vec![0xff; 9014].into());
     }
     far.device.receive_frame(Instant::ZERO, frame.clone().into());
     assert_eq!(far.device.counters().rx_out_of_buffer, 1);
-    assert_eq!(far.news(), [], "it was not shown to the engine");
+    assert_eq!(far.news(), [], "the engine did not see the frame");
     assert_eq!(far.receive(&[]).len(), 56);
     let [packet] = &far.receive(&[frame])[..] else { panic!("one") };
     assert_eq!(packet.meta.marks.packet(), PacketMark::Opened { context: receiver, number: 8, packets: 1, code: 0 });
     assert_eq!(far.news().len(), 1);
 }
 
-/// A context that is given up is there until the packets are gone that were posted with it.
+/// A removed context exists until all packets posted with it are gone.
 #[test]
 fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
     let mut near = Nic::new(4 << 20);
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let ask = TxAsk { packet: Some(PacketAsk { context: sender, number: 0, args: 0 }), ..packet(1).ask };
-    assert_eq!(near.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet(1) }, &NoRecords), Sent::Posted);
+    assert_eq!(near.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet(1) }, &NoRecords), TransmitResult::Posted);
     near.driver.contexts().unwrap().remove(sender);
     near.driver.flush(Instant::ZERO);
     near.device.process(Instant::ZERO);
-    let frame = near.device.poll_frame(Instant::ZERO).expect("it is wrapped");
+    let frame = near.device.poll_frame(Instant::ZERO).expect("the packet is wrapped");
     assert!(frame.data[ADDRESSES..].starts_with(&TYPE));
     assert!(near.device.poll_frame(Instant::ZERO).is_none());
     near.driver.poll_event();
@@ -451,7 +458,7 @@ fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
     assert_eq!(near.news(), [ContextNews::Removed(sender)]);
 }
 
-/// A stream engine that asks for help at each segment, but knows of no place to ask about.
+/// A stream engine that requests a resync with each segment, but names no header.
 #[derive(Debug)]
 struct Lost;
 
@@ -513,12 +520,15 @@ fn an_engine_that_names_no_place_has_nobody_asked() {
     nic.device.process(Instant::ZERO);
     while nic.driver.poll_event().is_some() {}
     let mut frame = Nic::new(4 << 20);
-    assert_eq!(frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords), Sent::Posted);
+    assert_eq!(frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords), TransmitResult::Posted);
     frame.driver.flush(Instant::ZERO);
     frame.device.process(Instant::ZERO);
     let frame = frame.device.poll_frame(Instant::ZERO).unwrap().data.to_vec();
     let heard = nic.receive(&[frame]);
-    assert_eq!(heard[0].meta.marks.of(engine).map(|mark| (mark.context, mark.verdict)), Some((context, Verdict::Asks)));
+    assert_eq!(
+        heard[0].meta.marks.for_engine(engine).map(|mark| (mark.context, mark.verdict)),
+        Some((context, Verdict::Asks))
+    );
     nic.device.process(Instant::ZERO);
-    assert_eq!(nic.driver.poll_event(), None, "there is no question to pass on");
+    assert_eq!(nic.driver.poll_event(), None, "there is no header to ask about");
 }

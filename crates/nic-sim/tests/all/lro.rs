@@ -1,4 +1,4 @@
-//! Large receive offload: what may be one packet is, nothing else is, and nobody waits longer for it.
+//! Large receive offload: joinable segments are joined, others are not, and no packet is delayed.
 
 use core::time::Duration;
 use nic_sim::dma;
@@ -10,7 +10,7 @@ use offload_api::{Direction, FlowKey, NetDevice, RxMeta, RxPacket, TlsKey, TlsSu
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 
-/// What a segment says, as far as it matters here.
+/// The relevant fields of a segment.
 #[derive(Clone, Debug, PartialEq)]
 struct Says {
     port: u16,
@@ -36,8 +36,10 @@ impl Says {
         let words = if self.stamp.is_some() { 8 } else { 5 };
         tcp.extend_from_slice(&[words << 4, self.flags]);
         tcp.extend_from_slice(&self.window.to_be_bytes());
+        // Checksum and urgent pointer; the checksum is computed at the end.
         tcp.extend_from_slice(&[0; 4]);
         if let Some(stamp) = self.stamp {
+            // Two NOPs align the timestamp option, as in Linux.
             tcp.extend_from_slice(&[1, 1, 8, 10]);
             tcp.extend_from_slice(&stamp.to_be_bytes());
             tcp.extend_from_slice(&[0; 4]);
@@ -55,6 +57,7 @@ impl Says {
         } else {
             let mut ip = vec![0x45, self.ecn];
             ip.extend_from_slice(&(20 + tcp.len() as u16).to_be_bytes());
+            // The identification differs per segment, and must not prevent joining.
             ip.extend_from_slice(&[self.seq as u8, 0, 0x40, 0, self.hops, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
             let checksum = !sum(&ip, 0);
             ip[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -65,6 +68,7 @@ impl Says {
         if six {
             frame.extend_from_slice(&addresses);
         }
+        // The pseudo header has the addresses, the protocol number 6 and the TCP length.
         let pseudo = u32::from(sum(&addresses, 0)) + 6 + tcp.len() as u32;
         let checksum = !sum(&tcp, pseudo);
         tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
@@ -72,13 +76,17 @@ impl Says {
         Frame::from(frame)
     }
 
-    /// What a packet says that was handed up.
+    /// Parses a packet from the device.
     fn of(frame: &[u8]) -> Says {
         let six = frame[12..14] == [0x86, 0xdd];
         let tcp = &frame[if six { 54 } else { 34 }..];
         let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
         let all = frame.len() - if six { 54 } else { 14 };
-        assert_eq!(ip_bytes, u16::try_from(all).unwrap_or(0), "its length is that of all, or too long to be told");
+        assert_eq!(
+            ip_bytes,
+            u16::try_from(all).unwrap_or(0),
+            "the IP length covers all segments, or is zero if too long"
+        );
         let number = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
         let header = usize::from(tcp[12] >> 4) * 4;
         Says {
@@ -108,7 +116,7 @@ fn at_once(config: NicConfig) -> (Device, Driver) {
     nic(NicConfig { delays: Delays::NONE, line_rate: None, ..config })
 }
 
-/// Frames that arrive together, and the packets made of them.
+/// Receives frames that arrive together, and returns the packets.
 fn receive(device: &mut Device, driver: &mut Driver, frames: impl IntoIterator<Item = Frame>) -> Vec<RxPacket> {
     for frame in frames {
         device.receive_frame(Instant::ZERO, frame);
@@ -117,7 +125,7 @@ fn receive(device: &mut Device, driver: &mut Driver, frames: impl IntoIterator<I
     core::iter::from_fn(|| driver.receive(Instant::ZERO)).collect()
 }
 
-/// The length of each packet's payload that comes of segments that arrive together.
+/// Returns the payload length of each packet made from segments that arrive together.
 fn payloads(segments: &[Says]) -> Vec<usize> {
     let (mut device, mut driver) = at_once(NicConfig::default());
     let packets = receive(&mut device, &mut driver, segments.iter().map(|segment| segment.frame(false)));
@@ -148,6 +156,7 @@ fn whatever_differs_keeps_segments_apart() {
     let (first, same) = (Says::data(0, &[1; 100]), Says::data(100, &[2; 100]));
     assert_eq!(payloads(&[first.clone(), same.clone()]), [200]);
     let others = [
+        // Each segment differs from `same` in one property.
         Says { seq: 101, ..same.clone() },
         Says { seq: 0, ..same.clone() },
         Says { ack: 8, ..same.clone() },
@@ -165,10 +174,11 @@ fn whatever_differs_keeps_segments_apart() {
     for other in others {
         assert_eq!(payloads(&[first.clone(), other.clone()]), [100, other.payload.len()], "{other:?}");
     }
+    // Equal timestamps are joined, so the option itself is not the reason for a separate packet.
     let stamped = |segment: &Says, stamp| Says { stamp: Some(stamp), ..segment.clone() };
     assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 1)]), [200]);
     assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 2)]), [100, 100]);
-    // Nothing follows PSH, or a short segment; and an acknowledgment alone parts what comes before and after it.
+    // No segment follows PSH or a short segment; a pure acknowledgment separates the packets around it.
     let last = Says { flags: ACK | PSH, ..first.clone() };
     assert_eq!(payloads(&[last, same.clone()]), [100, 100]);
     assert_eq!(payloads(&[first.clone(), Says::data(100, &[2; 99]), Says::data(199, &[3; 99])]), [199, 99]);
@@ -181,9 +191,9 @@ fn flows_are_joined_each_by_itself_and_no_packet_exceeds_64_kib() {
     let segments: Vec<Says> = (0..100).flat_map(|number| [of(1, number), of(2, number)]).collect();
     let both = payloads(&segments);
     assert_eq!(both.iter().sum::<usize>(), 200 * 1400);
-    // A packet ends where its buffer does, too.
+    // A packet also ends at the end of its buffer.
     assert!(both.len() <= 8 && both.iter().max() == Some(&(46 * 1400)), "{both:?}");
-    // More flows than packets are made of at a time.
+    // More flows than sessions.
     let segments: Vec<Says> = (0..3).flat_map(|number| (1..=17).map(move |port| of(port, number))).collect();
     assert_eq!(payloads(&segments), [1400; 51]);
 }
@@ -206,7 +216,7 @@ fn a_packet_may_be_longer_than_its_header_tells() {
     }
 }
 
-/// On the wire no length may be zero: what says so is not joined, and goes up as it came.
+/// A frame with a length of zero on the wire is invalid. It is not joined, and passed on unchanged.
 #[test]
 fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
     for six in [false, true] {
@@ -214,7 +224,7 @@ fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
         let [first, mut second] = [0, 100].map(|seq| Says::data(seq, &[1; 100]).frame(six).data.to_vec());
         second[if six { 18 } else { 16 }..][..2].fill(0);
         let mut packets = receive(&mut device, &mut driver, [first.clone().into(), second.clone().into()]);
-        // Nobody can tell whose it is, so it waits for nothing.
+        // The frame belongs to no flow, so it is not delayed.
         packets.sort_by_key(|packet| packet.meta.checksums != Checksums::Good);
         let seen: Vec<_> = packets.iter().map(|packet| (packet.frame.to_vec(), packet.joined)).collect();
         assert_eq!(seen, [(first, None), (second, None)]);
@@ -222,13 +232,13 @@ fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
     }
 }
 
-/// Told to, segments wait for others whatever the host looks at; until the wait is over, or one says PSH.
+/// With `lro_wait`, segments wait for others regardless of the host, until the time is over or a segment has PSH.
 #[test]
 fn segments_wait_as_long_as_they_are_told_to() {
     let wait = Duration::from_micros(16);
     let config = NicConfig { lro_wait: wait, lro_max_bytes: 256 << 10, ..NicConfig::default() };
     let delays = config.delays.dma + config.delays.engine + config.delays.interrupt;
-    // One every 200 ns, the 150th with PSH; host and interrupts have all the time they want in between.
+    // One segment every 200 ns, the 150th with PSH. Host and interrupts have no effect in between.
     let last = Says { flags: ACK | PSH, ..Says::data(149_000, &[1; 1000]) };
     let segments =
         (0..200u32).map(|number| if number == 149 { last.clone() } else { Says::data(number * 1000, &[1; 1000]) });
@@ -249,14 +259,15 @@ fn segments_wait_as_long_as_they_are_told_to() {
             assert!(driver.arm(&woken.clone().into()));
         }
     }
-    // 16 us and the segment that comes just then are 81 of them; 81 + 69 with PSH are 150; the wait ends once more.
+    // 16 us and the segment that arrives just then are 81 segments; 81 + 69 with PSH are 150; then the wait ends once
+    // more.
     let shown: Vec<(u32, usize)> = seen.iter().map(|(_, seq, bytes)| (*seq, *bytes)).collect();
     assert_eq!(shown, [(0, 81_000), (81_000, 69_000), (150_000, 50_000)]);
     let at = |number: u64| Instant::from_nanos(number * 200) + delays;
     assert_eq!(seen.iter().map(|(now, ..)| *now).collect::<Vec<_>>(), [at(0) + wait, at(149), at(150) + wait]);
 }
 
-/// What nothing can follow waits for nothing: PSH, a segment shorter than the first, an acknowledgment without data.
+/// A segment that no other can follow is not delayed: PSH, a shorter segment, a pure acknowledgment.
 #[test]
 fn what_nothing_can_follow_does_not_wait() {
     let first = Says::data(0, &[1; 1000]);
@@ -277,7 +288,7 @@ fn what_nothing_can_follow_does_not_wait() {
     }
 }
 
-/// Of four segments of 1,000 bytes with their headers, to the byte.
+/// Four segments of 1,000 bytes with their headers, exact to the byte.
 #[test]
 fn a_packet_is_as_long_as_it_may_be_and_no_longer() {
     for (most, expected) in [(4040, [4000, 1000]), (4039, [3000, 2000])] {
@@ -299,7 +310,7 @@ fn without_it_frames_stay_what_they_are() {
     assert_eq!((device.counters().rx_out_of_buffer, device.counters().rx_lro_packets), (2, 0));
 }
 
-/// A record in three segments: what was decrypted and what was not are never one packet, and what is decrypted is.
+/// A record in three segments: decrypted and undecrypted segments are never joined, and decrypted ones are.
 #[test]
 fn what_was_decrypted_is_never_joined_with_what_was_not() {
     let key = [7; 16];
@@ -318,12 +329,12 @@ fn what_was_decrypted_is_never_joined_with_what_was_not() {
     let (mut device, mut driver) = at_once(NicConfig::default());
     let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &key, [9; 12]).unwrap();
-    // The context begins with the third record: what comes before is none of its business.
+    // The context starts with the third record, so earlier records stay encrypted.
     driver.tls().unwrap().add(&flow, Direction::Receive, Seq(2 * 2005), 2, &key).unwrap();
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
     let cut = |from: usize, to: usize| Says::data(from as u32, &wire[from..to]).frame(false);
-    // All segments of 401 bytes, five to a record.
+    // All segments have 401 bytes, five per record.
     let frames: Vec<Frame> = (0..20).map(|number| cut(number * 401, number * 401 + 401)).collect();
     let packets = receive(&mut device, &mut driver, frames);
     let told: Vec<(TlsVerdict, usize)> =
@@ -333,14 +344,15 @@ fn what_was_decrypted_is_never_joined_with_what_was_not() {
     let plain = Says::of(&packets[1].frame);
     assert_eq!(plain.seq, 4010);
     assert!(plain.payload[5..1989].iter().all(|byte| *byte == b'P'));
-    // Each packet has headers, and those of its segments but the first cross no bus.
+    // Each packet has headers once; the headers of later segments do not cross the bus.
     assert_eq!(device.dma().rx_payload, 20 * 401 + 2 * 54);
-    // No engine has anything to say of a segment without data.
+    // Engines give no verdict on a segment without data.
     let packets = receive(&mut device, &mut driver, [Says::data(20 * 401, &[]).frame(false)]);
     assert_eq!(packets[0].meta, RxMeta { checksums: Checksums::Good, ..RxMeta::default() });
 }
 
-/// A buffer is used as long as the longest frame has room in its rest, and no longer: one that had to grow would be another.
+/// A buffer is used while the longest frame fits into its rest. A buffer must not grow, because it would be
+/// reallocated.
 #[test]
 fn a_buffer_takes_frames_as_long_as_the_longest_has_room() {
     const BUFFER: usize = 128 << 10;
@@ -348,7 +360,7 @@ fn a_buffer_takes_frames_as_long_as_the_longest_has_room() {
         let config = NicConfig { mtu, receive_ring: 400, ..NicConfig::default() };
         assert_eq!(config.receive_buffer_bytes(), BUFFER);
         let (mut device, mut driver) = at_once(config);
-        // What is left behind these is 1,536 bytes.
+        // 1,536 bytes are left behind these frames.
         let lengths = core::iter::repeat_n(1536, 84).chain([BUFFER - 85 * 1536]);
         let frames = lengths.map(|bytes| Frame::from(vec![0xff; bytes]));
         assert_eq!(receive(&mut device, &mut driver, frames).len(), 85);
@@ -361,8 +373,7 @@ fn a_buffer_takes_frames_as_long_as_the_longest_has_room() {
     }
 }
 
-/// With an interrupt to wait for, segments are joined until it comes, and each of them is there when it would have
-/// been without.
+/// Segments are joined only until the interrupt arrives, and each segment is visible no later than without LRO.
 #[test]
 fn nobody_waits_longer() {
     let arrivals: Vec<(u64, Frame)> = (0..60u32)
@@ -374,6 +385,7 @@ fn nobody_waits_longer() {
         assert!(driver.arm(&woken.clone().into()));
         let mut arrivals = arrivals.iter().peekable();
         let (mut seen, mut packets) = (Vec::new(), Vec::new());
+        // Time advances to the next arrival or event of the device, whichever is earlier.
         loop {
             let arrival = arrivals.peek().map(|(at, _)| Instant::from_nanos(*at));
             let Some(now) = offload_base::time::earliest(arrival, device.next_event()) else { break };
@@ -381,6 +393,7 @@ fn nobody_waits_longer() {
                 device.receive_frame(now, frame.clone());
             }
             device.process(now);
+            // The host looks only after an interrupt.
             if woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
                 while let Some(packet) = driver.receive(now) {
                     let says = Says::of(&packet.frame);
@@ -393,6 +406,7 @@ fn nobody_waits_longer() {
         (seen, packets, device.counters().interrupts)
     };
     let ((seen_apart, packets_apart, _), (seen, packets, interrupts)) = (run(false), run(true));
+    // With and without LRO, each segment becomes visible at the same time.
     assert_eq!(seen, seen_apart);
     assert_eq!(packets_apart.len(), 60);
     assert_eq!(packets.len() as u64, interrupts, "{packets:?}");
@@ -409,8 +423,8 @@ impl std::task::Wake for Woken {
 }
 
 proptest! {
-    /// Whatever arrives, cut again at the segment size it is the segments that arrived, in their order in each flow;
-    /// time moves as it likes, and buffers are neither lost nor made.
+    /// Any packets, cut at the segment size, are the received segments in the order of each flow. Time advances
+    /// arbitrarily, and no buffer is lost or created.
     #[test]
     fn cut_again_it_is_what_arrived(
         segments in prop::collection::vec(
@@ -428,6 +442,7 @@ proptest! {
         let mut next = [0u32; 4];
         let (mut now, mut sent, mut heard) = (Instant::ZERO, vec![Vec::new(); 4], vec![Vec::new(); 4]);
         let mut dropped = 0;
+        // Cuts packets back into segments, which must equal the received ones.
         let mut drain = |driver: &mut Driver, now| {
             while let Some(packet) = driver.receive(now) {
                 let says = Says::of(&packet.frame);
@@ -436,6 +451,7 @@ proptest! {
                 let mut seq = says.seq;
                 loop {
                     let (here, behind) = rest.split_at(size.min(rest.len()));
+                    // PSH of a joined packet belongs to its last segment.
                     let flags = if behind.is_empty() { says.flags } else { says.flags & !PSH };
                     heard[usize::from(says.port)].push(Says { seq, flags, payload: here.into(), ..says.clone() });
                     seq += here.len() as u32;
@@ -457,6 +473,7 @@ proptest! {
                 _ => plain,
             };
             next[usize::from(port)] += segment.payload.len() as u32;
+            // A packet that finds no buffer is dropped, which only a slow host may cause.
             let before = device.counters().rx_out_of_buffer;
             device.receive_frame(now, segment.frame(six));
             if device.counters().rx_out_of_buffer == before {
@@ -465,6 +482,7 @@ proptest! {
                 dropped += 1;
             }
             device.process(now);
+            // A lazy host leaves packets in the ring, so buffers stay occupied.
             if turn % lazy == 0 {
                 drain(&mut driver, now);
             }
@@ -479,7 +497,7 @@ proptest! {
         drain(&mut driver, now);
         prop_assert_eq!(&heard, &sent);
         prop_assert!(dropped == 0 || receive_ring < 120);
-        // All buffers are back: as many packets fit as at the beginning.
+        // All buffers are returned: as many packets fit as at the beginning.
         let (mut fresh, _driver) = nic(NicConfig { receive_ring, ..NicConfig::default() });
         let fit = |device: &mut Device| {
             let before = device.counters().rx_out_of_buffer;
@@ -493,7 +511,7 @@ proptest! {
     }
 }
 
-/// A datagram from `port`.
+/// Makes a datagram from `port`.
 fn datagram(port: u16, ecn: u8, payload: &[u8], six: bool) -> Frame {
     let bytes = (8 + payload.len() as u16).to_be_bytes();
     let mut udp = [port.to_be_bytes(), 443u16.to_be_bytes(), bytes, [0; 2]].concat();
@@ -521,12 +539,12 @@ fn datagram(port: u16, ecn: u8, payload: &[u8], six: bool) -> Frame {
     Frame::from(frame)
 }
 
-/// Port, ECN bits and payload of each datagram that a packet stands for.
+/// Returns port, ECN bits and payload of each datagram in a packet.
 fn datagrams_of(packet: &RxPacket) -> Vec<(u16, u8, Vec<u8>)> {
     let frame = &packet.frame;
     let six = frame[12..14] == [0x86, 0xdd];
     let udp = &frame[if six { 54 } else { 34 }..];
-    assert_eq!(usize::from(u16::from_be_bytes([udp[4], udp[5]])), udp.len(), "its length is that of all");
+    assert_eq!(usize::from(u16::from_be_bytes([udp[4], udp[5]])), udp.len(), "the UDP length covers all datagrams");
     let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
     assert_eq!(usize::from(ip_bytes), frame.len() - if six { 54 } else { 14 });
     assert_eq!(packet.meta.checksums, Checksums::Good);
@@ -543,13 +561,13 @@ fn datagrams_are_joined_if_the_host_wants_that() {
         let frames = || [1200, 1200, 700, 1200].map(|bytes| datagram(1, 0, &vec![bytes as u8; bytes], six));
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
         let joined: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
-        assert_eq!(joined.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1], "nothing follows a shorter one");
+        assert_eq!(joined.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1], "a shorter datagram is the last");
         let (mut device, mut driver) = at_once(NicConfig::default());
         let single: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
         assert_eq!(single.len(), 4);
         assert_eq!(joined.concat(), single.concat());
-        // With bytes behind it that are not its own (RFC 9868), one is left as it is. Its checksum is right: the byte that
-        // is no longer its own, and both lengths, are one less each.
+        // A datagram with foreign bytes behind it (RFC 9868) is not joined. Its checksum stays correct: the removed
+        // byte and both lengths are each smaller by one.
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
         let mut odd = datagram(1, 0, &[1; 100], six).data.to_vec();
         let length = if six { 58 } else { 38 };
@@ -562,16 +580,16 @@ fn datagrams_are_joined_if_the_host_wants_that() {
     }
 }
 
-/// A packet of an engine's that nothing here opens: several in one, nobody could.
+/// A packet of an engine's kind without a context: joined packets could not be opened later.
 #[test]
 fn what_an_engine_may_have_to_open_is_joined_to_nothing() {
     for six in [false, true] {
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
-        // ESP in UDP has a number in front, others at that port a zero (RFC 3948 2.2).
+        // ESP in UDP starts with a nonzero number; other packets at that port start with zero (RFC 3948 2.2).
         let kinds = [0u8, 0, 7, 7, 7, 0, 0];
         let frames = kinds.map(|first| {
             let mut frame = datagram(4500, 0, &[first; 600], six).data.to_vec();
-            // Swapped, the ports have the same sum.
+            // Exchanging the ports does not change the checksum.
             let ports = if six { 54 } else { 34 };
             frame[ports..ports + 4].rotate_left(2);
             Frame::from(frame)

@@ -1,4 +1,4 @@
-//! Driver and device together: one program, for one is built and linked sooner than many.
+//! Driver and device together, in one test program, because one program links faster than many.
 
 mod esp;
 mod foreign;

@@ -1,14 +1,14 @@
-//! The rate limiter: what flows get that ask for a rate, how evenly it leaves, and that nobody else is held up.
+//! The rate limiter: rate and spacing of paced flows, and no delay for other flows.
 
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use core::time::Duration;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
-use offload_api::{DropReason, FlowKey, NetDevice, NoRecords, Sent, TxAsk, TxPacket};
+use offload_api::{DropReason, FlowKey, NetDevice, NoRecords, TransmitResult, TxAsk, TxPacket};
 use offload_base::{Instant, Seq};
 
-/// A sender that always has more, of a flow of its own.
+/// A sender of one flow that always has data.
 struct Sender {
     flow: FlowKey,
     rate: Option<NonZeroU64>,
@@ -16,7 +16,7 @@ struct Sender {
     next: Seq,
 }
 
-/// A frame that left.
+/// A frame that was sent.
 struct Departure {
     at: Instant,
     flow: u16,
@@ -45,7 +45,7 @@ impl Sender {
         };
         let mut left = room(driver);
         while left > 0 {
-            assert_eq!(driver.transmit(now, self.packet(), &NoRecords), Sent::Posted);
+            assert_eq!(driver.transmit(now, self.packet(), &NoRecords), TransmitResult::Posted);
             left = match self.rate {
                 Some(_) => driver.room_paced(&self.flow),
                 None => driver.room(&self.flow),
@@ -54,7 +54,7 @@ impl Sender {
     }
 }
 
-/// Runs a NIC whose senders fill its ring whenever there is room, for `span`.
+/// Runs a NIC for `span`; its senders fill the ring whenever there is room.
 fn run(device: &mut Device, driver: &mut Driver, senders: &mut [Sender], span: Duration) -> Vec<Departure> {
     let (mut now, mut left) = (Instant::ZERO, Vec::new());
     while now - Instant::ZERO < span {
@@ -70,7 +70,7 @@ fn run(device: &mut Device, driver: &mut Driver, senders: &mut [Sender], span: D
             let seq = Seq(u32::from_be_bytes([data[38], data[39], data[40], data[41]]));
             left.push(Departure { at: now, flow, seq, bytes: frame.len() });
         }
-        now = device.next_event().expect("somebody always has something");
+        now = device.next_event().expect("the senders always have data");
     }
     left
 }
@@ -91,7 +91,7 @@ fn eight_flows_at_fixed_rates_share_a_nic_with_one_that_takes_the_rest() {
         String::from("asked Gb/s  got Gb/s  frames  closest, of their distance  most within one distance\n");
     for sender in &senders {
         let frames: Vec<&Departure> = left.iter().filter(|frame| frame.flow == sender.flow.remote.port()).collect();
-        // In order, nothing missing.
+        // In order, and complete.
         for pair in frames.windows(2) {
             assert_eq!(pair[1].seq, pair[0].seq + MSS as u32);
         }
@@ -108,8 +108,8 @@ fn eight_flows_at_fixed_rates_share_a_nic_with_one_that_takes_the_rest() {
                     rest.take_while(|frame| ((frame.at - frames[first].at).as_nanos() as f64) < distance).count()
                 };
                 let burst = (0..frames.len()).map(within).max().unwrap();
-                assert!(burst <= 2, "a flow that was late makes up for one frame at most");
-                // It never gets more than it asked for, but for the frame it begins with.
+                assert!(burst <= 2, "a delayed flow catches up by at most one frame");
+                // A paced flow never exceeds its rate, except for its first frame.
                 let asked = rate.get() as f64 * 8.0 / 1e9;
                 let first = frames[0].bytes as f64 * 8.0 / span.as_nanos() as f64;
                 assert!(got <= asked + first && got > asked * 0.99, "{got} of {asked}");
@@ -123,7 +123,7 @@ fn eight_flows_at_fixed_rates_share_a_nic_with_one_that_takes_the_rest() {
     insta::assert_snapshot!(table);
 }
 
-/// More is asked for than the line can carry: who asks for no rate still gets its half, the others share theirs.
+/// The rates exceed the line: the unpaced flow still gets half, and the paced flows share the rest.
 #[test]
 fn a_rate_is_no_claim() {
     let (mut device, mut driver) = nic(NicConfig { line_rate: Some(10_000_000_000), ..NicConfig::default() });
@@ -146,18 +146,18 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
     assert_eq!(driver.room_paced(&slow.flow), 0);
     assert!(driver.room_paced(&fast.flow) > 0 && driver.room(&fast.flow) > 0);
     for _ in 0..3 {
-        assert_eq!(driver.transmit(Instant::ZERO, fast.packet(), &NoRecords), Sent::Posted);
+        assert_eq!(driver.transmit(Instant::ZERO, fast.packet(), &NoRecords), TransmitResult::Posted);
     }
-    // An unpaced packet of the slow flow stays behind its others.
+    // An unpaced packet of the slow flow stays behind the flow's paced packets.
     slow.rate = None;
     slow.segments = 1;
     let last = slow.next;
-    assert_eq!(driver.transmit(Instant::ZERO, slow.packet(), &NoRecords), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, slow.packet(), &NoRecords), TransmitResult::Posted);
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     let at_once: Vec<u8> =
         core::iter::from_fn(|| device.poll_frame(Instant::ZERO)).map(|frame| frame.data[37]).collect();
-    assert_eq!(at_once.iter().filter(|flow| **flow == 1).count(), 1, "the first segment of the slow one");
+    assert_eq!(at_once.iter().filter(|flow| **flow == 1).count(), 1, "the first segment of the slow flow");
     assert_eq!(at_once.iter().filter(|flow| **flow == 2).count(), 3);
     let mut seqs = Vec::new();
     while let Some(at) = device.next_event() {
@@ -166,7 +166,7 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
             seqs.push((at, u32::from_be_bytes(frame.data[38..42].try_into().unwrap())));
         }
     }
-    // 19 more segments at 1502 bytes, a microsecond each byte; and the last right behind.
+    // 19 more segments of 1502 bytes, at a microsecond per byte; the last packet follows directly.
     assert_eq!(seqs.len(), 20);
     assert_eq!(seqs.last(), Some(&(Instant::ZERO + Duration::from_micros(20 * 1502), last.0)));
     assert!(seqs.is_sorted());
@@ -174,8 +174,8 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
     assert_eq!(driver.room_paced(&slow.flow), 2);
 }
 
-/// What a flow has in the device is two packets, or a millisecond's worth if that is more; and all that ask for a rate have three
-/// quarters of the ring.
+/// A flow has at most two packets in the device, or a millisecond's worth if that is more. All paced flows together
+/// have three quarters of the ring.
 #[test]
 fn there_is_room_for_what_flows_go_on_with_and_for_others() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -220,10 +220,10 @@ fn a_nic_without_a_rate_limiter_says_so() {
     let mut sender = Sender::new(1, Some(1_000_000), 1);
     assert!(!driver.path(&sender.flow).pacing);
     let refused = driver.transmit(Instant::ZERO, sender.packet(), &NoRecords);
-    assert_eq!(refused, Sent::Dropped(DropReason::Unsupported));
+    assert_eq!(refused, TransmitResult::Dropped(DropReason::Unsupported));
 }
 
-/// Ethernet, IPv4 and TCP headers, 20 bytes of TCP, whose lengths and checksums the device fills in.
+/// Returns Ethernet, IPv4 and TCP headers; the device fills in lengths and checksums.
 fn headers(flow: FlowKey, seq: Seq) -> Vec<u8> {
     let mut bytes = vec![0xff; 6];
     bytes.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0]);

@@ -1,4 +1,4 @@
-//! QUIC packets on a NIC, beside what software makes of them: the same datagrams, both ways.
+//! QUIC packets on a NIC compared with software: the same datagrams in both directions.
 
 use bytes::Bytes;
 use nic_sim::stats::QuicCounters;
@@ -8,7 +8,7 @@ use offload_api::quic::QuicContext;
 use offload_api::rx::Checksums;
 use offload_api::{
     ContextNews, Direction, DropReason, Handle, NetDevice, NoRecords, QuicAsk, QuicCipher, QuicContexts, QuicVerdict,
-    RxPacket, Sent, TxAsk, TxPacket,
+    RxPacket, TransmitResult, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_formats::Headers;
@@ -34,9 +34,9 @@ impl Nic {
         Nic { device, driver }
     }
 
-    /// Calls `f` with the face, and has the device carry out what it asks.
+    /// Calls `f` with the QUIC interface, and runs the device.
     fn quic<R>(&mut self, f: impl FnOnce(&mut QuicContexts<'_>) -> R) -> R {
-        let result = f(&mut QuicContexts::of(self.driver.contexts().unwrap()).unwrap());
+        let result = f(&mut QuicContexts::from_contexts(self.driver.contexts().unwrap()).unwrap());
         self.device.process(NOW);
         result
     }
@@ -45,14 +45,14 @@ impl Nic {
         self.quic(|quic| quic.create(direction, keys.context(0))).unwrap()
     }
 
-    /// The frames that leave.
-    fn send(&mut self, datagrams: &[Vec<u8>], six: bool, ask: QuicAsk) -> Result<Vec<Vec<u8>>, Sent> {
+    /// Returns the frames of a send.
+    fn send(&mut self, datagrams: &[Vec<u8>], six: bool, ask: QuicAsk) -> Result<Vec<Vec<u8>>, TransmitResult> {
         let mss = (datagrams.len() > 1).then(|| datagrams[0].len() as u16);
         let fragments = datagrams.iter().map(|datagram| Bytes::from(datagram.clone())).collect();
         let ask = TxAsk { checksum: true, mss, packet: Some(ask.into()), ..TxAsk::default() };
         let header = header(six, 0, datagrams.iter().map(Vec::len).sum());
         let sent = self.driver.transmit(NOW, TxPacket { header: header.into(), fragments, ask }, &NoRecords);
-        if sent != Sent::Posted {
+        if sent != TransmitResult::Posted {
             return Err(sent);
         }
         self.driver.flush(NOW);
@@ -85,7 +85,7 @@ impl Keys {
         nic.quic(|quic| quic.set_key(context, generation, self.0[generation as usize].key())).unwrap();
     }
 
-    /// A packet as software seals it.
+    /// Seals a packet in software.
     fn seal(&self, packet: &Packet) -> Vec<u8> {
         let mut bytes = packet.plain();
         let key = self.0[packet.generation as usize].packet_key();
@@ -111,7 +111,7 @@ impl Packet {
         Packet { cid: vec![0xc1; 8], path: 0, number, number_bytes: 2, generation: 0, fixed_bit: true, payload }
     }
 
-    /// Without protection, and with room for the tag.
+    /// Returns the packet in plaintext, with space for the tag.
     fn plain(&self) -> Vec<u8> {
         let phase = (self.generation as u8 & 1) << 2;
         let first = u8::from(self.fixed_bit) << 6 | phase | (self.number_bytes - 1) as u8;
@@ -125,7 +125,7 @@ impl Packet {
     }
 }
 
-/// Headers of a datagram from one of some ports to [`PORT`], without checksums.
+/// Returns the headers of a datagram to [`PORT`], without checksums.
 fn header(six: bool, from: u8, payload: usize) -> Vec<u8> {
     let mut header = vec![0xff; 6];
     header.extend_from_slice(&[2, 0, 0, 0, 0, 9]);
@@ -148,7 +148,7 @@ fn header(six: bool, from: u8, payload: usize) -> Vec<u8> {
     header
 }
 
-/// A whole frame.
+/// Returns a whole frame.
 fn frame(six: bool, from: u8, datagram: &[u8]) -> Vec<u8> {
     let mut frame = header(six, from, datagram.len());
     frame.extend_from_slice(datagram);
@@ -166,7 +166,7 @@ fn packets() -> impl Strategy<Value = (QuicCipher, Vec<Packet>)> {
     let cid = prop::collection::vec(any::<u8>(), 0..=20);
     let first = prop_oneof![0u64..1000, 0u64..1 << 61];
     let common = (cid, any::<u32>(), first, 1usize..=4, 4usize..1300, 0u64..2);
-    // Numbers may be left out, so that a peer is found out that acknowledges what was not sent.
+    // Numbers may be skipped, so that a peer that acknowledges unsent packets is detected.
     let each = prop::collection::vec((1u64..4, any::<bool>()), 1..9);
     (cipher, common, each).prop_map(|(cipher, (cid, path, mut number, number_bytes, bytes, generation), each)| {
         let mut packets = Vec::new();
@@ -199,7 +199,7 @@ proptest! {
             prop_assert_eq!(Headers::parse(frame).transport().unwrap().are_checksums_right(frame), Some(true));
         }
         prop_assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_pkts, packets.len() as u64);
-        // The same numbers once more: nothing leaves.
+        // The same numbers again: no packet leaves.
         prop_assert_eq!(nic.send(&plain[..1], six, packets[0].ask(context)).unwrap(), Vec::<Vec<u8>>::new());
         prop_assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_drop_number, 1);
     }
@@ -215,6 +215,7 @@ proptest! {
     ) {
         let (keys, mut nic) = (Keys::new(cipher), Nic::new(cache));
         let context = nic.create(Direction::Receive, &keys);
+        // Another context with the same connection ID at another port must not be used.
         let other = nic.create(Direction::Receive, &keys);
         keys.set(&mut nic, context, 1);
         let Packet { cid, path, number, .. } = packets[0].clone();
@@ -225,12 +226,13 @@ proptest! {
         });
         let mut sent: Vec<_> = packets.iter().map(|packet| (packet.clone(), keys.seal(packet))).collect();
         let turn = order.index(sent.len());
+        // Rotated, so that numbers arrive out of order once.
         sent.rotate_left(turn);
         let mut spoiled_at = None;
         if let Some((which, bit)) = spoiled {
             let which = which.index(sent.len());
             let bit = bit.index(sent[which].1.len() * 8);
-            // Another connection ID is nobody's, and a long header no short one.
+            // A wrong connection ID has no context, and a long header is not a short one.
             if bit / 8 > cid.len() {
                 sent[which].1[bit / 8] ^= 1 << (bit % 8);
                 spoiled_at = Some(which);
@@ -241,15 +243,17 @@ proptest! {
             true => nic.receive(&frames),
             false => frames.iter().flat_map(|frame| nic.receive(core::slice::from_ref(frame))).collect(),
         };
+        // Joined packets are split, and each part is compared with one sent packet.
         let mut seen = sent.iter().enumerate();
         for packet in received {
             let data = payload_of(&packet.frame);
             let each = packet.joined.map_or(data.len(), |bytes| bytes.get().into());
-            let verdict = QuicVerdict::of(&packet.meta.marks);
+            let verdict = QuicVerdict::from_marks(&packet.meta.marks);
+            // A damaged packet is passed on unchanged, and is never joined.
             for (part, data) in data.chunks(each).enumerate() {
                 let (at, (sent, wire)) = seen.next().unwrap();
                 if spoiled_at == Some(at) {
-                    prop_assert_eq!(data, wire, "it is as it came");
+                    prop_assert_eq!(data, wire, "the datagram is unchanged");
                     let is_open = matches!(verdict, QuicVerdict::Opened { .. });
                     prop_assert!(!is_open);
                     continue;
@@ -268,7 +272,7 @@ proptest! {
     }
 }
 
-/// Numbers that follow each other are shown as one packet; where one is left out, another begins.
+/// Packets with consecutive numbers are joined; a skipped number starts another packet.
 #[test]
 fn packets_are_joined_by_their_numbers() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -279,13 +283,13 @@ fn packets_are_joined_by_their_numbers() {
     });
     let frames: Vec<_> =
         [0, 1, 2, 4, 5, 3].map(|number| frame(false, 1, &keys.seal(&Packet::new(number, 1000)))).into();
-    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();
+    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::from_marks(&packet.meta.marks)).collect();
     let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
     assert_eq!(shown, [opened(0, 3), opened(4, 2), opened(3, 1)]);
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_rx_pkts, 6);
 }
 
-/// RFC 9001 6: a packet of the other phase is opened by the next key if that is there; else it goes up as it came.
+/// RFC 9001 6: the next key opens a packet of the other phase. Without the next key, the packet is passed on unchanged.
 #[test]
 fn a_key_update_finds_the_next_key_in_place() {
     let (keys, mut nic) = (Keys::new(QuicCipher::ChaCha20Poly1305), Nic::new(4 << 20));
@@ -294,10 +298,11 @@ fn a_key_update_finds_the_next_key_in_place() {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
+    // Returns the generation that opened a packet, or checks that the packet is unchanged.
     let generation_of = |nic: &mut Nic, number, generation| {
         let wire = keys.seal(&Packet { generation, ..Packet::new(number, 40) });
         let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
-        match QuicVerdict::of(&packet.meta.marks) {
+        match QuicVerdict::from_marks(&packet.meta.marks) {
             QuicVerdict::Opened { generation, .. } => Some(generation),
             verdict => {
                 assert_eq!(payload_of(&packet.frame), wire);
@@ -310,10 +315,12 @@ fn a_key_update_finds_the_next_key_in_place() {
         }
     };
     assert_eq!(generation_of(&mut nic, 0, 0), Some(0));
+    // Before the next key is set, the packet of the new phase stays sealed.
     assert_eq!((generation_of(&mut nic, 1, 1), nic.device.engine_counters::<QuicCounters>().quic_rx_no_key), (None, 1));
     keys.set(&mut nic, context, 1);
     assert_eq!(generation_of(&mut nic, 2, 1), Some(1));
-    assert_eq!(generation_of(&mut nic, 1, 0), Some(0), "late, by the key that is there still");
+    assert_eq!(generation_of(&mut nic, 1, 0), Some(0), "late, opened by the old key");
+    // Generation 2 has the key phase of generation 0 and replaces its key.
     keys.set(&mut nic, context, 2);
     assert_eq!(generation_of(&mut nic, 4, 2), Some(2));
     assert_eq!(
@@ -322,8 +329,8 @@ fn a_key_update_finds_the_next_key_in_place() {
     );
 }
 
-/// A peer that changes keys every 100 packets, far more often than RFC 9001 6.5 lets any, on three paths: packets that go up
-/// unopened while the host puts keys in place when it has seen a packet that needs them, and when it does so beforehand.
+/// A peer that updates keys every 100 packets on three paths, far more often than RFC 9001 6.5 allows. Counts the
+/// unopened packets if the host sets keys after it saw a packet of the new phase, and if it sets keys in advance.
 #[test]
 fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
     const PATHS: u32 = 3;
@@ -339,12 +346,13 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
         });
         let (mut unopened, mut known) = (0, 0);
         for turn in 0..UPDATES * 100 / u64::from(PATHS) {
+            // The generation advances every 100 packets over all paths.
             let generation = turn * u64::from(PATHS) / 100;
             if beforehand && known == generation {
                 known += 1;
                 keys.set(&mut nic, context, known);
             }
-            // One on each path, before the host has seen any of them.
+            // One packet on each path, before the host has seen any of them.
             let sent: Vec<_> = (0..PATHS)
                 .map(|path| {
                     let packet = Packet { cid: vec![path as u8; 8], path, generation, ..Packet::new(turn, 1200) };
@@ -352,11 +360,12 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
                 })
                 .collect();
             for packet in nic.receive(&sent) {
-                match QuicVerdict::of(&packet.meta.marks) {
+                match QuicVerdict::from_marks(&packet.meta.marks) {
                     QuicVerdict::Opened { generation: by, .. } => assert_eq!(u64::from(by), generation),
                     _ => unopened += 1,
                 }
             }
+            // Without advance knowledge the host reacts to the first packet of a phase.
             if generation > known {
                 known = generation;
                 keys.set(&mut nic, context, known);
@@ -374,7 +383,7 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
     }
 }
 
-/// Only what is authentic tells which numbers come next.
+/// Only authentic packets determine the next expected number.
 #[test]
 fn a_forged_packet_moves_no_window() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -384,19 +393,19 @@ fn a_forged_packet_moves_no_window() {
         quic.learn(context, PORT, &[0xc1; 8], 0, Some(10)).unwrap();
     });
     let sealed = |number| keys.seal(&Packet { number_bytes: 1, ..Packet::new(number, 40) });
-    // Far ahead, each as far as one byte tells.
+    // Far ahead, each as far as a one-byte number can express.
     for number in [130, 250, 300] {
         let mut forged = sealed(number);
         *forged.last_mut().unwrap() ^= 1;
         let packet = nic.receive(&[frame(false, 1, &forged)]).remove(0);
-        assert_eq!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Failed { context });
+        assert_eq!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Failed { context });
     }
     let packet = nic.receive(&[frame(false, 1, &sealed(11))]).remove(0);
     let opened = QuicVerdict::Opened { context, first: 11, packets: 1, generation: 0 };
-    assert_eq!(QuicVerdict::of(&packet.meta.marks), opened);
+    assert_eq!(QuicVerdict::from_marks(&packet.meta.marks), opened);
 }
 
-/// What cannot be sealed as it was asked for never leaves.
+/// A packet that cannot be sealed as requested never leaves.
 #[test]
 fn an_ask_that_cannot_be_met_is_dropped() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes256Gcm), Nic::new(4 << 20));
@@ -405,6 +414,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     let packet = Packet::new(10, 50);
     let (plain, ask) = (packet.plain(), packet.ask(context));
     let mut drops = 0;
+    // Each case must drop exactly one packet, and must not seal any.
     let mut is_dropped = |nic: &mut Nic, plain: Vec<u8>, ask: QuicAsk| {
         drops += 1;
         let sent = nic.send(&[plain], false, ask);
@@ -419,33 +429,39 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     let other_number = is_dropped(&mut nic, plain.clone(), QuicAsk { number: 11, ..ask });
     assert_eq!(other_number, (2, 1));
     let long_header = [&[plain[0] | 0x80], &plain[1..]].concat();
+    // A long header, a truncated packet, and an oversized connection ID.
     is_dropped(&mut nic, long_header, ask);
     is_dropped(&mut nic, plain[..20].to_vec(), ask);
     is_dropped(&mut nic, plain.clone(), QuicAsk { cid_bytes: 21, ..ask });
     assert_eq!(
         nic.send(core::slice::from_ref(&plain), false, QuicAsk { context: receiver, ..ask }),
-        Err(Sent::Dropped(DropReason::Unsupported)),
+        Err(TransmitResult::Dropped(DropReason::Unsupported)),
         "it opens"
     );
     nic.device.reset(NOW);
-    assert_eq!(nic.send(core::slice::from_ref(&plain), false, ask), Ok(Vec::new()), "the driver has not heard of it");
+    assert_eq!(
+        nic.send(core::slice::from_ref(&plain), false, ask),
+        Ok(Vec::new()),
+        "the driver does not know of the reset"
+    );
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_drop_pkts, 7);
     let told: Vec<_> = core::iter::from_fn(|| nic.driver.poll_event()).collect();
+    // After the driver has learned of the reset, it refuses the ask itself.
     assert_eq!(told, [offload_api::DeviceEvent::Reset]);
-    assert_eq!(nic.send(&[plain], false, ask), Err(Sent::Dropped(DropReason::Unsupported)));
+    assert_eq!(nic.send(&[plain], false, ask), Err(TransmitResult::Dropped(DropReason::Unsupported)));
 }
 
-/// Whatever flow packets of a connection come by, they go to the queue of its context; as long as it is there.
+/// Packets of a connection go to the queue of its context, by any flow, while the context exists.
 #[test]
 fn paths_of_a_connection_come_to_one_queue() {
     let keys = Keys::new(QuicCipher::Aes128Gcm);
     let (mut device, mut drivers) = multi_queue_nic(NicConfig { queues: 4, ..config() });
     for driver in &mut drivers {
-        QuicContexts::of(driver.contexts().unwrap()).unwrap().listen(PORT, 8).unwrap();
+        QuicContexts::from_contexts(driver.contexts().unwrap()).unwrap().listen(PORT, 8).unwrap();
     }
-    let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
+    let mut quic = QuicContexts::from_contexts(drivers[2].contexts().unwrap()).unwrap();
     let context = quic.create(Direction::Receive, keys.context(0)).unwrap();
-    // Several of one path, and a path more.
+    // Several connection IDs of one path, and a second path.
     for (cid, path) in [(1, 0), (2, 0), (3, 5)] {
         quic.learn(context, PORT, &[cid; 8], path, None).unwrap();
     }
@@ -454,6 +470,7 @@ fn paths_of_a_connection_come_to_one_queue() {
     let mut number = 0;
     let mut queues_of = |device: &mut Device, drivers: &mut Vec<Driver>, cid: u8, path: u32| {
         let mut opened = Vec::new();
+        // Sixteen source ports, so that the RSS hash spreads the packets without a context.
         for from in 0..16 {
             number += 1;
             let packet = Packet { cid: vec![cid; 8], path, ..Packet::new(number, 60) };
@@ -461,7 +478,7 @@ fn paths_of_a_connection_come_to_one_queue() {
             device.process(NOW);
             for (queue, driver) in drivers.iter_mut().enumerate() {
                 while let Some(packet) = driver.receive(NOW) {
-                    let is_open = matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { .. });
+                    let is_open = matches!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Opened { .. });
                     opened.push((queue, is_open));
                 }
             }
@@ -473,20 +490,25 @@ fn paths_of_a_connection_come_to_one_queue() {
     for (cid, path) in [(1, 0), (2, 0), (3, 5)] {
         assert_eq!(queues_of(&mut device, &mut drivers, cid, path), [(2, true)]);
     }
-    assert_eq!(queues_of(&mut device, &mut drivers, 3, 4), [(2, false)], "that is not its path");
-    assert_eq!(queues_of(&mut device, &mut drivers, 9, 0).len(), 4, "a stranger's are spread by the hash");
-    let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
+    assert_eq!(queues_of(&mut device, &mut drivers, 3, 4), [(2, false)], "a connection ID of another path");
+    assert_eq!(
+        queues_of(&mut device, &mut drivers, 9, 0).len(),
+        4,
+        "packets of other connections are spread by the hash"
+    );
+    let mut quic = QuicContexts::from_contexts(drivers[2].contexts().unwrap()).unwrap();
+    // Only the forgotten connection ID is affected.
     quic.forget(context, PORT, &[2; 8]).unwrap();
     device.process(NOW);
     let spread = queues_of(&mut device, &mut drivers, 2, 0);
     assert!(spread.len() == 4 && spread.iter().all(|(_, is_open)| !is_open));
     assert_eq!(queues_of(&mut device, &mut drivers, 1, 0), [(2, true)], "the others stay");
-    QuicContexts::of(drivers[2].contexts().unwrap()).unwrap().remove(context);
+    QuicContexts::from_contexts(drivers[2].contexts().unwrap()).unwrap().remove(context);
     device.process(NOW);
     assert_eq!(queues_of(&mut device, &mut drivers, 1, 0).len(), 4);
 }
 
-/// A datagram that the NIC opened is not checked again, so the NIC must not open one with a wrong checksum.
+/// The host does not check an opened datagram again, so the NIC must not open one with a wrong checksum.
 #[test]
 fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -498,21 +520,21 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     let wire = keys.seal(&Packet::new(5, 100));
     for six in [false, true] {
         let mut wrong = frame(six, 1, &wire);
-        // The checksum of the UDP header, behind 14 bytes of Ethernet and the IP header.
+        // The UDP checksum, behind 14 bytes of Ethernet and the IP header.
         let checksum = if six { 14 + 40 + 6 } else { 14 + 20 + 6 };
         wrong[checksum] ^= 0x55;
         let packet = nic.receive(&[wrong]).remove(0);
-        assert_eq!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::NotOpened);
+        assert_eq!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::NotOpened);
         assert_ne!(packet.meta.checksums, Checksums::Good);
         assert_eq!(payload_of(&packet.frame), wire);
     }
     assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_rx_pkts, 0);
     let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
-    assert!(matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { first: 5, .. }));
+    assert!(matches!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Opened { first: 5, .. }));
 }
 
-/// A packet of one path waits to be joined. Packets of another path, which the same context opened later, do not reach the host before it,
-/// because they would move its window past it.
+/// A packet of one path waits to be joined. Later packets of another path must not overtake it, because the same
+/// context's packet window would move past it.
 #[test]
 fn packets_of_a_context_keep_their_order_across_flows() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -521,10 +543,10 @@ fn packets_of_a_context_keep_their_order_across_flows() {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
-    // A shorter datagram ends a run, which is handed up at once.
+    // A shorter datagram ends a run, which is passed on at once.
     let frames = [(2, 0, 1000), (1, 1, 1000), (1, 2, 500)];
     let frames = frames.map(|(from, number, len)| frame(false, from, &keys.seal(&Packet::new(number, len))));
-    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();
+    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::from_marks(&packet.meta.marks)).collect();
     let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
     assert_eq!(shown, [opened(0, 1), opened(1, 2)]);
 }

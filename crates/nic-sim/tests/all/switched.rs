@@ -1,12 +1,13 @@
-//! Two NICs with switches, two tenants: what is one tenant's is nobody else's, and nothing of it shows on the wire.
+//! Two NICs with switches and two tenants: no tenant receives another's packets, and the wire shows no plaintext.
 
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
-use nic_sim::switch::overlay::{Outer, encapsulate};
+use nic_sim::switch::overlay::{OuterHeaders, encapsulate};
 use nic_sim::switch::{
-    Change, FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
+    Change, FunctionConfig, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection,
+    TunnelSet,
 };
 use nic_sim::wire::Port;
 use nic_sim::{
@@ -21,7 +22,7 @@ use proptest::prelude::*;
 const NOW: Instant = Instant::ZERO;
 const DEVICE: TunnelDevice = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
 
-/// A hypervisor: its NIC, and a virtual machine of each of two tenants.
+/// A hypervisor with its NIC and a virtual machine of each tenant.
 struct Hypervisor {
     side: u8,
     device: SwitchedDevice,
@@ -38,7 +39,7 @@ fn address(side: u8) -> core::net::IpAddr {
     [192, 0, 2, side].into()
 }
 
-/// The SA by which a tenant's packets go from one side to the other.
+/// Returns the SA of a tenant's packets from one side to the other.
 fn sa(direction: Direction, from: u8, to: u8, tenant: u8) -> SaParams {
     let key = EspKey::new(EspSuite::Aes128Gcm, &[16 * from + tenant; 20]).expect("20 bytes");
     let spi = 0x1000 + u32::from(16 * from + tenant);
@@ -73,15 +74,15 @@ impl Hypervisor {
 
     fn set_up(&mut self) {
         let (own, other) = (self.side, 3 - self.side);
-        self.ask(EswitchCommand::Mode(Mode::Switchdev));
+        self.ask(EswitchCommand::Mode(SwitchMode::Switchdev));
         self.ask(EswitchCommand::Tunnel(Tunnel::new(DEVICE, vec![address(own)])));
         let hop = NextHop { source: mac(own, 9), destination: mac(other, 9) };
         self.ask(EswitchCommand::NextHop(address(other), Some(hop)));
         for tenant in 0..2 {
-            let ipsec = self.host.ipsec().expect("it has IPsec");
+            let ipsec = self.host.ipsec().expect("the host has IPsec");
             let send = vec![ipsec.add_sa(&sa(Direction::Transmit, own, other, tenant)).expect("room")];
             let receive = vec![ipsec.add_sa(&sa(Direction::Receive, other, own, tenant)).expect("room")];
-            self.ask(EswitchCommand::Protect(DEVICE, Some(network(tenant)), Some(Protection { send, receive })));
+            self.ask(EswitchCommand::Protect(DEVICE, Some(network(tenant)), Some(TunnelProtection { send, receive })));
             let lines = format!(
                 "tc filter add dev pf0vf{tenant} ingress prio 1 flower action tunnel_key set src_ip {} dst_ip {} id {} nocsum \
                  action mirred egress redirect dev vxlan0\n\
@@ -103,7 +104,7 @@ impl Hypervisor {
         while self.device.poll_frame(NOW).is_some() {}
     }
 
-    /// What leaves by the wire when a virtual machine sends a frame.
+    /// Returns the frames on the wire when a virtual machine sends a frame.
     fn sends(&mut self, machine: usize, frame: &[u8]) -> Vec<Frame> {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
         let _sent = self.machines[machine].transmit(NOW, packet, &NoRecords);
@@ -112,23 +113,23 @@ impl Hypervisor {
         core::iter::from_fn(|| self.device.poll_frame(NOW)).collect()
     }
 
-    /// What leaves by the wire when the host sends a frame by the uplink's representor.
+    /// Returns the frames on the wire when the host sends a frame through the uplink's representor.
     fn injects(&mut self, frame: &[u8]) -> Vec<Bytes> {
         assert!(self.eswitch.send(Vport::Uplink, Bytes::copy_from_slice(frame)));
         self.device.process(NOW);
         core::iter::from_fn(|| self.device.poll_frame(NOW)).map(|frame| frame.data).collect()
     }
 
-    /// What each virtual machine gets of frames that the wire brings, and what the host gets.
+    /// Receives frames from the wire. Returns the number of packets for each virtual machine and for the host.
     fn hears(&mut self, frames: impl IntoIterator<Item = Frame>) -> [usize; 3] {
         frames.into_iter().for_each(|frame| self.device.receive_frame(NOW, frame));
         self.device.process(NOW);
         let count = |driver: &mut Driver| core::iter::from_fn(|| driver.receive(NOW)).count();
-        let [one, other] = &mut self.machines[..] else { unreachable!("there are two") };
+        let [one, other] = &mut self.machines[..] else { unreachable!("there are two machines") };
         [count(one), count(other), count(&mut self.host)]
     }
 
-    /// Bytes that the host's function counted as received.
+    /// Returns the received bytes that the host's function counted.
     fn host_bytes(&self) -> u64 {
         let mut set = CounterSet::default();
         self.device.count(&mut set);
@@ -141,7 +142,7 @@ impl Hypervisor {
     }
 }
 
-/// A datagram from a virtual machine of the left side to one of the right.
+/// Returns a datagram from a virtual machine on the left to one on the right.
 fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
     let mut frame = [mac(2, tenant).0, from.0].concat();
     frame.extend([8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -150,15 +151,15 @@ fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
     frame
 }
 
-/// What the left hypervisor puts on the wire in the clear.
+/// Returns a frame that the left hypervisor would send in plaintext.
 fn wrapped(tenant: u8, in_network: u32) -> Bytes {
     let set = TunnelSet { key: Some(in_network), checksum: false, ..TunnelSet::new(address(1), address(2)) };
     let hop = NextHop { source: mac(1, 9), destination: mac(2, 9) };
-    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
+    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::from(datagram(tenant, mac(1, tenant))).into()).bytes
 }
 
-/// The same under the SA of a tenant, who has the key.
+/// Returns the frame under the SA of a tenant that has the key.
 fn sealed(plain: &[u8], tenant: u8, number: u64) -> BytesMut {
     let params = sa(Direction::Transmit, 1, 2, tenant);
     let mut frame = BytesMut::new();
@@ -214,7 +215,7 @@ fn a_handle_of_another_queue_is_another_sa() {
     let (mut right, mut others) = Hypervisor::with(2, NicConfig { queues: 2, ..NicConfig::default() });
     let stranger = sa(Direction::Receive, 1, 2, 7);
     let ipsec = others[0].ipsec().expect("each queue has IPsec");
-    // As many as tenants have, so that their handles are the same.
+    // As many SAs as the tenants have, so that the handles are equal.
     let handles: Vec<_> =
         (0..4).map(|tenant| ipsec.add_sa(&SaParams { spi: 0x2000 + tenant, ..stranger.clone() })).collect();
     assert!(handles.iter().all(Result::is_ok));
@@ -231,14 +232,14 @@ fn a_handle_of_another_queue_is_another_sa() {
         );
         assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
     }
-    assert_eq!(right.device.uplink_counters().opened, 4, "they are SAs");
-    assert_eq!(right.counted()[0], 4, "of nobody's network");
+    assert_eq!(right.device.uplink_counters().opened, 4, "the SAs opened the packets");
+    assert_eq!(right.counted()[0], 4, "the SAs belong to no network");
 }
 
 #[test]
 fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_by() {
     let mut left = Hypervisor::new(1);
-    let ipsec = left.host.ipsec().expect("it has IPsec");
+    let ipsec = left.host.ipsec().expect("the host has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
     let handle = ipsec.add_sa(&params).expect("room");
     let selector = Selector { protocol: Some(17), destination_port: Some(4789), ..Selector::ANY };
@@ -247,15 +248,15 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
     let sent = left.sends(0, &datagram(0, mac(1, 0)));
     let spi: Vec<_> = sent.iter().map(|frame| frame.data[34..38].to_vec()).collect();
     assert_eq!(spi, [params.spi.to_be_bytes()]);
-    // A virtual machine on the wire itself: what shows no ports may be what the policy is about.
+    // A virtual machine directly on the wire: a packet without ports may match the policy.
     let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
-    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
-    assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 1, "port 9 is nobody's");
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a valid rule").changes));
+    assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 1, "no policy names port 9");
     let mut fragment = datagram(0, mac(1, 0));
     fragment[21] = 8;
     assert_eq!(left.sends(0, &fragment).len(), 0);
     assert_eq!(left.device.uplink_counters().not_protected, 1);
-    // Between other addresses it is not the SA's, whatever the policy says.
+    // Between other addresses the packet does not belong to the SA, whatever the policy says.
     let mut tunnel = datagram(0, mac(1, 0));
     tunnel[36..38].copy_from_slice(&4789u16.to_be_bytes());
     assert_eq!(left.sends(0, &tunnel).len(), 0);
@@ -291,7 +292,7 @@ fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
     answer[..6].copy_from_slice(&mac(1, 1).0);
     assert!(left.eswitch.send(Vport::Virtual(1), answer.into()));
     assert_eq!(left.hears([]), [0, 1, 0]);
-    // What it does not look at in time is dropped there, and counted.
+    // Frames that the host does not take in time are dropped and counted.
     for _ in 0..2000 {
         left.sends(0, &frame);
     }
@@ -312,9 +313,9 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
         assert_eq!(right.host_bytes(), taken + frame.len() as u64, "the host's function counts it");
     }
     assert!(right.host_bytes() > bytes_before);
-    // Crypto offload: what the SA opened is the host's, if it is addressed to it.
+    // Crypto offload: a packet that the SA opened goes to the host if it is addressed to the host.
     let params = SaParams { spi: 0x3000, offload: OffloadKind::Crypto, ..sa(Direction::Receive, 1, 2, 6) };
-    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.host.ipsec().expect("the host has IPsec").add_sa(&params).expect("room");
     right.device.process(NOW);
     while right.device.poll_frame(NOW).is_some() {}
     for number in 1..4u64 {
@@ -324,7 +325,7 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
         let headers = EspHeaders::for_packet(&params, &plain[14..]).expect("IP");
         headers.wrap(&EspCipher::new(&params), &plain, number, &mut frame);
         assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
-        assert_eq!(right.device.counters().rx_drop_address, number, "it has another address");
+        assert_eq!(right.device.counters().rx_drop_address, number, "the frame has another address");
     }
 }
 
@@ -341,9 +342,9 @@ fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
     assert_eq!(right.hears([plain(17), arp.clone()]), [0, 0, 2]);
     assert!(right.eswitch.receive().is_none());
     right.ask(EswitchCommand::RepresentUplink(true));
-    // What an SA of no network opened is shown as it was before.
+    // A packet opened by an SA without a network is shown in its original form.
     let params = SaParams { spi: 0x3000, ..sa(Direction::Receive, 1, 2, 6) };
-    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.host.ipsec().expect("the host has IPsec").add_sa(&params).expect("room");
     right.device.process(NOW);
     while right.device.poll_frame(NOW).is_some() {}
     let (mut inside, mut frame) = (wrapped(0, 300).to_vec(), BytesMut::new());
@@ -363,13 +364,15 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
     let wraps = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
     let tunnel = wrapped(0, network(0));
-    assert_eq!((wraps(&mut left), left.injects(&tunnel)), (1, vec![tunnel.clone()]), "nobody wants it protected");
+    assert_eq!((wraps(&mut left), left.injects(&tunnel)), (1, vec![tunnel.clone()]), "no protection is required");
     left.ask(EswitchCommand::ProtectAll(true));
+    // One frame is wrapped by the switch, and the other is injected by the host.
     assert_eq!((wraps(&mut left), left.injects(&tunnel)), (0, Vec::new()));
     assert_eq!(left.device.uplink_counters().not_protected, 2);
     let other = datagram(0, mac(1, 9));
-    assert_eq!(left.injects(&other), [Bytes::from(other.clone())], "it is no tunnel's");
-    let ipsec = left.host.ipsec().expect("it has IPsec");
+    assert_eq!(left.injects(&other), [Bytes::from(other.clone())], "the frame is not a tunnel packet");
+    // With a policy for VXLAN the same frames leave under its SA.
+    let ipsec = left.host.ipsec().expect("the host has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
     let handle = ipsec.add_sa(&params).expect("room");
     let selector = Selector { protocol: Some(17), destination_port: Some(4789), ..Selector::ANY };
@@ -378,7 +381,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     assert_eq!(wraps(&mut left), 1);
     let sent = left.injects(&tunnel);
     assert_eq!(sent.iter().map(|frame| frame[34..38].to_vec()).collect::<Vec<_>>(), [params.spi.to_be_bytes()]);
-    // The other way: in the clear it is nobody's, and by whatever SA the tenant's.
+    // The other direction: plaintext is rejected, and any SA suffices for the tenant's packets.
     let mut right = Hypervisor::new(2);
     right.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
     assert_eq!(right.hears([Frame::new(tunnel.clone())]), [1, 0, 0]);
@@ -386,7 +389,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     assert_eq!(right.hears([Frame::new(tunnel.clone())]), [0; 3]);
     assert_eq!(right.counted()[0], 1);
     let params = SaParams { spi: 0x3000, ..sa(Direction::Receive, 1, 2, 6) };
-    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.host.ipsec().expect("the host has IPsec").add_sa(&params).expect("room");
     right.ask(EswitchCommand::ProtectAll(true));
     let (params, mut frame) = (SaParams { direction: Direction::Transmit, ..params }, BytesMut::new());
     let headers = EspHeaders::for_packet(&params, &tunnel[14..]).expect("IP");
@@ -394,7 +397,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     assert_eq!(right.hears([Frame::new(frame.freeze())]), [1, 0, 0]);
 }
 
-/// What the switch wraps is a tunnel's at any port.
+/// A packet that the switch encapsulates is a tunnel packet at any port.
 #[test]
 fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
     let mut left = Hypervisor::new(1);
@@ -406,12 +409,12 @@ fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
     );
     left.ask(EswitchCommand::Change(RuleFile::parse("test", &rule).expect("good lines").changes));
     let sends = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
-    assert_eq!(sends(&mut left), 1, "nobody wants it protected");
+    assert_eq!(sends(&mut left), 1, "no protection is required");
     left.ask(EswitchCommand::ProtectAll(true));
     assert_eq!((sends(&mut left), left.device.uplink_counters().not_protected), (0, 1));
 }
 
-/// A fragment of a packet of the first virtual machine, or of somebody who uses its addresses.
+/// Returns a fragment of a packet of the first virtual machine, or of a sender with forged addresses.
 fn fragment(identification: u8, place: u8, port: u16) -> Vec<u8> {
     let mut frame = datagram(0, mac(1, 0));
     (frame[19], frame[20], frame[21]) = (identification, if place == 0 { 0x20 } else { 0 }, place);
@@ -419,20 +422,20 @@ fn fragment(identification: u8, place: u8, port: u16) -> Vec<u8> {
     frame
 }
 
-/// All tunnels are protected, and what the first virtual machine sends goes to the wire as it is.
+/// All tunnels are protected, and frames of the first virtual machine go to the wire unchanged.
 fn protected_beside_the_wire() -> Hypervisor {
     let mut left = Hypervisor::new(1);
     let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
-    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a valid rule").changes));
     left.ask(EswitchCommand::ProtectAll(true));
     left
 }
 
-/// The first fragment of a packet shows the port; the others are what that was.
+/// A packet's first fragment shows the port and decides about the others.
 #[test]
 fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
     let (plain, tunnel) = (9, 4789);
-    // Further on, the bytes of the port are anything.
+    // In later fragments, the bytes at the port's offset are arbitrary.
     let course = [
         (fragment(1, 0, plain), 1),
         (fragment(1, 5, tunnel), 1),
@@ -456,7 +459,7 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
         let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
         assert_eq!(left.sends(0, &tagged).len(), *leave, "behind a tag, {place}");
     }
-    // The other way, a Linux with the uplink's representor would put them together.
+    // In the other direction, a Linux with the uplink's representor would reassemble the fragments.
     let mut right = Hypervisor::new(2);
     right.ask(EswitchCommand::RepresentUplink(true));
     right.ask(EswitchCommand::ProtectAll(true));
@@ -470,18 +473,18 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
     assert_eq!((shown(plain), shown(tunnel)), ((1, 0), (0, 1)));
 }
 
-/// Machines choose their IP addresses, and so the names of their packets in fragments.
+/// Machines choose their IP addresses, and therefore the identification of their fragments.
 #[test]
 fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
     let (plain, tunnel) = (9, 4789);
     let mut left = protected_beside_the_wire();
     assert_eq!(left.injects(&fragment(1, 0, tunnel)).len(), 0);
-    assert_eq!(left.sends(0, &fragment(1, 0, plain)).len(), 1, "it is of no tunnel");
+    assert_eq!(left.sends(0, &fragment(1, 0, plain)).len(), 1, "the fragment is of no tunnel");
     assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0, "the end of the tunnel's packet");
-    // A second packet of that name while parts of the first may still come.
+    // A second packet with the same identification, while fragments of the first may still arrive.
     assert_eq!(left.injects(&fragment(1, 0, plain)).len(), 0);
     assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0);
-    // Nor does it take others' room.
+    // A sender does not use up the space of others.
     assert_eq!(left.injects(&fragment(2, 0, plain)).len(), 1);
     for number in 0..2000u16 {
         let mut first = fragment(0, 0, plain);
@@ -491,7 +494,7 @@ fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
     assert_eq!(left.injects(&fragment(2, 5, plain)).len(), 1);
 }
 
-/// With rules that name a port, tunnels are looked for at that port too: in whole packets and in fragments, both ways.
+/// If rules name a port, tunnels are recognized at this port too: in whole packets and fragments, in both directions.
 #[test]
 fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
     let whole = |port: u16| {
@@ -504,25 +507,31 @@ fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
         assert_eq!(right.hears([Frame::new(Bytes::copy_from_slice(frame))]), [0; 3]);
         core::iter::from_fn(|| right.eswitch.receive()).count()
     };
+    // A port may be named by a match or by an action.
     for words in [
         "flower enc_dst_port 8472 action drop",
         "flower action tunnel_key set src_ip 192.0.2.1 dst_ip 192.0.2.2 id 9 dst_port 8472 action mirred egress redirect dev vxlan0",
     ] {
         let device = if words.contains("redirect") { "pf0vf1" } else { "vxlan0" };
         let rule = format!("tc filter add dev {device} ingress prio 9 {words}");
-        let rule = RuleFile::parse("test", &rule).expect("a good line").changes;
+        let rule = RuleFile::parse("test", &rule).expect("a valid rule").changes;
         let mut left = protected_beside_the_wire();
         left.ask(EswitchCommand::RepresentUplink(true));
-        assert_eq!((left.injects(&whole(own)).len(), shown(&mut left, &whole(own))), (1, 1), "nobody has named it yet");
+        assert_eq!(
+            (left.injects(&whole(own)).len(), shown(&mut left, &whole(own))),
+            (1, 1),
+            "no rule names the port yet"
+        );
         left.ask(EswitchCommand::Change(rule));
         assert_eq!((left.injects(&whole(own)).len(), shown(&mut left, &whole(own))), (0, 0));
+        // The first fragment shows the port; later ones follow it.
         assert_eq!((left.injects(&fragment(1, 0, own)).len(), shown(&mut left, &fragment(1, 0, own))), (0, 0));
         assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0);
         assert_eq!((left.injects(&fragment(2, 0, plain)).len(), shown(&mut left, &fragment(2, 0, plain))), (1, 1));
     }
 }
 
-/// Behind more headers than the NIC reads there may be a tunnel: a Linux would find it.
+/// More headers than the NIC reads may hide a tunnel, which a Linux would find.
 #[test]
 fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
     let behind = |headers: u8| {
@@ -547,7 +556,7 @@ fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
     assert_eq!(pass(9), (0, 0, 0, 2, 1));
 }
 
-/// A tunnel that this side does not have may be one of the Linux that has the uplink's representor.
+/// A tunnel without a device here may belong to a Linux with the uplink's representor.
 #[test]
 fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() {
     let mut right = Hypervisor::new(2);
@@ -566,7 +575,7 @@ fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() 
         assert_eq!(right.hears([Frame::new(Bytes::copy_from_slice(frame))]), [0; 3]);
         core::iter::from_fn(|| right.eswitch.receive()).count()
     };
-    assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere)), (1, 1), "nobody wants it protected");
+    assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere)), (1, 1), "no protection is required");
     right.ask(EswitchCommand::ProtectAll(true));
     assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere), right.counted()[0]), (0, 0, 2));
 }
@@ -579,12 +588,13 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     let (mut device, mut host, mut eswitch) = switched_nic(own.clone(), SwitchConfig::default());
     let (plugged, mut machine) = function(quick);
     device.plug(Vport::Virtual(0), FunctionConfig::new(mac(2, 0)), plugged);
-    eswitch.command(EswitchCommand::Mode(Mode::Switchdev)).expect("room");
+    eswitch.command(EswitchCommand::Mode(SwitchMode::Switchdev)).expect("room");
     let rule = "tc filter add dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
-    let change = RuleFile::parse("test", rule).expect("a good line").changes;
+    let change = RuleFile::parse("test", rule).expect("a valid rule").changes;
     eswitch.command(EswitchCommand::Change(change)).expect("room");
     device.process(NOW);
     let frame = datagram(0, mac(2, 0));
+    // More frames than the port's queue holds, so that frames wait.
     for _ in 0..64 {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
         let _sent = machine[0].transmit(NOW, packet, &NoRecords);
@@ -593,7 +603,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     device.process(NOW);
     assert!(device.poll_frame(NOW).is_some());
     device.process(NOW);
-    // At a megabit a second a frame takes half a millisecond.
+    // At a megabit per second a frame takes half a millisecond.
     let port = device.next_event().expect("they wait");
     assert!(port > NOW + core::time::Duration::from_micros(50), "{port:?}");
     let mut arrival = datagram(0, mac(1, 0));
@@ -604,20 +614,20 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     assert!(host[0].receive(NOW + own.delays.engine).is_some());
 }
 
-/// What somebody tries.
+/// An attempt to cross between tenants.
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
-    /// A packet of a protected network in the clear.
+    /// A packet of a protected network in plaintext.
     Plain { tenant: u8 },
-    /// A packet of the other tenant's network under one's own SA.
+    /// A packet of the other tenant's network under the sender's own SA.
     OtherNetwork { tenant: u8 },
-    /// A packet that is no tunnel's, under one's own SA.
+    /// A packet without a tunnel under the sender's own SA.
     NoTunnel { tenant: u8 },
-    /// A changed byte of a good packet.
+    /// A valid packet with a changed byte.
     Changed { tenant: u8, at: u8 },
-    /// A virtual machine under the other's Ethernet address.
+    /// A virtual machine with the other's Ethernet address.
     Forged { tenant: u8 },
-    /// What is in order.
+    /// A valid packet.
     Honest { tenant: u8 },
 }
 
@@ -635,13 +645,14 @@ fn attempt() -> impl Strategy<Value = Attempt> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Nothing crosses, whatever is tried in whatever order, and each try is counted for what it is.
+    /// No attempt succeeds, in any order, and each attempt is counted by its kind.
     #[test]
     fn nothing_crosses(attempts in prop::collection::vec(attempt(), 1..40)) {
         let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
         let (mut expected, mut spoofed) = ([0u64; 4], 0);
         for (number, attempt) in (1 << 20..).zip(attempts) {
             let mut heard = [0; 3];
+            // Each attempt has its own sequence number, so that no packet is a replay.
             match attempt {
                 Attempt::Plain { tenant } => {
                     expected[0] += 1;
@@ -660,7 +671,7 @@ proptest! {
                 }
                 Attempt::Changed { tenant, at } => {
                     let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
-                    // Behind the IV, so that it is the SA's still.
+                    // Behind the IV, so that the packet still belongs to the SA.
                     let place = 50 + usize::from(at);
                     frame[place] ^= 1;
                     expected[2] += 1;
@@ -684,7 +695,7 @@ proptest! {
     }
 }
 
-/// Has another frame, from an address that is not its own, as often as it is asked.
+/// A port that always has another frame, with a forged address.
 struct Flood;
 
 impl Port for Flood {
@@ -714,13 +725,14 @@ fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
         let mut set = CounterSet::default();
         device.count(&mut set);
         assert_eq!(set.value("eswitch_drop_spoofed"), 128 * turn, "64 for each of two functions a turn");
-        assert_eq!(device.next_event(), Some(Instant::ZERO), "and it goes on");
+        assert_eq!(device.next_event(), Some(Instant::ZERO), "the flood continues");
     }
 }
 
-/// Any rules of virtual machines and of the tunnel, a line each.
+/// Random rules for virtual machines and the tunnel, one per line.
 fn rules() -> impl Strategy<Value = String> {
     let of_machine = ((0u8..2, prop::option::of(0u8..2), prop::option::of(0u8..2)), (0u32..3, any::<bool>(), 0u8..4))
+        // Tunnel rules may name any network, also unprotected and foreign ones.
         .prop_map(|((from, to, mirror), (number, spelled, end))| {
             let matching = to.map_or(String::new(), |to| format!(" dst_mac {}", mac(2, to)));
             let mirror = mirror.map_or(String::new(), |to| format!(" action mirred egress mirror dev pf0vf{to}"));
@@ -751,7 +763,7 @@ fn rules() -> impl Strategy<Value = String> {
     })
 }
 
-/// The network of a frame on the wire, and the tenant whose SA it is under.
+/// Returns the network of a frame on the wire, and the tenant of its SA.
 fn on_the_wire(frame: &[u8]) -> (u32, Option<u8>) {
     let at = |bytes: &[u8], udp: usize| u32::from_be_bytes([0, bytes[udp + 12], bytes[udp + 13], bytes[udp + 14]]);
     if frame[23] == 17 {
@@ -768,13 +780,14 @@ fn on_the_wire(frame: &[u8]) -> (u32, Option<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever rules there are, of machines and of the tunnel: a protected network leaves under its own SA, and what was forged, or comes
-    /// in the clear or by another's SA, is no machine's.
+    /// For any rules of machines and tunnel: a protected network leaves only under its own SA. Forged frames,
+    /// plaintext, and packets of another SA reach no machine.
     #[test]
     fn no_rules_let_anything_cross((ours, theirs) in (rules(), rules()), attempts in prop::collection::vec(attempt(), 1..20)) {
         let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
         for (side, lines) in [(&mut left, ours), (&mut right, theirs)] {
             let changes = RuleFile::parse("drawn", &lines).expect("good lines").changes;
+            // The rules replace the initial ones, including the correct ones.
             let rules = changes.into_iter().filter_map(|change| match change {
                 Change::Add(rule) => Some(rule),
                 _ => None,
@@ -783,6 +796,7 @@ proptest! {
         }
         let (mut expected, mut spoofed) = ([0u64; 4], 0);
         for (number, attempt) in (1 << 20..).zip(attempts) {
+            // Rules may send an inner frame to either machine, so only the sum is checked.
             let machines = |heard: [usize; 3]| heard[0] + heard[1];
             match attempt {
                 Attempt::Plain { tenant } => {
@@ -812,6 +826,7 @@ proptest! {
                     prop_assert_eq!(machines(left.hears([])), 0);
                 }
                 Attempt::Honest { tenant } => {
+                    // If anything leaves, its network must belong to the tenant of its SA.
                     for frame in left.sends(tenant.into(), &datagram(tenant, mac(1, tenant))) {
                         let (network_seen, under) = on_the_wire(&frame.data);
                         let owner = (0..2).find(|tenant| network(*tenant) == network_seen);

@@ -1,4 +1,4 @@
-//! Data-encryption keys: evicted, refused to others, erased.
+//! Data-encryption keys: eviction, isolation of tenants, erasure.
 
 use crate::memory_search::{copies, scrub_stack};
 use crate::{job, run};
@@ -16,7 +16,7 @@ fn wrapping(tenant: u32) -> WrappingKey {
     WrappingKey { tenant, key: SecretBytes::new(vec![tenant as u8; 32]) }
 }
 
-/// The key of a volume, byte by byte; nowhere in memory as a whole.
+/// Returns a byte of a volume's key. The whole key is never in memory as a copy.
 fn key_byte(volume: u64, at: usize) -> u8 {
     ((volume ^ 0x5ca1_ab1e).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7) >> 13) as u8 ^ at as u8
 }
@@ -55,7 +55,7 @@ fn accelerator(cached: usize, shares: Vec<u32>) -> (Lookaside, Vec<JobDriver>) {
     lookaside(config, |_| ())
 }
 
-/// Whatever lies in host memory meanwhile, each volume has its own key, and it is the one that AES-XTS would have.
+/// Each volume keeps its own key through eviction, and encrypts as AES-XTS does.
 #[test]
 fn keys_that_were_evicted_are_the_same() {
     let (mut device, mut queues) = accelerator(3, vec![1]);
@@ -83,21 +83,22 @@ fn other_tenants_keys_and_handles_are_refused() {
     import(mine, TENANT);
     let session = open(mine, TENANT, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, session, vec![0; 512]).0, JobStatus::Done);
-    // A key that is wrapped under another tenant's, who has none here; and one that was meddled with.
+    // A key wrapped under a tenant without a wrapping key here, and a modified key.
     let stranger = open(mine, 8, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, stranger, vec![0; 512]).0, JobStatus::NoSession);
     let mut forged = wrapping(8).wrap(1, &key(1), 512, Tweak::Unit).unwrap();
     forged.tenant = TENANT;
     let forged = forged.open(mine).unwrap();
     assert_eq!(one(&mut device, mine, Way::Apply, forged, vec![0; 512]).0, JobStatus::NoSession);
-    // The same handle from the other queue: its driver does not know it. Nor does the device, if the driver is no help.
+    // The same handle from the other queue: its driver does not know the handle. The device would refuse it as well.
     assert_eq!(one(&mut device, theirs, Way::Undo, session, vec![0; 512]).0, JobStatus::NoSession);
     let own = open(theirs, TENANT, 2);
     assert_ne!(own.index, session.index, "each has its own range");
     assert_eq!(one(&mut device, mine, Way::Undo, session, vec![0; 512]).0, JobStatus::Done);
 }
 
-/// A wrapped key is no secret: it lies in host memory or on a disk. Only the queue that gave the wrapping key opens it.
+/// A wrapped key is not secret: it may lie in host memory or on a disk. Only the queue with the wrapping key can open
+/// it.
 #[test]
 fn wrapping_keys_belong_to_the_queue_that_gave_them() {
     let (mut device, mut queues) = accelerator(100, vec![1, 1]);
@@ -108,7 +109,7 @@ fn wrapping_keys_belong_to_the_queue_that_gave_them() {
     assert_eq!(status, JobStatus::Done);
     let used = open(theirs, TENANT, 1);
     assert_eq!(one(&mut device, theirs, Way::Undo, used, sealed.clone()).0, JobStatus::NoSession);
-    // Another queue can neither replace the key nor remove it.
+    // Another queue can neither replace nor remove the wrapping key.
     for key in [vec![8; 32], vec![]] {
         WrappingKey { tenant: TENANT, key: SecretBytes::new(key) }.give(theirs.contexts()).unwrap();
         run(&mut device, theirs, &mut { Instant::ZERO });
@@ -125,21 +126,23 @@ fn copies_of_the_key(volume: u64) -> usize {
     copies(|at| key_byte(volume, at))
 }
 
-/// Crypto-erase: a key that was given up is nowhere any more: not in the store, not in the cache, not in host memory, not on a ring.
+/// Crypto-erase: no copy of a removed key remains in the store, the cache, host memory or a ring.
 #[test]
 fn an_erased_key_is_nowhere() {
     let (mut device, mut queues) = accelerator(2, vec![1]);
     let queue = &mut queues[0];
     import(queue, TENANT);
     let volumes: Vec<_> = (100..106).map(|volume| open(queue, TENANT, volume)).collect();
+    // Several rounds, so that every key was evicted and fetched.
     for _ in 0..3 {
         for session in &volumes {
             assert_eq!(one(&mut device, queue, Way::Apply, *session, vec![1; 512]).0, JobStatus::Done);
         }
     }
+    // Return values of earlier calls may still lie on the stack.
     scrub_stack();
     assert!((100..106).all(|volume| copies_of_the_key(volume) > 0), "the search finds keys that are there");
-    // One that is on the device, one in host memory, and one with jobs in front of the command.
+    // One key on the device, one in host memory, and one with jobs queued before the removal.
     for (place, session) in [(0, volumes[0]), (5, volumes[5]), (2, volumes[2])] {
         if place == 2 {
             for user in 0..50 {
@@ -150,14 +153,15 @@ fn an_erased_key_is_nowhere() {
         queue.flush(Instant::ZERO);
         let ended = run(&mut device, queue, &mut { Instant::ZERO });
         assert!(ended.iter().all(|(_, done)| done.outcome.status == JobStatus::Done));
+        // The stale handle is refused even if the slot is still in the cache.
         assert_eq!(one(&mut device, queue, Way::Undo, session, vec![1; 512]).0, JobStatus::NoSession);
     }
     scrub_stack();
     let copies: Vec<usize> = (100..106).map(copies_of_the_key).collect();
-    assert_eq!((copies[0], copies[2], copies[5]), (0, 0, 0), "erased ones are nowhere: {copies:?}");
-    assert!(copies[1] > 0 && copies[3] > 0 && copies[4] > 0, "the others are there: {copies:?}");
+    assert_eq!((copies[0], copies[2], copies[5]), (0, 0, 0), "erased keys have no copies: {copies:?}");
+    assert!(copies[1] > 0 && copies[3] > 0 && copies[4] > 0, "the other keys have copies: {copies:?}");
     device.reset(Instant::ZERO);
     assert_eq!(device.sessions(), 0);
     scrub_stack();
-    assert_eq!((100..106).map(copies_of_the_key).sum::<usize>(), 0, "nor after a reset");
+    assert_eq!((100..106).map(copies_of_the_key).sum::<usize>(), 0, "no copies after a reset");
 }

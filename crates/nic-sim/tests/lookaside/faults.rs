@@ -1,10 +1,10 @@
-//! Whatever happens: each job that was taken comes back once, with its buffers and a status.
+//! Under any fault, each accepted job returns once, with its buffers and a status.
 
 use crate::job;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use offload_api::{ContextNews, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_compression::Compression;
@@ -24,7 +24,7 @@ fn transforms() -> [Transform; 3] {
 enum Step {
     Open(usize),
     Close(usize),
-    /// A session, bytes, room in the target, whether to undo.
+    /// Session, length, room in the target, and whether to undo.
     Submit(usize, usize, usize, bool),
     Flush,
     Pass(u64),
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of a job that was submitted.
+/// A submitted job, as the test knows it.
 struct Submitted {
     transform: usize,
     source: Bytes,
@@ -58,8 +58,8 @@ struct Submitted {
     back: bool,
 }
 
-/// Looks at a job that came back: not before, the same buffers, and what the CPU would say unless something happened.
-fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::Done) {
+/// Checks a returned job: returned once, with its own buffers, and with the CPU's result unless a fault occurred.
+fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::CompletedJob) {
     let job = &mut jobs[done.user as usize];
     assert!(!core::mem::replace(&mut job.back, true), "job {} ended twice", done.user);
     assert_eq!(done.source[0].as_ptr(), job.source.as_ptr(), "its own source");
@@ -67,7 +67,7 @@ fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::Done) 
     assert_eq!(&done.target[..2], b"in");
     match done.outcome.status {
         JobStatus::NoSession | JobStatus::EngineLost | JobStatus::Reset | JobStatus::Gone => {
-            assert_eq!(done.target.len(), 2, "nothing of a job that failed");
+            assert_eq!(done.target.len(), 2, "a failed job appends nothing");
         }
         _ => {
             let mut target = BytesMut::with_capacity(job.capacity);
@@ -85,7 +85,7 @@ proptest! {
 
     #[test]
     fn each_job_comes_back_once(steps in prop::collection::vec(step(), 0..150), cached in 0usize..4, dies in any::<bool>()) {
-        let units = vec![Unit { latency: Duration::from_micros(20), rate: Some(1_000_000_000) }; 2];
+        let units = vec![LookasideUnit { latency: Duration::from_micros(20), rate: Some(1_000_000_000) }; 2];
         let config = LookasideConfig { units, depth: 12, context_cache_bytes: 208 * cached, ..LookasideConfig::default() };
         let (mut device, mut queues) = lookaside(config, |_| ());
         let queue = &mut queues[0];
@@ -100,7 +100,7 @@ proptest! {
                         open.push((handle, transform));
                     }
                 }
-                // It stays in the list: jobs of sessions that are gone come as well.
+                // The session stays in the list, so that jobs with removed sessions are submitted too.
                 Step::Close(at) if !open.is_empty() => queue.contexts().remove(open[at % open.len()].0),
                 Step::Submit(at, len, room, undo) if !open.is_empty() => {
                     let (handle, transform) = open[at % open.len()];
@@ -144,15 +144,15 @@ proptest! {
             while let Some(done) = queue.complete(now) {
                 check(&mut jobs, &sessions, done);
             }
-            // Sessions are given up when there is room for that.
+            // Removals wait until the queue has room.
             prop_assert!(crate::run(&mut device, queue, &mut now).is_empty());
-            prop_assert_eq!(queue.room(), 12, "all room is there again");
+            prop_assert_eq!(queue.room(), 12, "all of the room is free again");
         }
-        prop_assert!(jobs.iter().all(|job| job.back), "some did not come back");
+        prop_assert!(jobs.iter().all(|job| job.back), "some jobs did not return");
     }
 }
 
-/// The same program on the device, on the CPU in virtual time, and on threads: the same bytes.
+/// The same program on the device, on the CPU in virtual time, and on threads produces the same bytes.
 #[test]
 fn three_queues_give_the_same() {
     let device = {
@@ -170,7 +170,7 @@ fn three_queues_give_the_same() {
     assert!(device == cpu && cpu == threads);
 }
 
-/// Seals, encrypts and compresses, and says what came of it, by number.
+/// Seals, encrypts and compresses; returns the results by job number.
 fn program<Q: JobQueue>(queue: &mut Q, mut pass: impl FnMut(&mut Q, &mut Instant)) -> Vec<(u64, JobStatus, Vec<u8>)> {
     let sessions = transforms().map(|transform| queue.open(transform).unwrap());
     let (mut now, mut next, mut ended) = (Instant::ZERO, 0, Vec::new());

@@ -1,4 +1,4 @@
-//! A device that disappears, and a queue full of commands: no task waits for ever, and no key stays in memory.
+//! A device that disappears, and a queue full of commands: no task waits forever, and no key stays in memory.
 
 use crate::{job, run};
 use core::convert::Infallible;
@@ -10,14 +10,14 @@ use core::time::Duration;
 use nic_sim::engine::{self, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_sim::lookaside::{Lookaside, LookasideConfig};
 use nic_sim::{JobDriver, lookaside};
-use offload_api::{ContextNews, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
+use offload_api::{ContextNews, Direction, Handle, Job, JobOutcome, JobQueue, JobStatus, NewContext};
 use offload_base::{Alarm, Clock, Instant, Timers};
 use offload_jobs::{JobClient, OpenTransform, RunQueue, SharedQueue};
 use offload_transforms::{Aead, SecretBytes, Transform};
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-/// A clock that the test moves.
+/// A clock that the test advances.
 #[derive(Clone, Default)]
 struct Hand(Arc<AtomicU64>);
 
@@ -98,7 +98,7 @@ fn runner_sleeps_when_the_device_is_gone() {
     assert!(matches!(client.poll_done(cx), Poll::Ready(None)), "no other job is under way");
 }
 
-/// `arm` and `next_event` of a queue without a device tell of work until the last job and all news are back.
+/// A queue without a device reports pending work until the last job and all events are returned.
 #[test]
 fn arm_is_true_once_a_gone_device_gave_all_back() {
     let (device, mut queue) = accelerator(8);
@@ -108,15 +108,15 @@ fn arm_is_true_once_a_gone_device_gave_all_back() {
     assert!(queue.arm(Waker::noop()));
     assert_eq!(queue.next_event(), None);
     drop(device);
-    assert!(!queue.arm(Waker::noop()), "a job is to come back");
+    assert!(!queue.arm(Waker::noop()), "a job is still to be returned");
     assert_eq!(queue.next_event(), Some(Instant::ZERO));
     assert_eq!(queue.complete(Instant::ZERO).unwrap().outcome.status, JobStatus::Gone);
     assert!(queue.complete(Instant::ZERO).is_none());
-    assert!(!queue.arm(Waker::noop()), "there are news");
+    assert!(!queue.arm(Waker::noop()), "an event is pending");
     assert_eq!(take_removed(&mut queue), [session]);
     assert!(queue.arm(Waker::noop()));
     assert_eq!(queue.next_event(), None);
-    // A job that is submitted now ends at once.
+    // A job submitted now ends at once.
     queue.submit(Instant::ZERO, job(session, 2, vec![1; 8].into())).unwrap();
     assert_eq!(queue.next_event(), Some(Instant::ZERO));
     assert!(!queue.arm(Waker::noop()));
@@ -124,10 +124,10 @@ fn arm_is_true_once_a_gone_device_gave_all_back() {
     assert!(queue.arm(Waker::noop()));
 }
 
-/// The first wake-up is the last one: an entry that the driver misses then is never found.
+/// The device wakes the driver only once: an entry that the driver misses then is never found.
 #[test]
 fn driver_woken_by_the_end_of_the_device_finds_it_gone() {
-    /// Takes all completions when it is woken.
+    /// A waker that takes all completions.
     struct Takes(Arc<Mutex<JobDriver>>, Mutex<Vec<u64>>);
 
     impl Wake for Takes {
@@ -143,7 +143,7 @@ fn driver_woken_by_the_end_of_the_device_finds_it_gone() {
     queue.submit(Instant::ZERO, job(session, 1, vec![1; 8].into())).unwrap();
     queue.flush(Instant::ZERO);
     device.process(Instant::from_nanos(10_000));
-    // The device has not seen the second one.
+    // The device has not fetched the second job.
     queue.submit(Instant::ZERO, job(session, 2, vec![1; 8].into())).unwrap();
     queue.flush(Instant::ZERO);
     let queue = Arc::new(Mutex::new(queue));
@@ -185,7 +185,7 @@ fn client_of_a_gone_device_does_not_wait_for_room() {
     assert_eq!(done.outcome.status, JobStatus::Gone);
 }
 
-/// An engine without keys. Its specifications count how many of them are still in memory.
+/// An engine without keys. Reference counts of its specs show how many are still in memory.
 #[derive(Debug)]
 struct Keyless;
 
@@ -210,8 +210,8 @@ impl Engine for Keyless {
 }
 
 impl JobEngine for Keyless {
-    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job, _: &mut Self::Counters) -> Outcome {
-        Outcome::failed(JobStatus::Own(1))
+    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job, _: &mut Self::Counters) -> JobOutcome {
+        JobOutcome::failed(JobStatus::Own(1))
     }
 }
 
@@ -236,7 +236,7 @@ fn keys_on_the_ring_go_with_the_device() {
     assert_eq!(Arc::strong_count(&key), 1);
 }
 
-/// Sessions leave the device with their driver, whether they were made, wait on the ring, or were given up.
+/// All sessions leave the device with their driver: created ones, ones on the ring, and removed ones.
 #[test]
 fn keys_of_a_dropped_driver_leave_the_device() {
     let config = LookasideConfig { shares: vec![1, 1], ..LookasideConfig::default() };
@@ -257,7 +257,7 @@ fn keys_of_a_dropped_driver_leave_the_device() {
     assert_eq!(device.next_event(), None);
 }
 
-/// While commands fill the queue, sessions given up wait; the first command that ends makes room.
+/// While commands fill the queue, removals wait; the first completed command makes room.
 #[test]
 fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
     let (mut device, mut queue) = accelerator(4);
@@ -265,11 +265,11 @@ fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
     sessions.iter().for_each(|session| queue.contexts().remove(*session));
     let now = &mut { Instant::ZERO };
     assert!(run(&mut device, &mut queue, now).is_empty());
-    assert_eq!(device.sessions(), 0, "keys of sessions that nobody has are in the device");
+    assert_eq!(device.sessions(), 0, "keys of removed sessions are still in the device");
     assert_eq!((take_removed(&mut queue), queue.room()), (sessions, 4));
 }
 
-/// The command to remove the session is behind the jobs submitted before; a later job would race with the command.
+/// The removal is queued behind earlier jobs; a later job would race with it.
 #[test]
 fn session_given_up_takes_no_more_jobs() {
     let (mut device, mut queue) = accelerator(8);
@@ -279,7 +279,7 @@ fn session_given_up_takes_no_more_jobs() {
     queue.submit(*now, job(session, 1, vec![1; 8].into())).unwrap();
     queue.contexts().remove(session);
     queue.submit(*now, job(session, 2, vec![1; 8].into())).unwrap();
-    let late = queue.complete(*now).expect("the device is not asked");
+    let late = queue.complete(*now).expect("the job ends without the device");
     assert_eq!((late.user, late.outcome.status), (2, JobStatus::NoSession));
     queue.flush(*now);
     let ended = run(&mut device, &mut queue, now);
@@ -324,14 +324,14 @@ fn news_behind_a_job_keep_the_queue_awake() {
     settle(&mut device, now);
     queue.contexts().remove(session);
     settle(&mut device, now);
-    assert_eq!(queue.contexts().poll_news(), None, "they are behind the job");
+    assert_eq!(queue.contexts().poll_news(), None, "the event is behind the job");
     assert_eq!(core::iter::from_fn(|| queue.complete(*now)).count(), 1);
-    assert!(!queue.arm(Waker::noop()), "the session's end is news");
+    assert!(!queue.arm(Waker::noop()), "the session's removal is pending");
     assert_eq!(take_removed(&mut queue), [session]);
     assert!(queue.arm(Waker::noop()));
 }
 
-/// Runs the device alone.
+/// Runs the device alone until nothing is due.
 fn settle(device: &mut Lookaside, now: &mut Instant) {
     device.process(*now);
     while let Some(at) = device.next_event() {

@@ -1,4 +1,4 @@
-//! A lookaside accelerator behind its queues: what it does, how long it takes, and what comes of jobs when something fails.
+//! A lookaside accelerator behind its queues: results, timing, and faults.
 
 mod data_keys;
 mod faults;
@@ -10,17 +10,17 @@ mod speed;
 
 use bytes::{Bytes, BytesMut};
 use nic_sim::lookaside::Lookaside;
-use offload_api::{Done, Handle, Job, JobQueue};
+use offload_api::{CompletedJob, Handle, Job, JobQueue};
 use offload_base::Instant;
 
-/// A job with a target that has room for twice its source and more.
+/// Makes a job with a target of more than twice the source's length.
 fn job(session: Handle, user: u64, source: Bytes) -> Job {
     let target = BytesMut::with_capacity(2 * source.len() + 1000);
     Job { user, ..Job::new(session, source, target) }
 }
 
-/// Runs the device until nothing is to be done any more, and gives what ended, with when.
-fn run(device: &mut Lookaside, queue: &mut impl JobQueue, now: &mut Instant) -> Vec<(Instant, Done)> {
+/// Runs the device until nothing is due. Returns the completed jobs with their times.
+fn run(device: &mut Lookaside, queue: &mut impl JobQueue, now: &mut Instant) -> Vec<(Instant, CompletedJob)> {
     let mut ended = Vec::new();
     loop {
         device.process(*now);

@@ -1,12 +1,12 @@
-//! A search of all memory of the process for a secret: a test of another crate shares it.
+//! A search of the process's memory for a secret. A test of another crate includes this file.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Held during a search, because the search of another thread holds a copy of all memory.
+/// Held during a search, because each search holds a copy of all memory.
 static SEARCH: Mutex<()> = Mutex::new(());
 
-/// How often, in all that this process can write to, the first 16 bytes of a secret lie. `byte` computes it byte by byte: so the
-/// search has no copy of its own.
+/// Counts the occurrences of a secret's first 16 bytes in all writable memory of this process. `byte` computes the
+/// secret byte by byte, so that the search has no copy of its own.
 pub(crate) fn copies(byte: impl Fn(usize) -> u8) -> usize {
     use std::io::{Read, Seek, SeekFrom};
     let _search = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
@@ -20,20 +20,20 @@ pub(crate) fn copies(byte: impl Fn(usize) -> u8) -> usize {
         if memory.seek(SeekFrom::Start(start)).is_err() || memory.read_exact(&mut bytes).is_err() {
             continue;
         }
-        // 16 bytes identify it; those of an expanded key begin with the key.
+        // 16 bytes identify the key; an expanded key starts with the key itself.
         let is_key = |at: &usize| {
             bytes
                 .get(*at..at + 16)
                 .is_some_and(|window| window.iter().enumerate().all(|(at, found)| *found == byte(at)))
         };
         found += memchr::memchr_iter(byte(0), &bytes).filter(is_key).count();
-        // What was read may hold the key: it is not to be found by the next look.
+        // The buffer may contain the key, so it is cleared before the next search.
         bytes.fill(0);
     }
     found
 }
 
-/// Overwrites what functions that have returned left on the stack.
+/// Overwrites the stack below the current function.
 #[inline(never)]
 pub(crate) fn scrub_stack() {
     let mut deep = [0u8; 256 << 10];

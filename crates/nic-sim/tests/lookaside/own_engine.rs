@@ -1,15 +1,15 @@
-//! An engine that the accelerator knows nothing of, beside those that it has; and one whose thread dies.
+//! An external engine beside the built-in ones, and an engine that panics.
 
 use crate::{job, run};
 use core::convert::Infallible;
 use core::task::Waker;
 use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Stop};
-use offload_api::{Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
+use nic_sim::lookaside::{LookasideConfig, StopSignal};
+use offload_api::{Direction, Handle, Job, JobOutcome, JobQueue, JobStatus, NewContext};
 use offload_base::Instant;
 
-/// Adds the bytes of all jobs of a session up, and panics when it comes to a certain sum.
+/// An engine that adds up the bytes of all jobs of a session, and panics at a given sum.
 #[derive(Debug)]
 struct Adder {
     panics_at: u64,
@@ -42,12 +42,12 @@ impl Engine for Adder {
 }
 
 impl JobEngine for Adder {
-    fn run(&mut self, context: Context<'_, Adder>, job: &mut Job, _: &mut NoCounters) -> Outcome {
+    fn run(&mut self, context: Context<'_, Adder>, job: &mut Job, _: &mut NoCounters) -> JobOutcome {
         *context.state += job.source.iter().flatten().map(|byte| u64::from(*byte)).sum::<u64>();
         job.target.extend_from_slice(&context.state.to_be_bytes());
         assert_ne!(*context.state, self.panics_at, "the sum at which it panics");
         let status = if context.state.is_multiple_of(2) { JobStatus::Done } else { JobStatus::Own(7) };
-        Outcome { status, consumed: job.source_len(), produced: 8, checksums: None }
+        JobOutcome { status, consumed: job.source_len(), produced: 8, checksums: None }
     }
 }
 
@@ -57,7 +57,7 @@ fn open(queue: &mut impl JobQueue, start: u64) -> Handle {
     queue.contexts().create(new).unwrap()
 }
 
-/// With room for one context on the device, the others' states go to host memory and back.
+/// With space for one context on the device, all other states are in host memory.
 #[test]
 fn its_states_are_evicted_and_come_back() {
     let config = LookasideConfig { context_cache_bytes: 0, ..LookasideConfig::default() };
@@ -89,12 +89,13 @@ fn its_states_are_evicted_and_come_back() {
     assert!(device.dma().context >= 2 * 208 * 19, "evicted and fetched nearly each time");
 }
 
-/// The thread that runs the device panics in the middle of a job: every job comes back, with its buffers, and says so.
+/// The device's thread panics during a job: every job returns with its buffers and a status.
 #[test]
 fn jobs_of_a_thread_that_dies_come_back() {
     let (device, mut queues) =
         lookaside(LookasideConfig::default(), |engines| engines.add_job(Adder { panics_at: 40 }, 100));
     let queue = &mut queues[0];
+    // Each job adds 2, so the sum of 40 is reached by the 20th job.
     let session = open(queue, 0);
     let submit = |queue: &mut nic_sim::JobDriver, user| {
         queue.submit(Instant::ZERO, job(session, user, vec![1, 1].into())).unwrap();
@@ -104,14 +105,14 @@ fn jobs_of_a_thread_that_dies_come_back() {
     let clock = std::time::Instant::now();
     let thread = std::thread::spawn(move || {
         std::panic::set_hook(Box::new(|_| ())); // it is meant to
-        lookaside::run(device, || Instant::from_nanos(clock.elapsed().as_nanos() as u64), &Stop::default());
+        lookaside::run(device, || Instant::from_nanos(clock.elapsed().as_nanos() as u64), &StopSignal::default());
     });
     assert!(thread.join().is_err());
     let _hook = std::panic::take_hook();
-    // Some are submitted after that.
+    // Some jobs are submitted after the panic.
     (100..110).for_each(|user| submit(queue, user));
     queue.flush(Instant::ZERO);
-    assert!(!queue.arm(Waker::noop()), "jobs are to come back");
+    assert!(!queue.arm(Waker::noop()), "jobs are still to be returned");
     let mut seen = [false; 110];
     while let Some(done) = queue.complete(Instant::ZERO) {
         assert!(!core::mem::replace(&mut seen[done.user as usize], true), "job {} ended twice", done.user);
@@ -123,6 +124,6 @@ fn jobs_of_a_thread_that_dies_come_back() {
     }
     assert_eq!(seen, [true; 110]);
     while queue.contexts().poll_news().is_some() {}
-    assert!(queue.arm(Waker::noop()), "nothing is to come any more");
-    assert_eq!(queue.room(), 256, "all room is there again");
+    assert!(queue.arm(Waker::noop()), "all jobs are returned");
+    assert_eq!(queue.room(), 256, "all of the room is free again");
 }

@@ -1,4 +1,4 @@
-//! Clients of a shared queue, its runner and a device that disappears at any step, each polled only when it was woken.
+//! Clients of a shared queue, its runner, and a device that disappears at any step, each polled only when woken.
 //!
 //! `JOB_SCHEDULES` sets the number of schedules; each is a seed.
 
@@ -9,15 +9,15 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
-use offload_api::{Done, JobStatus};
+use nic_sim::lookaside::{Lookaside, LookasideConfig, LookasideUnit};
+use offload_api::{CompletedJob, JobStatus};
 use offload_base::{Alarm, Clock, Instant, Timers};
 use offload_jobs::{JobClient, RunQueue, SharedQueue};
 use offload_transforms::Transform;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-/// A clock that moves when no task can go on, and the tasks that wait for it.
+/// A clock that advances when no task can run, and the task that waits for it.
 #[derive(Clone, Default)]
 struct Time {
     now: Arc<AtomicU64>,
@@ -62,7 +62,7 @@ impl Flag {
     }
 }
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -75,18 +75,19 @@ impl Random {
     }
 }
 
-/// Runs jobs one after the other, over sessions that the task opens and closes meanwhile.
+/// Runs jobs one after the other, and opens and closes sessions meanwhile.
 async fn work(mut client: JobClient, mut random: Random, seen: Arc<Mutex<Vec<JobStatus>>>) {
     let mut session = None;
     for number in 0..1 + random.below(6) {
         if session.is_none() || random.below(3) == 0 {
             session.take().into_iter().for_each(|session| client.close(session));
-            // The session was refused for lack of room or of a device: the next turn asks again.
+            // If the session is refused for lack of room or device, the next turn asks again.
             session = client.open(Transform::Copy).ok();
         }
         let Some(session) = session else { continue };
         let source = vec![number as u8; random.below(3000) as usize];
-        let Done { outcome, source: back, target, .. } = client.run(job(session, number, source.clone().into())).await;
+        let CompletedJob { outcome, source: back, target, .. } =
+            client.run(job(session, number, source.clone().into())).await;
         assert_eq!(back[0], source);
         assert_eq!(target[..], if outcome.status == JobStatus::Done { source } else { Vec::new() });
         seen.lock().unwrap().push(outcome.status);
@@ -97,7 +98,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 fn run_schedule(seed: u64) -> Vec<JobStatus> {
     let mut random = Random(seed);
-    let units = vec![Unit { latency: Duration::from_micros(random.below(30)), rate: Some(1_000_000_000) }; 2];
+    let units = vec![LookasideUnit { latency: Duration::from_micros(random.below(30)), rate: Some(1_000_000_000) }; 2];
     let config = LookasideConfig { units, depth: 1 + random.below(6) as usize, ..LookasideConfig::default() };
     let time = Time::default();
     let (device, mut queues) = lookaside(config, |_| ());
@@ -146,11 +147,11 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
         if tasks.iter().all(|(task, _)| task.is_none()) {
             return Arc::into_inner(seen).unwrap().into_inner().unwrap();
         }
-        // No task can go on now: time passes.
+        // No task can run, so time advances.
         let of_device = device.as_ref().and_then(Lookaside::next_event);
         let of_alarm = time.waiting.lock().unwrap().as_ref().map(|(at, _)| *at);
         let next = offload_base::time::earliest(of_device, of_alarm);
-        let next = next.unwrap_or_else(|| panic!("schedule {seed}: somebody sleeps for ever"));
+        let next = next.unwrap_or_else(|| panic!("schedule {seed}: a task sleeps forever"));
         time.now.store((next - Instant::ZERO).as_nanos() as u64, Ordering::Relaxed);
         if of_device.is_some_and(|at| at <= next) {
             device_flag.0.store(true, Ordering::Relaxed);
@@ -168,7 +169,7 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
 fn every_schedule_with_a_device_that_goes_ends() {
     let schedules = std::env::var("JOB_SCHEDULES").map_or(300, |count| count.parse().expect("a number"));
     let mut all: Vec<JobStatus> = (0..schedules).flat_map(run_schedule).collect();
-    // The schedules must reach every way in which a job ends.
+    // The schedules must reach every way in which a job can end.
     for status in [JobStatus::Done, JobStatus::Gone, JobStatus::Reset] {
         let before = all.len();
         all.retain(|seen| *seen != status);

@@ -1,10 +1,10 @@
-//! Latency, rate, turns, and bytes over PCIe.
+//! Latency, rate, fairness, and bytes over PCIe.
 
 use crate::{job, run};
 use core::time::Duration;
 use nic_sim::Delays;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{LookasideConfig, LookasideUnit};
 use nic_sim::stats::TransformCounters;
 use offload_api::{Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
@@ -13,13 +13,13 @@ use offload_jobs::{OpenTransform, TransformCapabilities};
 use offload_transforms::{Aead, SecretBytes, Transform};
 
 /// 16 KiB take 10 us at this rate.
-const UNIT: Unit = Unit { latency: Duration::from_micros(90), rate: Some(1_638_400_000) };
+const UNIT: LookasideUnit = LookasideUnit { latency: Duration::from_micros(90), rate: Some(1_638_400_000) };
 
 fn config() -> LookasideConfig {
     LookasideConfig { units: vec![UNIT], delays: Delays::NONE, ..LookasideConfig::default() }
 }
 
-/// Bytes a second with so many jobs of 16 KiB in flight.
+/// Returns the bytes per second with `in_flight` jobs of 16 KiB in flight.
 fn throughput(config: LookasideConfig, in_flight: usize) -> f64 {
     let (mut device, mut queues) = lookaside(config, |_| ());
     let queue = &mut queues[0];
@@ -44,13 +44,14 @@ fn throughput(config: LookasideConfig, in_flight: usize) -> f64 {
     (400 * (16 << 10)) as f64 / (now - Instant::ZERO).as_secs_f64()
 }
 
-/// Ten in flight fill a unit that starts one each 10 us and takes 100 us for it; fewer give their share, more give no more.
+/// A unit that starts a job every 10 us and takes 100 us per job is full with ten in flight. Fewer give their share;
+/// more give no more.
 #[test]
 fn full_rate_with_as_many_in_flight_as_rate_times_latency() {
     let rate = |in_flight| throughput(config(), in_flight) / 1_638_400_000.0;
     for (in_flight, expected) in [(1, 0.1), (5, 0.5), (10, 1.0), (40, 1.0)] {
         let found = rate(in_flight);
-        // The last ones run dry: of 400 jobs, 9 at most overlap nothing.
+        // At the end the queue runs dry: at most 9 of 400 jobs overlap no other.
         assert!((expected * 0.97..=expected * 1.001).contains(&found), "{in_flight} in flight: {found}");
     }
     let two = LookasideConfig { units: vec![UNIT; 2], ..config() };
@@ -61,7 +62,7 @@ fn full_rate_with_as_many_in_flight_as_rate_times_latency() {
 /// Jobs go to the units in turn, and overtake each other.
 #[test]
 fn units_take_turns_and_completions_come_in_any_order() {
-    let slow = Unit { latency: Duration::from_micros(500), ..UNIT };
+    let slow = LookasideUnit { latency: Duration::from_micros(500), ..UNIT };
     let (mut device, mut queues) = lookaside(LookasideConfig { units: vec![slow, UNIT], ..config() }, |_| ());
     let queue = &mut queues[0];
     let session = queue.open(Transform::Copy).unwrap();
@@ -73,7 +74,7 @@ fn units_take_turns_and_completions_come_in_any_order() {
     assert_eq!(order, [1, 3, 5, 0, 2, 4]);
 }
 
-/// A tenant that floods its queue gets its share and no more, one that submits little is served at once.
+/// A tenant that floods its queue gets its share and no more; a tenant with few jobs is served at once.
 #[test]
 fn a_queue_gets_its_share() {
     let (mut device, mut queues) = lookaside(LookasideConfig { shares: vec![1, 3, 1], ..config() }, |_| ());
@@ -82,7 +83,7 @@ fn a_queue_gets_its_share() {
     let mut asked = None;
     while now < Instant::from_nanos(20_000_000) {
         for (number, queue) in queues.iter_mut().enumerate() {
-            // The first floods with large jobs, the second with small ones, the third asks for little.
+            // The first floods with large jobs, the second with small ones, and the third submits little.
             let len = [64 << 10, 4 << 10, 512][number];
             let most = [100, 100, 1][number];
             while queue.room() > 256 - most {
@@ -106,7 +107,7 @@ fn a_queue_gets_its_share() {
     }
     let ratio = bytes[1] as f64 / bytes[0] as f64;
     assert!((2.8..=3.2).contains(&ratio), "{bytes:?}");
-    // One large job of the first's, and the second's share, may be in front of it.
+    // At most one large job of the first queue, and the second queue's share, may be ahead.
     assert!(waited < UNIT.latency + 2 * UNIT.time_of(64 << 10) + UNIT.time_of(64 << 10) * 3, "{waited:?}");
 }
 
@@ -139,7 +140,7 @@ fn bytes_over_pcie_are_counted_by_purpose() {
     assert_eq!(device.engine_counters::<TransformCounters>().applied_bytes, sealed);
 }
 
-/// An accelerator that lacks an AEAD says so when it is asked, and makes no session of it all the same.
+/// An accelerator without an AEAD does not list the AEAD as a capability, and refuses its sessions.
 #[test]
 fn what_an_accelerator_has_is_asked_and_held_to() {
     for driver in TransformCapabilities::drivers() {

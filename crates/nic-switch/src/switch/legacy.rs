@@ -1,20 +1,21 @@
-//! Legacy mode: a frame goes to the port with its address, or, if that is unknown, to all.
+//! Legacy mode: forwarding by learned addresses, and flooding to unknown ones.
 
 use super::Switch;
-use super::passage::{ID, Out};
-use crate::addresses::Station;
+use super::passage::{ID, SwitchOutput};
+use crate::addresses::VlanAddress;
 use crate::edit;
 use crate::frame::Frame;
 use crate::function::FunctionConfig;
 use crate::matching::Mac;
-use crate::police::Bucket;
+use crate::police::TokenBucket;
 use crate::port::Vport;
 use offload_base::Instant;
 
 impl Switch {
-    /// Takes a frame to where its address is.
-    pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut Out) {
+    /// Forwards a frame by its destination address.
+    pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut SwitchOutput) {
         let vlan = edit::outermost_tag(&frame.bytes).map_or(0, |(_, control)| control & ID);
+        // Only a trusted function may choose its VLAN by a tag.
         let sender = self.functions.get(&from).map(|function| function.config);
         if sender.is_some_and(|config| config.vlan.is_none() && !config.trust && vlan != 0) {
             self.counters.wrong_vlan += 1;
@@ -23,7 +24,7 @@ impl Switch {
         let (destination, source) = (mac_at(&frame.bytes, 0), mac_at(&frame.bytes, 6));
         match self.function_at(&(vlan, source)) {
             Some(port) if port != from => {
-                // The address of a function comes from that function only.
+                // Only the function itself may send from its address.
                 self.counters.spoofed += 1;
                 return;
             }
@@ -32,18 +33,27 @@ impl Switch {
         }
         let station = (vlan, destination);
         match self.function_at(&station).or_else(|| self.addresses.find(now, &station)) {
+            // Sending a frame back to its own port would duplicate the frame there.
             Some(port) if destination.is_multicast() || port == from => self.counters.same_port += 1,
             Some(port) => self.deliver(port, frame.clone(), out),
             None => self.flood(now, from, &station, frame, out),
         }
     }
 
-    fn flood(&mut self, now: Instant, from: Vport, (vlan, destination): &Station, frame: &Frame, out: &mut Out) {
-        let storm = self.storms.entry(from).or_insert_with(|| Bucket::new(self.config.storm));
+    fn flood(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        (vlan, destination): &VlanAddress,
+        frame: &Frame,
+        out: &mut SwitchOutput,
+    ) {
+        let storm = self.storms.entry(from).or_insert_with(|| TokenBucket::new(self.config.storm));
         if !storm.take(now, frame.bytes.len()) {
             self.counters.storm += 1;
             return;
         }
+        // Unknown unicast goes to trusted functions only, so that other functions cannot eavesdrop.
         let takes = |config: &FunctionConfig| {
             let is_in = config.vlan.map_or(*vlan == 0 || config.trust, |id| id == *vlan);
             is_in && (destination.is_multicast() || config.trust)
@@ -53,8 +63,8 @@ impl Switch {
         ports.into_iter().for_each(|port| self.deliver(port, frame.clone(), out));
     }
 
-    /// The function that has this address in this VLAN.
-    fn function_at(&self, (vlan, mac): &Station) -> Option<Vport> {
+    /// Returns the function with this address in this VLAN.
+    fn function_at(&self, (vlan, mac): &VlanAddress) -> Option<Vport> {
         let has = |config: &FunctionConfig| config.mac == *mac && config.vlan.unwrap_or(0) == *vlan;
         self.functions.iter().find(|(_, function)| has(&function.config)).map(|(port, _)| *port)
     }

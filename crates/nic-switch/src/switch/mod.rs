@@ -1,4 +1,4 @@
-//! The switch: a frame in by a port, frames out.
+//! The switch: takes a frame from a port, and returns output frames.
 //!
 //! ```text
 //! function ─ rate, spoof check, its VLAN ─┐                     ┌─ its VLAN, MTU ─ function
@@ -8,40 +8,40 @@
 //!                                         └─ no rule: representor, to the host
 //! ```
 //!
-//! Invariant: a frame meets the rules as they are when it comes, to its end: changes come between frames. What a function
-//! sends under a foreign address, or with a tag that it may not have, reaches no rule and no port.
+//! Invariant: a frame meets the rules as they are at its arrival, because changes apply between frames. Frames with a
+//! forged address or a forbidden tag reach no rule and no port.
 
 mod legacy;
 mod passage;
 
 use crate::action::Police;
-use crate::addresses::Addresses;
+use crate::addresses::AddressTable;
 use crate::frame::Frame;
 use crate::function::FunctionConfig;
 use crate::key::TunnelState;
-use crate::overlay::{self, NextHop, Shown};
-use crate::police::Bucket;
+use crate::overlay::{self, NextHop, TunnelEvidence};
+use crate::police::TokenBucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
-use crate::protection::{Protection, Protections};
+use crate::protection::{Protections, TunnelProtection};
 use crate::rule::{Change, Rule};
-use crate::table::{ChangeError, RuleCounters, Table};
+use crate::table::{ChangeError, RuleCounters, RuleTable};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_base::Instant;
 use offload_formats::frame::ETHERNET_BYTES;
-use passage::{Outcome, Passing, Way};
+use passage::{RuleOutcome, SwitchedFrame, UnwrapOutcome};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Who decides where frames go; `devlink dev eswitch set ... mode` has these words.
+/// The forwarding mode, as set by `devlink dev eswitch set ... mode`.
 ///
 /// See [`Switch`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Addresses, learned from frames; what goes to an unknown one is flooded. There are no rules.
+pub enum SwitchMode {
+    /// Forwards by learned addresses, and floods frames to unknown addresses. There are no rules.
     #[default]
     Legacy,
-    /// Rules; what no rule takes goes to the representor.
+    /// Forwards by rules. Frames without a matching rule go to the representor.
     Switchdev,
 }
 
@@ -50,42 +50,42 @@ pub enum Mode {
 /// See [`Switch::add_tunnel`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Its device.
+    /// Tunnel device.
     pub device: TunnelDevice,
-    /// The uplink's addresses: packets to others are not unwrapped.
+    /// Local addresses of the uplink. Packets to other addresses are not decapsulated.
     pub local: Vec<IpAddr>,
-    /// The UDP port that packets come to; that of the kind by default. GRE has none.
+    /// UDP port of received packets; the kind's port by default. `None` for GRE.
     pub port: Option<u16>,
-    /// The longest packet that it carries, if that is less than the uplink leaves room for: ESP makes packets longer. Of longer ones
-    /// the sender is told by ICMP.
+    /// Longest inner packet, if lower than the uplink's MTU allows, because ESP adds bytes. Senders of longer packets
+    /// get an ICMP message.
     pub mtu: u16,
-    /// The UDP ports that packets are sent from, the first and the last: which of them, a hash of the inner flow decides.
+    /// UDP source ports, first and last; a hash of the inner flow selects one.
     pub source_ports: (u16, u16),
 }
 
 impl Tunnel {
-    /// A tunnel at these addresses, at its usual port, that sends from the ports that RFC 7348 5 recommends.
+    /// Makes a tunnel with these addresses, the kind's port, and the source ports that RFC 7348 5 recommends.
     pub fn new(device: TunnelDevice, local: Vec<IpAddr>) -> Tunnel {
         Tunnel { device, local, port: device.kind.port(), mtu: u16::MAX, source_ports: (49_152, 65_535) }
     }
 }
 
-/// Sizes of a switch.
+/// Sizes and limits of a switch.
 ///
 /// ```
 /// assert_eq!(nic_switch::SwitchConfig::default().rules, 65_536);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// How many rules there is room for.
+    /// Maximum number of rules.
     pub rules: usize,
-    /// How many addresses are learned of one port.
+    /// Maximum number of learned addresses per port.
     pub addresses: usize,
-    /// For how long an address is known that no frame comes from.
+    /// Time after which an address without frames is forgotten.
     pub aging: Duration,
-    /// What a port may have flooded: frames to all, to groups and to unknown addresses.
+    /// Rate limit for flooded frames per port: broadcast, multicast and unknown addresses.
     pub storm: Police,
-    /// The longest packet on the uplink, Ethernet's header not counted.
+    /// Longest packet on the uplink, without the Ethernet header.
     pub mtu: u16,
 }
 
@@ -102,88 +102,88 @@ impl Default for SwitchConfig {
 }
 
 offload_base::counters! {
-    /// What a switch counts beside its rules.
+    /// Counters of a switch, in addition to those of its rules.
     pub struct SwitchCounters {
-        /// Frames that came in by ports.
+        /// Frames received from ports.
         pub frames_in: "eswitch_rx_packets",
-        /// Frames that left by ports, copies included.
+        /// Frames sent to ports, copies included.
         pub frames_out: "eswitch_tx_packets",
-        /// Frames that went to representors.
+        /// Frames sent to representors.
         pub to_representors: "eswitch_rx_steer_missed_packets",
-        /// Frames that no rule took.
+        /// Frames without a matching rule.
         pub misses: "eswitch_miss",
-        /// Frames that a rule would have taken, and left to the representor as a sign of life.
+        /// Matched frames that went to the representor as a sample of the rule's use.
         pub samples: "eswitch_samples",
-        /// Frames shorter than Ethernet's header, or from a group address.
+        /// Frames shorter than an Ethernet header, or with a multicast source.
         pub malformed: "eswitch_drop_malformed",
-        /// Frames from a function under a foreign address.
+        /// Frames from a function with a forged address.
         pub spoofed: "eswitch_drop_spoofed",
-        /// Frames with a tag that the function may not send or get.
+        /// Frames with a tag that the function may not send or receive.
         pub wrong_vlan: "eswitch_drop_vlan",
         /// Frames to a port without a function.
         pub no_port: "eswitch_drop_no_port",
-        /// Frames longer than their way allows.
+        /// Frames longer than the MTU of their path.
         pub too_long: "eswitch_drop_too_long",
-        /// Senders told so.
+        /// Senders informed about the MTU.
         pub told: "eswitch_icmp_too_big",
-        /// Frames beyond a function's rate.
+        /// Frames above a function's rate limit.
         pub rate: "eswitch_drop_rate",
-        /// Frames that are not flooded, for the port floods too much.
+        /// Frames not flooded because the port exceeded its limit.
         pub storm: "eswitch_drop_storm",
-        /// Frames to addresses behind the port that they came from.
+        /// Frames to an address behind their input port.
         pub same_port: "eswitch_drop_same_port",
-        /// Frames that rules dropped.
+        /// Frames dropped by rules.
         pub by_rule: "eswitch_drop_rule",
-        /// Frames beyond a rule's rate.
+        /// Frames above a rule's rate limit.
         pub policed: "eswitch_drop_police",
-        /// Frames unwrapped.
+        /// Frames decapsulated.
         pub unwrapped: "eswitch_decap_packets",
-        /// Frames wrapped.
+        /// Frames encapsulated.
         pub wrapped: "eswitch_encap_packets",
-        /// Packets of tunnels with a wrong checksum.
+        /// Tunnel packets with a wrong checksum.
         pub tunnel_checksum: "eswitch_drop_decap_csum",
-        /// Packets of tunnels with an option that has to be understood.
+        /// Tunnel packets with an unknown critical option.
         pub tunnel_critical: "eswitch_drop_decap_critical",
-        /// Packets of tunnels that met congestion, which the inner packet cannot say.
+        /// Tunnel packets that met congestion, which the inner packet cannot express.
         pub tunnel_ecn: "eswitch_drop_decap_ecn",
-        /// Frames for a tunnel to which the host knows no next hop, or that is not there.
+        /// Frames to a tunnel that does not exist or has no next hop.
         pub unresolved: "eswitch_encap_unresolved",
-        /// Those of them that came out of another tunnel: they go nowhere.
+        /// Decapsulated frames among them, which are dropped.
         pub unresolved_inner: "eswitch_drop_encap_unresolved",
-        /// Packets of protected networks that came in the clear.
+        /// Packets of protected networks that arrived in plaintext.
         pub unprotected: "eswitch_drop_decap_unprotected",
-        /// Packets that came by an SA of another network.
+        /// Packets that arrived through an SA of another network.
         pub other_sa: "eswitch_drop_decap_other_sa",
-        /// Frames for a protected network without an SA.
+        /// Frames to a protected network without an SA.
         pub no_sa: "eswitch_drop_encap_no_sa",
     }
 }
 
-/// What is known of a rule that is there.
+/// An installed rule with its counters.
 ///
 /// See [`Switch::rules`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleReport {
     /// The rule.
     pub rule: Arc<Rule>,
-    /// Its handle, given by the rule or the switch.
+    /// Handle, from the rule or chosen by the switch.
     pub handle: u32,
-    /// What it has seen.
+    /// Counters.
     pub counters: RuleCounters,
 }
 
-/// The switch.
+/// A switch with ports, rules and tunnels.
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, RuleFile, Switch, SwitchConfig, Vport};
+/// use nic_switch::{Egress, Frame, FunctionConfig, Mac, SwitchMode, RuleFile, Switch, SwitchConfig, Vport};
 /// use offload_base::Instant;
 ///
 /// let mut switch = Switch::new(SwitchConfig::default());
 /// let (one, other) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 /// switch.set_function(Vport::Virtual(0), FunctionConfig::new(one));
 /// switch.set_function(Vport::Virtual(1), FunctionConfig::new(other));
-/// switch.set_mode(Mode::Switchdev);
+/// switch.set_mode(SwitchMode::Switchdev);
 /// let rules = "tc filter add dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev pf0vf1";
 /// switch.change(&RuleFile::parse("rules", rules)?.changes)?;
 ///
@@ -199,45 +199,45 @@ pub struct RuleReport {
 #[derive(Debug)]
 pub struct Switch {
     config: SwitchConfig,
-    mode: Mode,
-    functions: BTreeMap<Vport, Function>,
-    table: Table,
+    mode: SwitchMode,
+    functions: BTreeMap<Vport, FunctionState>,
+    table: RuleTable,
     tunnels: Vec<Tunnel>,
-    /// The UDP ports of tunnels: the usual ones, and those that tunnels or rules have ever named.
+    /// UDP tunnel ports: the default ones, and all that tunnels or rules have ever named.
     tunnel_ports: BTreeSet<u16>,
     protections: Protections,
     hops: HashMap<IpAddr, NextHop>,
-    /// How often a rule leaves a frame to the representor.
+    /// Interval at which a rule sends a sample frame to the representor.
     sampling: Option<Duration>,
-    addresses: Addresses,
-    storms: HashMap<Vport, Bucket>,
-    /// How much functions are told of packets that are too long.
-    told: HashMap<Vport, Bucket>,
-    /// Of the next IPv4 packet that wraps a frame.
+    addresses: AddressTable,
+    storms: HashMap<Vport, TokenBucket>,
+    /// Rate limits of the ICMP messages to functions.
+    told: HashMap<Vport, TokenBucket>,
+    /// IPv4 identification of the next outer packet.
     identification: u16,
     counters: SwitchCounters,
 }
 
 #[derive(Debug)]
-struct Function {
+struct FunctionState {
     config: FunctionConfig,
-    rate: Option<Bucket>,
+    rate: Option<TokenBucket>,
 }
 
 impl Switch {
-    /// A switch in legacy mode with an uplink and no function.
+    /// Makes a switch in legacy mode, with an uplink and no functions.
     pub fn new(config: SwitchConfig) -> Switch {
         Switch {
             config,
-            mode: Mode::Legacy,
+            mode: SwitchMode::Legacy,
             functions: BTreeMap::new(),
-            table: Table::new(config.rules),
+            table: RuleTable::new(config.rules),
             tunnels: Vec::new(),
             tunnel_ports: TunnelKind::ALL.iter().filter_map(|kind| kind.port()).collect(),
             protections: Protections::default(),
             hops: HashMap::new(),
             sampling: None,
-            addresses: Addresses::new(config.addresses, config.aging),
+            addresses: AddressTable::new(config.addresses, config.aging),
             storms: HashMap::new(),
             told: HashMap::new(),
             identification: 0,
@@ -245,30 +245,31 @@ impl Switch {
         }
     }
 
-    /// Creates a function, or sets it up anew. The uplink is no function: of it, this says nothing.
+    /// Creates a function or replaces its configuration. Ignored for the uplink, which is not a function.
     pub fn set_function(&mut self, port: Vport, config: FunctionConfig) {
         if port != Vport::Uplink {
             self.addresses.forget_port(port);
+            // A function's own address must not stay learned at another port.
             self.addresses.forget(&(config.vlan.unwrap_or(0), config.mac));
-            self.functions.insert(port, Function { config, rate: config.rate.map(Bucket::new) });
+            self.functions.insert(port, FunctionState { config, rate: config.rate.map(TokenBucket::new) });
         }
     }
 
-    /// Removes a function. Rules that name it stay; frames to it are dropped and counted.
+    /// Removes a function. Rules that name the function stay; frames to it are dropped and counted.
     pub fn remove_function(&mut self, port: Vport) {
         self.addresses.forget_port(port);
         self.functions.remove(&port);
     }
 
-    /// Sets who decides where frames go. In legacy mode there are no rules: all are deleted.
-    pub fn set_mode(&mut self, mode: Mode) {
-        if mode == Mode::Legacy {
-            self.table = Table::new(self.config.rules);
+    /// Sets the forwarding mode. Legacy mode deletes all rules.
+    pub fn set_mode(&mut self, mode: SwitchMode) {
+        if mode == SwitchMode::Legacy {
+            self.table = RuleTable::new(self.config.rules);
         }
         self.mode = mode;
     }
 
-    /// Adds a tunnel, or sets it up anew.
+    /// Adds a tunnel or replaces its configuration.
     ///
     /// ```
     /// use nic_switch::{Switch, SwitchConfig, Tunnel, TunnelDevice, TunnelKind};
@@ -279,20 +280,21 @@ impl Switch {
     /// ```
     pub fn add_tunnel(&mut self, tunnel: Tunnel) {
         self.tunnels.retain(|other| other.device != tunnel.device);
+        // Ports are never removed: packets of a removed tunnel may still be on their way.
         self.tunnel_ports.extend(tunnel.port);
         self.tunnels.push(tunnel);
     }
 
-    /// Says by which SAs a network of a tunnel is protected, or that it is not any more. The key is VXLAN's or Geneve's network, or
-    /// GRE's key; `None`: GRE without one.
+    /// Sets or removes the protection of a tunnel network. `key` is the network id of VXLAN or Geneve, or the key of
+    /// GRE; `None` means GRE without a key.
     ///
-    /// See [`Protection`] for an example.
-    pub fn protect(&mut self, tunnel: TunnelDevice, key: Option<u32>, protection: Option<Protection>) {
+    /// See [`TunnelProtection`] for an example.
+    pub fn protect(&mut self, tunnel: TunnelDevice, key: Option<u32>, protection: Option<TunnelProtection>) {
         self.protections.set((tunnel, key), protection);
     }
 
-    /// Says whether packets of tunnels pass only under an SA, in and out, though nobody names the networks: who makes the rules may not
-    /// know of SAs, and policies may come later than rules do.
+    /// Requires an SA for all tunnel packets in both directions, even for unlisted networks. The author of the rules
+    /// may not know about SAs, and policies may be added after rules.
     ///
     /// ```
     /// let mut switch = nic_switch::Switch::new(nic_switch::SwitchConfig::default());
@@ -303,14 +305,15 @@ impl Switch {
         self.protections.all = all;
     }
 
-    /// Whether packets of tunnels pass only under an SA.
+    /// Tests whether all tunnel packets require an SA.
     pub fn protects_all(&self) -> bool {
         self.protections.all
     }
 
-    /// Whether a frame is a packet of a tunnel, or a fragment of one: UDP to the usual port of a kind or to one that a tunnel or a rule has
-    /// named, or GRE. `None`: it does not show that. A fragment of UDP without the ports does not, nor does IP with headers that the switch
-    /// does not read: behind a fragment header, too many of them, or with options that a host must refuse.
+    /// Tests whether a frame is a tunnel packet or a fragment of one: GRE, or UDP to a default tunnel port or to a port
+    /// that a tunnel or rule has named. Returns `None` if the frame does not show this: a UDP fragment without ports,
+    /// or IP headers that the switch does not read (behind a fragment header, too many headers, or options that a host
+    /// must reject).
     ///
     /// ```
     /// let switch = nic_switch::Switch::new(nic_switch::SwitchConfig::default());
@@ -322,22 +325,22 @@ impl Switch {
     /// ```
     pub fn is_of_tunnel(&self, frame: &[u8]) -> Option<bool> {
         match self.shown(frame) {
-            Shown::Tunnel => Some(true),
-            Shown::NoTunnel => Some(false),
-            Shown::Rest | Shown::Hidden => None,
+            TunnelEvidence::Tunnel => Some(true),
+            TunnelEvidence::NoTunnel => Some(false),
+            TunnelEvidence::Rest | TunnelEvidence::Hidden => None,
         }
     }
 
-    fn shown(&self, frame: &[u8]) -> Shown {
+    fn shown(&self, frame: &[u8]) -> TunnelEvidence {
         overlay::shown(frame, |port| self.tunnel_ports.contains(&port))
     }
 
-    /// Who decides where frames go.
-    pub fn mode(&self) -> Mode {
+    /// Returns the forwarding mode.
+    pub fn mode(&self) -> SwitchMode {
         self.mode
     }
 
-    /// Tells the way to a tunnel's other end, or that there is none any more.
+    /// Sets or removes the next hop to a tunnel's remote end.
     pub fn set_next_hop(&mut self, destination: IpAddr, hop: Option<NextHop>) {
         match hop {
             Some(hop) => self.hops.insert(destination, hop),
@@ -345,8 +348,9 @@ impl Switch {
         };
     }
 
-    /// Has each rule leave one frame to the representor as often as this, while there are some: who made the rules in a Linux of its own,
-    /// and has that forward what comes by representors, sees by it that they are in use. `None`: never. Frames overtake it.
+    /// Makes each matching rule send one frame per interval to the representor. A Linux guest that manages the rules
+    /// forwards frames from representors itself, and sees by these frames that a rule is in use. `None` disables
+    /// sampling. Later frames may overtake a sample.
     ///
     /// ```
     /// use core::time::Duration;
@@ -359,32 +363,33 @@ impl Switch {
         self.sampling = every;
     }
 
-    /// Makes all of these changes, between two frames. Counters of rules that stay, or are replaced, go on.
+    /// Applies all changes between two frames. Rules that stay or are replaced keep their counters.
     ///
-    /// Several changes at once cost as much as there are rules.
+    /// The cost of several changes is proportional to the number of rules.
     ///
     /// # Errors
-    /// If one cannot be made: then none is.
+    /// If one change fails; then none is applied.
     ///
     /// ```
-    /// use nic_switch::{ChangeError, Mode, RuleFile, Switch, SwitchConfig};
+    /// use nic_switch::{ChangeError, SwitchMode, RuleFile, Switch, SwitchConfig};
     ///
     /// let mut switch = Switch::new(SwitchConfig { rules: 1, ..SwitchConfig::default() });
     /// let two = "tc filter add dev p0 ingress prio 1 flower action drop\ntc filter add dev p0 ingress prio 2 flower action pass";
     /// let two = RuleFile::parse("two", two)?.changes;
     /// assert_eq!(switch.change(&two), Err(ChangeError::Legacy));
-    /// switch.set_mode(Mode::Switchdev);
+    /// switch.set_mode(SwitchMode::Switchdev);
     /// assert_eq!(switch.change(&two), Err(ChangeError::Full));
     /// assert_eq!(switch.rules().count(), 0);
     /// # Ok::<(), nic_switch::ParseError>(())
     /// ```
     pub fn change(&mut self, changes: &[Change]) -> Result<(), ChangeError> {
-        if self.mode == Mode::Legacy {
+        if self.mode == SwitchMode::Legacy {
             return Err(ChangeError::Legacy);
         }
         match changes {
             [one] => self.table.change(one)?,
             _ => {
+                // Applied to a copy, so that a failed change leaves all rules untouched.
                 let mut table = self.table.clone();
                 changes.iter().try_for_each(|change| table.change(change))?;
                 self.table = table;
@@ -398,77 +403,78 @@ impl Switch {
         Ok(())
     }
 
-    /// Puts these rules in place of all that there are, between two frames. What was counted of rules with the same place and
-    /// match goes on.
+    /// Replaces all rules between two frames. Rules with the same place and match keep their counters.
     ///
     /// # Errors
-    /// If one of them cannot be: then the old ones stay.
+    /// If one rule is invalid; then the old rules stay.
     ///
     /// ```
-    /// use nic_switch::{Change, Mode, RuleFile, RuleReport, Switch, SwitchConfig};
+    /// use nic_switch::{Change, SwitchMode, RuleFile, RuleReport, Switch, SwitchConfig};
     ///
     /// let mut switch = Switch::new(SwitchConfig::default());
-    /// switch.set_mode(Mode::Switchdev);
+    /// switch.set_mode(SwitchMode::Switchdev);
     /// let file = RuleFile::parse("one", "tc filter add dev p0 ingress prio 1 flower action drop")?;
     /// let rules = file.changes.into_iter().filter_map(|change| match change { Change::Add(rule) => Some(rule), _ => None });
     /// switch.replace_rules(rules)?;
     /// let reports: Vec<RuleReport> = switch.rules().collect();
-    /// assert_eq!((reports.len(), reports[0].counters.packets), (1, 0), "no packet came yet");
+    /// assert_eq!((reports.len(), reports[0].counters.packets), (1, 0), "no packet has matched yet");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace_rules(&mut self, rules: impl IntoIterator<Item = Rule>) -> Result<(), ChangeError> {
-        if self.mode == Mode::Legacy {
+        if self.mode == SwitchMode::Legacy {
             return Err(ChangeError::Legacy);
         }
-        let mut table = Table::new(self.config.rules);
+        let mut table = RuleTable::new(self.config.rules);
         rules.into_iter().try_for_each(|rule| table.change(&Change::Add(rule)))?;
+        // Counters survive, because a restarted controller installs its old rules again.
         table.inherit(&self.table);
         self.table = table;
         self.tunnel_ports.extend(self.table.iter().flat_map(|installed| installed.rule.tunnel_ports()));
         Ok(())
     }
 
-    /// The rules, by device, chain, priority and handle.
+    /// Returns the rules by device, chain, priority and handle.
     ///
     /// See [`change`](Self::change) for an example.
     pub fn rules(&self) -> impl Iterator<Item = RuleReport> + '_ {
         self.table.iter().map(|one| RuleReport { rule: one.rule.clone(), handle: one.handle, counters: one.counters })
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &SwitchCounters {
         &self.counters
     }
 
-    /// A frame comes in by a port; where it goes is added to `out`.
+    /// Switches a frame from a port and adds the results to `out`.
     pub fn receive(&mut self, now: Instant, from: Vport, frame: Frame, out: &mut Vec<(Egress, Frame)>) {
         self.counters.frames_in += 1;
         let Some(mut frame) = self.admit(now, from, frame) else { return };
-        // It is not to leave again under the SA that it came by.
+        // The frame must not leave under the SA through which it arrived.
         let sa = frame.sa.take().filter(|_| from == Vport::Uplink);
         match self.mode {
-            Mode::Legacy => self.forward(now, from, &frame, out),
-            // Of a network's SA, the host's rules are not to make anything else.
-            Mode::Switchdev if self.protections.binds(sa) => match self.unwrap(now, &frame, sa, out) {
-                Way::Done => {}
-                Way::Missed => self.miss(from, frame, out),
-                Way::Left => self.represent(from, frame, out),
-                Way::NoTunnel => self.counters.other_sa += 1,
+            SwitchMode::Legacy => self.forward(now, from, &frame, out),
+            // Packets of a network's SA bypass the host's rules, which could redirect them elsewhere.
+            SwitchMode::Switchdev if self.protections.binds(sa) => match self.unwrap(now, &frame, sa, out) {
+                UnwrapOutcome::Done => {}
+                UnwrapOutcome::Missed => self.miss(from, frame, out),
+                UnwrapOutcome::Left => self.represent(from, frame, out),
+                UnwrapOutcome::NoTunnel => self.counters.other_sa += 1,
             },
-            Mode::Switchdev => {
-                let passing = Passing::new(frame.clone(), TunnelState::default());
+            SwitchMode::Switchdev => {
+                let passing = SwitchedFrame::new(frame.clone(), TunnelState::default());
                 match self.run(now, from, Device::Port(from), passing, out) {
-                    Outcome::Done => {}
-                    Outcome::Left(left) => self.represent(from, left, out),
-                    Outcome::Missed(left) => {
+                    RuleOutcome::Done => {}
+                    RuleOutcome::Left(left) => self.represent(from, left, out),
+                    RuleOutcome::Missed(left) => {
+                        // Only the uplink has tunnels; frames of functions that look encapsulated are ordinary payload.
                         let way = match from {
                             Vport::Uplink => self.unwrap(now, &left, sa, out),
-                            _ => Way::NoTunnel,
+                            _ => UnwrapOutcome::NoTunnel,
                         };
                         match way {
-                            Way::Done => {}
-                            Way::Left => self.represent(from, left, out),
-                            Way::Missed | Way::NoTunnel => self.miss(from, left, out),
+                            UnwrapOutcome::Done => {}
+                            UnwrapOutcome::Left => self.represent(from, left, out),
+                            UnwrapOutcome::Missed | UnwrapOutcome::NoTunnel => self.miss(from, left, out),
                         }
                     }
                 }
@@ -476,7 +482,7 @@ impl Switch {
         }
     }
 
-    /// The host sends a frame by the representor of a port: it leaves by that port.
+    /// Sends a frame from a representor of the host to its port.
     pub fn inject(&mut self, representor: Vport, frame: Frame, out: &mut Vec<(Egress, Frame)>) {
         if frame.bytes.len() < ETHERNET_BYTES {
             self.counters.malformed += 1;

@@ -1,15 +1,15 @@
-//! What becomes of a frame: admitted, taken by rules, into a tunnel or out of one, to a function or its representor.
+//! The path of a frame through the switch: admission, rules, tunnels, and delivery.
 
 use super::{Switch, Tunnel};
 use crate::action::{Action, Police, TunnelSet};
 use crate::edit;
 use crate::frame::Frame;
-use crate::key::{Key, TunnelState};
+use crate::key::{MatchKey, TunnelState};
 use crate::matching::VLAN;
-use crate::overlay::{self, NotUnwrapped, Outer, Shown, Unwrapped};
-use crate::police::Bucket;
+use crate::overlay::{self, DecapsulatedFrame, DecapsulationError, OuterHeaders, TunnelEvidence};
+use crate::police::TokenBucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
-use crate::protection::Objection;
+use crate::protection::TunnelRejection;
 use crate::too_big;
 use bytes::{Bytes, BytesMut};
 use core::hash::BuildHasher;
@@ -18,47 +18,49 @@ use offload_base::{Instant, QuickHash};
 use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
 
-/// A frame between its way in and its ways out.
-pub(super) struct Passing {
+/// A frame in the switch, with its parsed headers and tunnels.
+pub(super) struct SwitchedFrame {
     pub(super) frame: Frame,
     headers: Headers,
     tunnel: TunnelState,
-    /// Whether it came out of a tunnel, whatever rules have said since.
+    /// Whether the frame was decapsulated here, even if a rule has cleared its tunnel.
     unwrapped: bool,
 }
 
-/// What became of a frame.
-pub(super) enum Outcome {
-    /// It has left, or was dropped.
+/// The result of running the rules on a frame.
+pub(super) enum RuleOutcome {
+    /// The frame was sent or dropped.
     Done,
-    /// No rule took it; it is as the rules have left it.
+    /// No rule matched; the frame is as earlier chains changed it.
     Missed(Frame),
-    /// A rule left it to the representor.
+    /// A rule leaves the frame to the representor.
     Left(Frame),
 }
 
-/// What became of a packet that may be a tunnel's.
+/// The result of decapsulating a frame.
 #[derive(PartialEq, Eq)]
-pub(super) enum Way {
-    /// It has left, or was dropped.
+pub(super) enum UnwrapOutcome {
+    /// The frame was sent or dropped.
     Done,
-    /// It is a tunnel's, and no rule took what is in it.
+    /// The frame is a tunnel packet, and no rule matched the inner frame.
     Missed,
-    /// It is a tunnel's, and a rule left what is in it to the representor.
+    /// The frame is a tunnel packet, and a rule leaves the inner frame to the representor.
     Left,
-    /// It is no packet of a tunnel here.
+    /// The frame is not a packet of a local tunnel.
     NoTunnel,
 }
 
-pub(super) type Out = Vec<(Egress, Frame)>;
+pub(super) type SwitchOutput = Vec<(Egress, Frame)>;
 
 impl Switch {
-    /// What is held against a frame from a function; with the tag of the function's VLAN.
+    /// Checks a frame from a port, and adds the tag of the function's VLAN. Returns `None` if the frame was dropped.
     pub(super) fn admit(&mut self, now: Instant, from: Vport, mut frame: Frame) -> Option<Frame> {
+        // A multicast source address would poison the learned addresses.
         if frame.bytes.len() < ETHERNET_BYTES || frame.bytes[6] & 1 == 1 {
             self.counters.malformed += 1;
             return None;
         }
+        // The uplink has no address or rate of its own to check.
         if from == Vport::Uplink {
             return Some(frame);
         }
@@ -76,8 +78,10 @@ impl Switch {
                 self.counters.wrong_vlan += 1;
                 return None;
             }
+            // Only untagged frames get here: a second tag could carry the frame into another VLAN.
             frame.change(|bytes| edit::push_vlan(bytes, VLAN, edit::control_of(id, 0)));
         }
+        // The rate is checked last, because dropped frames must not use up tokens.
         if let Some(bucket) = &mut function.rate
             && !bucket.take(now, frame.bytes.len())
         {
@@ -87,27 +91,28 @@ impl Switch {
         Some(frame)
     }
 
-    /// Takes a frame through the rules of a device.
+    /// Runs a device's rules on a frame.
     pub(super) fn run(
         &mut self,
         now: Instant,
         from: Vport,
         device: Device,
-        mut passing: Passing,
-        out: &mut Out,
-    ) -> Outcome {
+        mut passing: SwitchedFrame,
+        out: &mut SwitchOutput,
+    ) -> RuleOutcome {
         let mut chain = 0;
         loop {
-            let key = Key::of_frame(&passing.frame.bytes, &passing.headers, passing.tunnel.received.as_ref());
-            let Some(slot) = self.table.find(device, chain, &key) else { return Outcome::Missed(passing.frame) };
-            let Some(installed) = self.table.installed_mut(slot) else { return Outcome::Missed(passing.frame) };
+            // The key is computed anew for each chain, because actions may have changed the frame.
+            let key = MatchKey::from_frame(&passing.frame.bytes, &passing.headers, passing.tunnel.received.as_ref());
+            let Some(slot) = self.table.find(device, chain, &key) else { return RuleOutcome::Missed(passing.frame) };
+            let Some(installed) = self.table.installed_mut(slot) else { return RuleOutcome::Missed(passing.frame) };
             installed.counters.packets += 1;
             installed.counters.bytes += passing.frame.bytes.len() as u64;
             installed.counters.last_used = Some(now);
-            // What other chains are asked for has been changed already, perhaps.
+            // Only in chain 0 is the frame still unchanged.
             if chain == 0 && self.sampling.is_some_and(|every| installed.is_sample(now, every)) {
                 self.counters.samples += 1;
-                return Outcome::Left(passing.frame);
+                return RuleOutcome::Left(passing.frame);
             }
             let rule = installed.rule.clone();
             let mut bucket = 0;
@@ -116,12 +121,12 @@ impl Switch {
                 match action {
                     Action::Redirect(to) => {
                         self.leave(now, from, *to, passing, out);
-                        return Outcome::Done;
+                        return RuleOutcome::Done;
                     }
                     Action::Mirror(to) => self.leave(now, from, *to, passing.copy(), out),
                     Action::Drop => {
                         self.counters.by_rule += 1;
-                        return Outcome::Done;
+                        return RuleOutcome::Done;
                     }
                     Action::Pass => return self.pass(from, device, passing.frame, out),
                     Action::Goto(chain) => next = Some(*chain),
@@ -133,7 +138,7 @@ impl Switch {
                         bucket += 1;
                         if !conforms {
                             self.counters.policed += 1;
-                            return Outcome::Done;
+                            return RuleOutcome::Done;
                         }
                     }
                     other => passing.change(other),
@@ -146,88 +151,117 @@ impl Switch {
         }
     }
 
-    /// Leaves a frame to the representor: of a tunnel's device, the packet as the uplink got it, for there are no tunnels behind a
-    /// representor.
-    fn pass(&mut self, from: Vport, device: Device, frame: Frame, out: &mut Out) -> Outcome {
+    /// Sends a frame to the representor. For a tunnel device, the caller sends the original packet of the uplink
+    /// instead, because there are no tunnels behind a representor.
+    fn pass(&mut self, from: Vport, device: Device, frame: Frame, out: &mut SwitchOutput) -> RuleOutcome {
         if matches!(device, Device::Tunnel(_)) {
-            return Outcome::Left(frame);
+            return RuleOutcome::Left(frame);
         }
         self.represent(from, frame, out);
-        Outcome::Done
+        RuleOutcome::Done
     }
 
-    /// Unwraps a frame from the uplink and takes it through its tunnel's rules.
-    pub(super) fn unwrap(&mut self, now: Instant, frame: &Frame, sa: Option<Handle>, out: &mut Out) -> Way {
-        // The host behind the uplink's representor would unwrap it. Fragments without their first one it cannot put together.
-        if self.protections.all && sa.is_none() && matches!(self.shown(&frame.bytes), Shown::Tunnel | Shown::Hidden) {
+    /// Decapsulates a frame from the uplink and runs the tunnel's rules.
+    pub(super) fn unwrap(
+        &mut self,
+        now: Instant,
+        frame: &Frame,
+        sa: Option<Handle>,
+        out: &mut SwitchOutput,
+    ) -> UnwrapOutcome {
+        // The host behind the uplink's representor would decapsulate the packet. Later fragments are harmless without
+        // their first one.
+        if self.protections.all
+            && sa.is_none()
+            && matches!(self.shown(&frame.bytes), TunnelEvidence::Tunnel | TunnelEvidence::Hidden)
+        {
             self.counters.unprotected += 1;
-            return Way::Done;
+            return UnwrapOutcome::Done;
         }
         let headers = Headers::parse(&frame.bytes);
-        let Some((version, network)) = headers.network() else { return Way::NoTunnel };
+        let Some((version, network)) = headers.network() else { return UnwrapOutcome::NoTunnel };
         let (_, local) = version.addresses(&frame.bytes[network..]);
         let of_port =
             |port: u16| self.tunnels.iter().find(|tunnel| tunnel.port == Some(port)).map(|tunnel| tunnel.device.kind);
         if !self.tunnels.iter().any(|tunnel| tunnel.local.contains(&local)) {
-            return Way::NoTunnel;
+            return UnwrapOutcome::NoTunnel;
         }
         let unwrapped = match overlay::decapsulate(&frame.bytes, &headers, of_port) {
             Ok(unwrapped) => unwrapped,
-            Err(NotUnwrapped::NoTunnel) => return Way::NoTunnel,
+            Err(DecapsulationError::NoTunnel) => return UnwrapOutcome::NoTunnel,
             Err(reason) => {
                 match reason {
-                    NotUnwrapped::Critical => self.counters.tunnel_critical += 1,
-                    NotUnwrapped::Congestion => self.counters.tunnel_ecn += 1,
+                    DecapsulationError::Critical => self.counters.tunnel_critical += 1,
+                    DecapsulationError::Congestion => self.counters.tunnel_ecn += 1,
                     _ => self.counters.tunnel_checksum += 1,
                 }
-                return Way::Done;
+                return UnwrapOutcome::Done;
             }
         };
-        let Unwrapped { kind, received, inner } = unwrapped;
+        let DecapsulatedFrame { kind, received, inner } = unwrapped;
+        // Several tunnels may share a kind, so port and local address select the device.
         let is_it = |tunnel: &&Tunnel| {
             let by_port = kind == TunnelKind::Gretap || tunnel.port == Some(received.destination_port);
             tunnel.device.kind == kind && by_port && tunnel.local.contains(&local)
         };
-        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else { return Way::NoTunnel };
+        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else {
+            return UnwrapOutcome::NoTunnel;
+        };
         match self.protections.check(&(device, received.key), sa) {
             Ok(()) => {}
             Err(objection) => {
                 *match objection {
-                    Objection::Plain => &mut self.counters.unprotected,
-                    Objection::OtherSa => &mut self.counters.other_sa,
+                    TunnelRejection::Plain => &mut self.counters.unprotected,
+                    TunnelRejection::OtherSa => &mut self.counters.other_sa,
                 } += 1;
-                return Way::Done;
+                return UnwrapOutcome::Done;
             }
         }
         self.counters.unwrapped += 1;
-        let passing = Passing::new(Frame::from(inner), TunnelState { received: Some(received), set: None });
+        let passing = SwitchedFrame::new(Frame::from(inner), TunnelState { received: Some(received), set: None });
         match self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out) {
-            Outcome::Done => Way::Done,
-            Outcome::Missed(_) => Way::Missed,
-            Outcome::Left(_) => Way::Left,
+            RuleOutcome::Done => UnwrapOutcome::Done,
+            RuleOutcome::Missed(_) => UnwrapOutcome::Missed,
+            RuleOutcome::Left(_) => UnwrapOutcome::Left,
         }
     }
 
-    pub(super) fn leave(&mut self, now: Instant, from: Vport, to: Device, passing: Passing, out: &mut Out) {
+    pub(super) fn leave(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        to: Device,
+        passing: SwitchedFrame,
+        out: &mut SwitchOutput,
+    ) {
         match to {
             Device::Port(port) => self.deliver(port, passing.frame, out),
             Device::Tunnel(device) => self.wrap(now, from, device, passing, out),
         }
     }
 
-    pub(super) fn wrap(&mut self, now: Instant, from: Vport, device: TunnelDevice, passing: Passing, out: &mut Out) {
+    pub(super) fn wrap(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        device: TunnelDevice,
+        passing: SwitchedFrame,
+        out: &mut SwitchOutput,
+    ) {
         let tunnel = self.tunnels.iter().find(|tunnel| tunnel.device == device);
         let known = passing.tunnel.set.and_then(|set| Some((tunnel?, set, *self.hops.get(&set.destination)?)));
         let Some((tunnel, set, hop)) = known.filter(|_| passing.frame.inner == 0) else {
             self.counters.unresolved += 1;
             if passing.unwrapped {
-                // The uplink's representor shows packets as the wire has them, and what was in one may be under an SA there.
+                // The uplink's representor shows packets as they are on the wire. The inner frame may have been under
+                // an SA there, so it must not appear.
                 self.counters.unresolved_inner += 1;
             } else {
                 self.represent(from, passing.frame, out);
             }
             return;
         };
+        // The outer packet must fit the uplink, because tunnels are not fragmented.
         let room = usize::from(self.config.mtu).saturating_sub(overlay::overhead(device.kind, &set));
         let mtu = tunnel.mtu.min(u16::try_from(room).unwrap_or(u16::MAX));
         let (first, last) = tunnel.source_ports;
@@ -235,7 +269,8 @@ impl Switch {
             self.refuse_length(now, from, &passing, mtu, out);
             return;
         }
-        let key = Key::of_frame(&passing.frame.bytes, &passing.headers, None);
+        let key = MatchKey::from_frame(&passing.frame.bytes, &passing.headers, None);
+        // The hash spreads flows over source ports and SAs, and keeps the packets of a flow in order.
         let hash = QuickHash.hash_one(key);
         let source_port = port_of(hash, first, last);
         let Ok(sa) = self.protections.choose(&(device, set.key), hash & u64::from(u32::MAX)) else {
@@ -243,27 +278,36 @@ impl Switch {
             return;
         };
         let set = TunnelSet { destination_port: set.destination_port.or(device.kind.port()), ..set };
-        let outer = Outer { kind: device.kind, set, hop, source_port, identification: self.identification };
+        let outer = OuterHeaders { kind: device.kind, set, hop, source_port, identification: self.identification };
+        // Each segment will use its own identification.
         let packets = passing.frame.cut.map_or(1, |cut| passing.frame.bytes.len().div_ceil(cut.get().into()));
         self.identification = self.identification.wrapping_add(packets as u16);
+        // ECN, lengths and checksums are written by `encapsulate`, after all checks.
         self.counters.wrapped += 1;
         self.deliver(Vport::Uplink, Frame { sa, ..overlay::encapsulate(&outer, &passing.frame) }, out);
     }
 
-    /// Drops a frame that is too long for its way, and tells its sender.
-    pub(super) fn refuse_length(&mut self, now: Instant, from: Vport, passing: &Passing, mtu: u16, out: &mut Out) {
+    /// Drops a frame that is too long and informs its sender.
+    pub(super) fn refuse_length(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        passing: &SwitchedFrame,
+        mtu: u16,
+        out: &mut SwitchOutput,
+    ) {
         self.counters.too_long += 1;
         let message = too_big::message(&passing.frame.bytes, &passing.headers, mtu).filter(|_| from != Vport::Uplink);
         let Some(message) = message else { return };
-        let bucket = self.told.entry(from).or_insert_with(|| Bucket::new(TOLD));
+        let bucket = self.told.entry(from).or_insert_with(|| TokenBucket::new(TOLD));
         if bucket.take(now, message.len()) {
             self.counters.told += 1;
             self.deliver(from, Frame::from(message), out);
         }
     }
 
-    /// Out of a port, if its function takes the frame.
-    pub(super) fn deliver(&mut self, port: Vport, mut frame: Frame, out: &mut Out) {
+    /// Sends a frame to a port, if the port's function accepts it.
+    pub(super) fn deliver(&mut self, port: Vport, mut frame: Frame, out: &mut SwitchOutput) {
         let mut mtu = self.config.mtu;
         if port != Vport::Uplink {
             let Some(function) = self.functions.get(&port) else {
@@ -281,7 +325,7 @@ impl Switch {
                 });
             }
         }
-        // A tag is not counted, as Linux does not.
+        // An MTU does not include a VLAN tag, as in Linux.
         let tag = if edit::outermost_tag(&frame.bytes).is_some() { TAG } else { 0 };
         if frame.cut.is_none() && frame.bytes.len() > usize::from(mtu) + ETHERNET_BYTES + tag {
             self.counters.too_long += 1;
@@ -291,24 +335,24 @@ impl Switch {
         out.push((Egress::Port(port), frame));
     }
 
-    pub(super) fn miss(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+    pub(super) fn miss(&mut self, from: Vport, frame: Frame, out: &mut SwitchOutput) {
         self.counters.misses += 1;
         self.represent(from, frame, out);
     }
 
-    pub(super) fn represent(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+    pub(super) fn represent(&mut self, from: Vport, frame: Frame, out: &mut SwitchOutput) {
         self.counters.to_representors += 1;
         out.push((Egress::Representor(from), frame));
     }
 }
 
-impl Passing {
-    pub(super) fn new(frame: Frame, tunnel: TunnelState) -> Passing {
+impl SwitchedFrame {
+    pub(super) fn new(frame: Frame, tunnel: TunnelState) -> SwitchedFrame {
         let headers = headers_of(&frame);
-        Passing { frame, headers, tunnel, unwrapped: tunnel.received.is_some() }
+        SwitchedFrame { frame, headers, tunnel, unwrapped: tunnel.received.is_some() }
     }
 
-    /// Bytes of the packet that it is, or of the longest one that it is to be cut into.
+    /// Returns the length of the packet, or of the longest segment if it will be cut.
     fn packet_bytes(&self) -> usize {
         let tag = if edit::outermost_tag(&self.frame.bytes).is_some() { TAG } else { 0 };
         let whole = self.frame.bytes.len();
@@ -319,11 +363,11 @@ impl Passing {
         bytes.saturating_sub(ETHERNET_BYTES + tag)
     }
 
-    fn copy(&self) -> Passing {
-        Passing { frame: self.frame.clone(), ..*self }
+    fn copy(&self) -> SwitchedFrame {
+        SwitchedFrame { frame: self.frame.clone(), ..*self }
     }
 
-    /// An action that changes the frame, or what is known about it.
+    /// Executes an action that changes the frame or its metadata.
     fn change(&mut self, action: &Action) {
         let headers = self.headers;
         match action {
@@ -333,7 +377,7 @@ impl Passing {
                 self.frame.change(|bytes| edits.iter().for_each(|one| edit::edit(bytes, &headers, one)));
             }
             Action::Checksum(checksums) => {
-                // Of a frame that is still to be cut, they are made then.
+                // A frame that will be cut gets its checksums then.
                 if self.frame.cut.is_none() {
                     self.frame.change(|bytes| edit::compute(bytes, &headers, checksums));
                 }
@@ -353,7 +397,7 @@ impl Passing {
 }
 
 impl Frame {
-    /// Changes the bytes, in place if nobody else has them.
+    /// Changes the bytes, in place if there is no other reference.
     fn change(&mut self, change: impl FnOnce(&mut BytesMut)) {
         let mut bytes = BytesMut::from(core::mem::take::<Bytes>(&mut self.bytes));
         change(&mut bytes);
@@ -365,15 +409,15 @@ fn headers_of(frame: &Frame) -> Headers {
     if frame.cut.is_some() { Headers::parse_unfinished(&frame.bytes) } else { Headers::parse(&frame.bytes) }
 }
 
-/// One of the ports from `first` to `last`.
+/// Maps a hash to a port from `first` to `last`.
 fn port_of(hash: u64, first: u16, last: u16) -> u16 {
     let count = u64::from(last.saturating_sub(first)) + 1;
     first + (((hash >> 32) * count) >> 32) as u16
 }
 
-/// What a function is told by ICMP: enough for its flows, too little to be a flood.
+/// Rate limit of ICMP messages to a function: sufficient for its flows, too low for a flood.
 const TOLD: Police = Police { rate: 1_000_000, burst: 65_536 };
-/// The VLAN in a tag's control information.
+/// Mask of the VLAN id in a tag's control information.
 pub(super) const ID: u16 = 0x0fff;
-/// Bytes of a tag.
+/// Length of a VLAN tag.
 const TAG: usize = 4;

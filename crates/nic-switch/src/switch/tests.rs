@@ -1,10 +1,10 @@
-//! What the switch does with frames.
+//! The switch as a whole: rules, tunnels, legacy mode.
 
 use super::passage::ID;
 use super::*;
 use crate::action::{Action, TunnelSet};
 use crate::matching::{Mac, VLAN};
-use crate::overlay::{self, Outer};
+use crate::overlay::{self, OuterHeaders};
 use crate::port::TunnelKind;
 use crate::words::RuleFile;
 use crate::{arbitrary, edit};
@@ -18,13 +18,13 @@ fn mac(last: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, last])
 }
 
-/// Three functions with the addresses 0 to 2.
+/// Makes a switch with three functions with the addresses 0 to 2.
 fn switch(rules: &str) -> Switch {
     let mut switch = Switch::new(SwitchConfig::default());
     for number in 0..3 {
         switch.set_function(Vport::Virtual(number), FunctionConfig::new(mac(number as u8)));
     }
-    switch.set_mode(Mode::Switchdev);
+    switch.set_mode(SwitchMode::Switchdev);
     let changes: Vec<Change> = rules
         .lines()
         .flat_map(|line| RuleFile::parse("test", &format!("tc filter add dev {line}")).unwrap().changes)
@@ -33,7 +33,7 @@ fn switch(rules: &str) -> Switch {
     switch
 }
 
-/// A datagram between two stations; to and from ports 7 and 9.
+/// Returns a datagram between two stations, from port 7 to port 9.
 fn datagram(destination: Mac, source: Mac) -> Frame {
     let mut frame = [destination.0, source.0].concat();
     frame.extend([0x08, 0x00, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -67,7 +67,7 @@ fn what_no_rule_takes_goes_to_the_representor_and_what_the_host_sends_there_to_t
     assert_eq!((switch.counters().misses, switch.counters().to_representors), (1, 1));
 }
 
-/// The SA of a received frame does not apply to the way out: the frame would leave under the keys of another network.
+/// The SA of a received frame does not apply to the output, or the frame would leave under the keys of another network.
 #[test]
 fn a_frame_leaves_without_the_sa_that_it_came_by() {
     let frame = datagram(mac(1), mac(0));
@@ -82,15 +82,16 @@ fn a_frame_leaves_without_the_sa_that_it_came_by() {
     }
 }
 
-/// A Linux behind the representor forwards what it is left, and sees by it that the rule is in use.
+/// A Linux behind the representor forwards sample frames, and sees by them that the rule is in use.
 #[test]
 fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
     let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
     let inner = datagram(mac(1), mac(0));
+    // A plain frame at a port, a tunnel packet, and a plain frame at the uplink.
     for (device, from, frame) in [
         ("pf0vf0", ONE, inner.clone()),
         ("vxlan0", Vport::Uplink, overlay::encapsulate(&outer, &inner)),
@@ -103,14 +104,16 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
         let to_linux = |switch: &mut Switch, milliseconds| {
             let mut out = Vec::new();
             switch.receive(NOW + Duration::from_millis(milliseconds), from, frame.clone(), &mut out);
-            let [(egress, sent)] = &out[..] else { panic!("{device}: it goes one way: {out:?}") };
-            assert_eq!(*sent == frame, *egress == Egress::Representor(from), "{device}: as it came, to Linux");
+            // A frame either goes to Linux unchanged or to the function with its new tag.
+            let [(egress, sent)] = &out[..] else { panic!("{device}: one output expected: {out:?}") };
+            assert_eq!(*sent == frame, *egress == Egress::Representor(from), "{device}: the sample is unchanged");
             *sent == frame
         };
+        // The interval starts with the rule's first match and then with each sample.
         let times = [0, 1999, 2000, 2001, 3999, 9000, 9001];
         let samples = times.map(|time| to_linux(&mut switch, time));
         assert_eq!(samples, [false, false, true, false, false, true, false], "{device}");
-        // A rule that takes the place of an equal one is no new one.
+        // A rule that replaces an equal one does not count as new.
         let rules: Vec<Rule> = switch.rules().map(|report| Rule::clone(&report.rule)).collect();
         switch.replace_rules(rules).unwrap();
         assert!(to_linux(&mut switch, 11_000), "{device}");
@@ -121,14 +124,14 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
     }
 }
 
-/// There are no tunnels behind a representor: what a tunnel's rule leaves to it is the packet of the wire.
+/// There are no tunnels behind a representor, so it gets the packet as on the wire.
 #[test]
 fn what_a_tunnels_rule_passes_goes_to_the_uplinks_representor_as_it_came() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
     let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
     let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
     for actions in ["action pass", "action vlan push id 5 pipe", "action goto chain 1"] {
         let last = "vxlan0 ingress protocol ip prio 1 chain 1 flower action pass";
@@ -147,6 +150,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let hop = NextHop { destination: mac(9), source: mac(8) };
+    // Returns whether the rule takes a tunnel packet with these outer headers.
     let taken = |words: &str, tos: u8, checksum: bool, dont_fragment: bool| {
         let mut switch = switch(&format!(
             "vxlan0 ingress protocol ip prio 1 flower {words} action mirred egress redirect dev pf0vf1"
@@ -154,7 +158,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
         switch.add_tunnel(Tunnel::new(vxlan0, vec![local]));
         let ends = TunnelSet::new([192, 0, 2, 2].into(), local);
         let set = TunnelSet { key: Some(5), destination_port: Some(4789), tos, checksum, dont_fragment, ..ends };
-        let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+        let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
         let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
         assert_eq!(frame.bytes[20] == 0x40, dont_fragment);
         let mut sum = InternetSum::default();
@@ -162,6 +166,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
         assert!(sum.is_right());
         ways(&sent(&mut switch, Vport::Uplink, frame)) == [Egress::Port(OTHER)]
     };
+    // Each pair contains a matching and a mismatching value.
     for (words, tos, checksum, expected) in [
         ("enc_tos 0x10", 0x10, true, true),
         ("enc_tos 0x10", 0x14, true, false),
@@ -189,7 +194,7 @@ fn a_rule_may_want_control_packets_of_geneve_or_none() {
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), checksum: false, ..TunnelSet::new([192, 0, 2, 2].into(), local) };
     let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = Outer { kind: TunnelKind::Geneve, set, hop, source_port: 50_000, identification: 7 };
+    let outer = OuterHeaders { kind: TunnelKind::Geneve, set, hop, source_port: 50_000, identification: 7 };
     let plain = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
     let mut control = plain.bytes.to_vec();
     control[43] = 0x80;
@@ -260,7 +265,7 @@ fn what_exceeds_a_rate_is_dropped() {
     assert_eq!((out.len(), switch.counters().policed), (1, 1));
 }
 
-/// Two hosts, a function 0 each, in one network of a tunnel.
+/// Makes two hosts with a function 0 each, in one tunnel network.
 fn overlay(kind: &str, six: bool, id: &str, back: &str) -> (Switch, Switch) {
     let address = |last: u8| if six { format!("fd00::{last}") } else { format!("192.0.2.{last}") };
     let host = |own: u8, other: u8| {
@@ -303,7 +308,7 @@ fn what_is_wrapped_here_is_unwrapped_there() {
             let packet = wrapped.remove(0).1;
             assert_eq!(packet.bytes[..12], [mac(92).0, mac(91).0].concat());
             assert_eq!(sent(&mut there, Vport::Uplink, packet.clone()), [(Egress::Port(OTHER), frame)], "{kind} {id}");
-            // Another key, another sender: nobody's.
+            // Another key or another sender matches no rule.
             let (_, mut stranger) = overlay(kind, six, id, &back.replace("77", "78").replace("id 0", "id 1"));
             assert_eq!(ways(&sent(&mut stranger, Vport::Uplink, packet)), [Egress::Representor(Vport::Uplink)]);
         }
@@ -330,7 +335,7 @@ fn a_large_packet_is_cut_inside_its_tunnel() {
         }
         assert_eq!(identifications, [0, 1, 2, 3]);
         let next = sent(&mut here, ONE, datagram(mac(1), mac(0))).remove(0).1;
-        assert_eq!(next.bytes[18..20], [0, 4], "no identification twice");
+        assert_eq!(next.bytes[18..20], [0, 4], "identifications differ");
     }
 }
 
@@ -346,7 +351,7 @@ fn damaged_packets_of_tunnels_and_critical_options_are_dropped_and_counted() {
     let mut damaged = packet.to_vec();
     damaged[100] ^= 1;
     assert!(sent(&mut there, Vport::Uplink, Frame::from(Bytes::from(damaged))).is_empty());
-    // An option of four bytes, passed over or not.
+    // A four-byte option, critical or not.
     let with_option = |critical: u8| {
         let mut packet = [&packet[..50], &[1, 2, critical, 0], &packet[50..]].concat();
         (packet[42], packet[43]) = (1, critical >> 1);
@@ -379,7 +384,7 @@ fn congestion_on_the_way_is_told_inside() {
         assert!(out.iter().all(|(_, frame)| checksum_is_right(&frame.bytes)));
     }
     assert_eq!(there.counters().tunnel_ecn, 1);
-    // Behind a tag, ECN stays as it is, and says nothing about the packet's fate.
+    // Behind a tag, ECN is unchanged and does not decide about the packet.
     let mut tagged = BytesMut::from(&datagram(mac(1), mac(0)).bytes[..]);
     edit::push_vlan(&mut tagged, VLAN, 5);
     let mut packet = sent(&mut here, ONE, Frame::from(tagged.clone().freeze())).remove(0).1.bytes.to_vec();
@@ -406,7 +411,7 @@ fn who_sends_more_than_the_tunnel_carries_is_told_and_nothing_is_cut() {
     here.add_tunnel(Tunnel { mtu: 1416, ..Tunnel::new(device, vec!["192.0.2.1".parse().unwrap()]) });
     assert_eq!(sent(&mut here, ONE, long(1417))[0].1.bytes[40..42], 1416u16.to_be_bytes());
     assert_eq!((here.counters().too_long, here.counters().told), (2, 2));
-    // As often as it has to be, and no more often.
+    // The number of messages is limited.
     let told = (0..1000).filter(|_| !sent(&mut here, ONE, long(1417)).is_empty()).count();
     assert!((80..200).contains(&told), "{told} messages of 590 bytes of a burst of 64 KiB");
 }
@@ -419,7 +424,7 @@ fn without_a_next_hop_the_host_gets_the_frame() {
     assert_eq!(here.counters().unresolved, 1);
 }
 
-/// The uplink's representor shows packets as the wire has them.
+/// The uplink's representor shows packets as on the wire.
 #[test]
 fn what_came_out_of_a_tunnel_and_finds_no_way_into_another_is_shown_to_nobody() {
     let (mut here, mut there) = overlay("vxlan0", false, "id 77", "enc_key_id 77");
@@ -437,7 +442,7 @@ fn what_came_out_of_a_tunnel_and_finds_no_way_into_another_is_shown_to_nobody() 
         assert_eq!(ways(&sent(&mut there, Vport::Uplink, packet.clone())), [], "{unset}");
     }
     assert_eq!((there.counters().unresolved, there.counters().unresolved_inner), (2, 2));
-    // What comes by the wire in the clear is shown as it came.
+    // A plaintext frame from the wire is shown as it arrived.
     let line = format!("p0 ingress prio 1 flower action {set} action mirred egress redirect dev vxlan0");
     let mut plain = switch(&line);
     let frame = datagram(mac(1), mac(0));
@@ -447,20 +452,20 @@ fn what_came_out_of_a_tunnel_and_finds_no_way_into_another_is_shown_to_nobody() 
 #[test]
 fn virtual_machines_talk_without_rules() {
     let mut switch = switch("");
-    switch.set_mode(Mode::Legacy);
+    switch.set_mode(SwitchMode::Legacy);
     assert_eq!(ways(&sent(&mut switch, ONE, datagram(mac(1), mac(0)))), [Egress::Port(OTHER)]);
     let all = [Egress::Port(Vport::Uplink), Egress::Port(OTHER), Egress::Port(Vport::Virtual(2))];
     assert_eq!(ways(&sent(&mut switch, ONE, datagram(Mac::BROADCAST, mac(0)))), all);
-    // An unknown address is on the wire, if anywhere; once known, it is behind one port.
+    // An unknown address is flooded to the wire; a known one is behind one port.
     assert_eq!(ways(&sent(&mut switch, ONE, datagram(mac(50), mac(0)))), [Egress::Port(Vport::Uplink)]);
     sent(&mut switch, Vport::Uplink, datagram(mac(0), mac(50)));
     assert_eq!(ways(&sent(&mut switch, OTHER, datagram(mac(50), mac(1)))), [Egress::Port(Vport::Uplink)]);
     let storms = (0..2000).filter(|_| !sent(&mut switch, ONE, datagram(Mac::BROADCAST, mac(0))).is_empty()).count();
     assert!((800..900).contains(&storms), "{storms} broadcasts of 74 bytes of a burst of 64 KiB");
-    assert!(!sent(&mut switch, OTHER, datagram(Mac::BROADCAST, mac(1))).is_empty(), "another port's storm");
+    assert!(!sent(&mut switch, OTHER, datagram(Mac::BROADCAST, mac(1))).is_empty(), "each port has its own limit");
 }
 
-/// Two tenants, by VLAN, of two functions each, and the uplink.
+/// Makes two tenants, by VLAN, with two functions each, and the uplink.
 fn tenants() -> Switch {
     let mut switch =
         Switch::new(SwitchConfig { storm: Police { rate: 1 << 40, burst: u32::MAX }, ..SwitchConfig::default() });
@@ -479,7 +484,7 @@ fn tenant(port: Vport) -> Option<u16> {
 }
 
 proptest! {
-    /// Whatever a tenant sends, only its own tenant's functions get it; and nothing under a foreign address goes anywhere.
+    /// A tenant's frames reach only functions of that tenant, and frames with a forged address reach no port.
     #[test]
     fn nothing_crosses_tenants(
         legacy in any::<bool>(),
@@ -488,8 +493,8 @@ proptest! {
     ) {
         let mut switch = tenants();
         if !legacy {
-            switch.set_mode(Mode::Switchdev);
-            // Rules may send anything anywhere, but for tags that they make up: those are the administrator's word.
+            switch.set_mode(SwitchMode::Switchdev);
+            // Rules may send frames anywhere, but must not change tags: tags are the administrator's decision.
             let is_plain = |change: &&Change| match change {
                 Change::Add(rule) | Change::Replace(rule) => rule.actions.iter().all(|action| {
                     !matches!(action, Action::VlanPush(_) | Action::VlanPop | Action::VlanModify(_))
@@ -513,7 +518,7 @@ proptest! {
                 if let Egress::Port(to) = egress && let Some(of) = tenant(to) {
                     let own = tenant(from).or(tag.map(|(_, control)| control & ID));
                     prop_assert_eq!(Some(of), own, "{:?} to {:?}", from, to);
-                    // The tag of its VLAN is off; another one behind it is the sender's own.
+                    // The VLAN's tag is removed; another tag behind it is the sender's own.
                     prop_assert!(from == Vport::Uplink || edit::outermost_tag(&frame.bytes).is_none());
                 }
             }
@@ -530,7 +535,7 @@ proptest! {
             let inner = Frame::from(Bytes::from(bytes));
             let hop = NextHop { source: mac(9), destination: mac(8) };
             let set = TunnelSet { key: Some(77), ..TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into()) };
-            let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 5, identification: 0 };
+            let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 5, identification: 0 };
             frame = overlay::encapsulate(&outer, &inner).bytes.to_vec();
         }
         let port = if from == 3 { Vport::Uplink } else { Vport::Virtual(from) };

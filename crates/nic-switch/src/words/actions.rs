@@ -1,29 +1,29 @@
-//! The actions of a rule: what follows each `action`.
+//! Parser of a rule's actions, behind each `action`.
 //!
-//! After an action stands what to do next: `pipe` is to take the next one. Where tc does otherwise if nothing is said, so
-//! does this: behind `pedit` and `csum` the packet passes, behind the others the next action is taken.
+//! An action may be followed by a control word; `pipe` continues with the next action. The defaults are those of tc:
+//! `pedit` and `csum` pass the packet, other actions continue.
 
-use super::line::{ParseError, Problem, Words};
+use super::line::{LineWords, ParseError, ParseProblem};
 use super::{read, value};
-use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::VLAN;
 use core::net::IpAddr;
 use offload_formats::{IpVersion, Protocol};
 
-/// What follows the first `action`, which was taken.
-pub(super) fn actions(words: &mut Words<'_>) -> Result<Vec<Action>, ParseError> {
+/// Parses the actions behind the first `action` keyword.
+pub(super) fn actions(words: &mut LineWords<'_>) -> Result<Vec<Action>, ParseError> {
     let mut actions = Vec::new();
     loop {
         action(words, &mut actions)?;
         match words.take() {
             None => return Ok(actions),
             Some("action") => {}
-            Some(_) => return Err(words.wrong(Problem::Expected("an option of this action, nor `action`"))),
+            Some(_) => return Err(words.wrong(ParseProblem::Expected("an option of this action, nor `action`"))),
         }
     }
 }
 
-fn action(words: &mut Words<'_>, actions: &mut Vec<Action>) -> Result<(), ParseError> {
+fn action(words: &mut LineWords<'_>, actions: &mut Vec<Action>) -> Result<(), ParseError> {
     let word = words.expect("an action")?;
     actions.push(match word {
         "mirred" => mirred(words)?,
@@ -38,13 +38,16 @@ fn action(words: &mut Words<'_>, actions: &mut Vec<Action>) -> Result<(), ParseE
         "pedit" => pedit(words)?,
         "csum" => Action::Checksum(checksums(words)?),
         "police" => Action::Police(police(words)?),
-        "ct" => return Err(words.wrong(Problem::ConnectionState)),
-        _ => return Err(words.wrong(Problem::Expected("an action that the switch has: see its chapter"))),
+        "ct" => return Err(words.wrong(ParseProblem::ConnectionState)),
+        _ => return Err(words.wrong(ParseProblem::Expected("an action that the switch has: see its chapter"))),
     });
+    // `pipe` continues with the next action, and other control words are actions themselves.
     let is_over = actions.last().is_some_and(Action::ends);
+    // Nothing can follow a final action, so no control word is read.
     if is_over || words.take_if("pipe") {
         return Ok(());
     }
+    // Without a control word, `pedit` and `csum` end the rule in tc, while other actions continue.
     let passes = words.take_if("pass") || words.take_if("ok");
     if words.take_if("drop") {
         actions.push(Action::Drop);
@@ -54,7 +57,7 @@ fn action(words: &mut Words<'_>, actions: &mut Vec<Action>) -> Result<(), ParseE
     Ok(())
 }
 
-fn mirred(words: &mut Words<'_>) -> Result<Action, ParseError> {
+fn mirred(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     words.expect_word("egress")?;
     let redirects = words.value("redirect or mirror", |word| match word {
         "redirect" => Some(true),
@@ -66,7 +69,7 @@ fn mirred(words: &mut Words<'_>) -> Result<Action, ParseError> {
     Ok(if redirects { Action::Redirect(device) } else { Action::Mirror(device) })
 }
 
-fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
+fn tunnel(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     let sets = words.value("set or unset", |word| match word {
         "set" => Some(true),
         "unset" => Some(false),
@@ -79,6 +82,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
     let (mut key, mut port, mut tos, mut ttl, mut checksum) = (None, None, None, None, None);
     let mut dont_fragment = false;
     while let Some(word) = words.peek() {
+        // These words end the options, and belong to the caller.
         if matches!(word, "pipe" | "action") {
             break;
         }
@@ -90,15 +94,16 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
             "dst_port" => words.once(&mut port, "a UDP port", value::number)?,
             "tos" => words.once(&mut tos, "a type of service", value::number)?,
             "ttl" => words.once(&mut ttl, "a hop limit", value::number)?,
+            // `csum` and `nocsum` set the same option, so either may occur once.
             "csum" | "nocsum" if checksum.is_none() => checksum = Some(word == "csum"),
             "nofrag" if !dont_fragment => dont_fragment = true,
-            "csum" | "nocsum" | "nofrag" => return Err(words.wrong(Problem::Twice)),
-            _ => return Err(words.wrong(Problem::Expected("an option of tunnel_key that the switch has"))),
+            "csum" | "nocsum" | "nofrag" => return Err(words.wrong(ParseProblem::Twice)),
+            _ => return Err(words.wrong(ParseProblem::Expected("an option of tunnel_key that the switch has"))),
         }
     }
     let ends: (Option<IpAddr>, Option<IpAddr>) = (source, destination);
     let (Some(source), Some(destination)) = ends else {
-        return Err(words.wrong(Problem::Expected("all: a tunnel has src_ip and dst_ip")));
+        return Err(words.wrong(ParseProblem::Expected("all: a tunnel has src_ip and dst_ip")));
     };
     Ok(Action::TunnelSet(TunnelSet {
         key,
@@ -111,13 +116,13 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
     }))
 }
 
-fn vlan(words: &mut Words<'_>) -> Result<Action, ParseError> {
+fn vlan(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     let what = words.expect("push, pop or modify")?;
     let (mut id, mut priority, mut tag) = (None, None, None);
     match what {
         "pop" => return Ok(Action::VlanPop),
         "push" | "modify" => {}
-        _ => return Err(words.wrong(Problem::Expected("push, pop or modify"))),
+        _ => return Err(words.wrong(ParseProblem::Expected("push, pop or modify"))),
     }
     while let Some(word) = words.peek() {
         match word {
@@ -136,12 +141,12 @@ fn vlan(words: &mut Words<'_>) -> Result<Action, ParseError> {
             _ => break,
         }
     }
-    let id = id.ok_or_else(|| words.wrong(Problem::Expected("all: `id N` names the VLAN")))?;
+    let id = id.ok_or_else(|| words.wrong(ParseProblem::Expected("all: `id N` names the VLAN")))?;
     let tag = VlanTag { id, priority, ether_type: tag.unwrap_or(VLAN) };
     Ok(if what == "push" { Action::VlanPush(tag) } else { Action::VlanModify(tag) })
 }
 
-fn pedit(words: &mut Words<'_>) -> Result<Action, ParseError> {
+fn pedit(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     words.expect_word("ex")?;
     let mut edits = Vec::new();
     while words.take_if("munge") {
@@ -150,7 +155,7 @@ fn pedit(words: &mut Words<'_>) -> Result<Action, ParseError> {
     Ok(Action::Pedit(edits))
 }
 
-fn edit(words: &mut Words<'_>) -> Result<Edit, ParseError> {
+fn edit(words: &mut LineWords<'_>) -> Result<Edit, ParseError> {
     const IP: &str = "an address of this version of IP";
     let header = words.expect("eth, ip, ip6, tcp or udp")?;
     let field = words.expect("a field")?;
@@ -172,12 +177,12 @@ fn edit(words: &mut Words<'_>) -> Result<Edit, ParseError> {
         }
         ("tcp" | "udp", "sport") => Edit::SourcePort(transport, words.value("a port", value::number)?),
         ("tcp" | "udp", "dport") => Edit::DestinationPort(transport, words.value("a port", value::number)?),
-        _ => return Err(words.wrong(Problem::Expected("behind a field that the switch can change"))),
+        _ => return Err(words.wrong(ParseProblem::Expected("behind a field that the switch can change"))),
     };
-    if adds { Err(words.wrong(Problem::Expected("added to: only hops are"))) } else { Ok(edit) }
+    if adds { Err(words.wrong(ParseProblem::Expected("added to: only hops are"))) } else { Ok(edit) }
 }
 
-fn field_adds(words: &mut Words<'_>) -> Result<bool, ParseError> {
+fn field_adds(words: &mut LineWords<'_>) -> Result<bool, ParseError> {
     words.value("set or add", |word| match word {
         "set" => Some(false),
         "add" => Some(true),
@@ -185,8 +190,8 @@ fn field_adds(words: &mut Words<'_>) -> Result<bool, ParseError> {
     })
 }
 
-fn checksums(words: &mut Words<'_>) -> Result<Checksums, ParseError> {
-    let mut checksums = Checksums::default();
+fn checksums(words: &mut LineWords<'_>) -> Result<ChecksumSet, ParseError> {
+    let mut checksums = ChecksumSet::default();
     while let Some(word) = words.peek() {
         match word {
             "ip4h" | "iph" => checksums.ipv4 = true,
@@ -197,13 +202,13 @@ fn checksums(words: &mut Words<'_>) -> Result<Checksums, ParseError> {
         }
         words.take();
     }
-    if checksums == Checksums::default() {
-        return Err(words.wrong(Problem::Expected("all: csum names ip4h, tcp or udp")));
+    if checksums == ChecksumSet::default() {
+        return Err(words.wrong(ParseProblem::Expected("all: csum names ip4h, tcp or udp")));
     }
     Ok(checksums)
 }
 
-fn police(words: &mut Words<'_>) -> Result<Police, ParseError> {
+fn police(words: &mut LineWords<'_>) -> Result<Police, ParseError> {
     words.expect_word("rate")?;
     let rate = words.value("a rate, such as 8mbit", value::rate)?;
     words.expect_word("burst")?;

@@ -1,17 +1,17 @@
-//! Functions as lines of `ip link set ... vf` and `devlink` (iproute2).
+//! Parser of function configuration: lines of `ip link set ... vf` and `devlink` (iproute2).
 
-use super::line::{ParseError, Problem, Words};
+use super::line::{LineWords, ParseError, ParseProblem};
 use super::value;
 use crate::action::Police;
 use crate::function::FunctionConfig;
 use crate::matching::Mac;
 use crate::port::Vport;
-use crate::switch::Mode;
+use crate::switch::SwitchMode;
 
-/// What lines say of functions and of the switch's mode.
+/// The changes from a file of such lines.
 ///
 /// ```
-/// use nic_switch::{FunctionChange, FunctionConfig, FunctionFile, Mac, Mode, Vport};
+/// use nic_switch::{FunctionChange, FunctionConfig, FunctionFile, Mac, SwitchMode, Vport};
 ///
 /// let text = "ip link set p0 vf 3 mac 02:00:00:00:00:03 vlan 7 trust on max_tx_rate 100\n\
 ///             ip link set dev pf0vf3 mtu 1416   # the representor's MTU is the function's\n\
@@ -22,51 +22,51 @@ use crate::switch::Mode;
 ///     match change {
 ///         FunctionChange::Function(port, words) if *port == Vport::Virtual(3) => words.apply(&mut config),
 ///         FunctionChange::Function(..) => unreachable!("no line is about another"),
-///         FunctionChange::Mode(mode) => assert_eq!(*mode, Mode::Switchdev),
+///         FunctionChange::Mode(mode) => assert_eq!(*mode, SwitchMode::Switchdev),
 ///     }
 /// }
 /// assert_eq!((config.mac, config.vlan, config.mtu), (Mac([2, 0, 0, 0, 0, 3]), Some(7), 1416));
-/// assert!(config.spoof_check && config.trust, "the one is as it was");
+/// assert!(config.spoof_check && config.trust, "unnamed options are unchanged");
 /// # Ok::<(), nic_switch::ParseError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionFile {
-    /// What they say, in their order.
+    /// Changes, in the order of the lines.
     pub changes: Vec<FunctionChange>,
 }
 
-/// What one line says.
+/// The change of one line.
 ///
 /// See [`FunctionFile`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionChange {
-    /// A function is to be set up like this.
-    Function(Vport, FunctionWords),
-    /// Who is to decide where frames go.
-    Mode(Mode),
+    /// Changes the configuration of a function.
+    Function(Vport, FunctionOptions),
+    /// Sets the forwarding mode.
+    Mode(SwitchMode),
 }
 
-/// What is said of a function; `None`: it stays as it is.
+/// The changed options of a function; `None` leaves an option unchanged.
 ///
 /// See [`FunctionFile`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FunctionWords {
-    /// Its address.
+pub struct FunctionOptions {
+    /// Ethernet address.
     pub mac: Option<Mac>,
-    /// Its VLAN; 0 takes it off.
+    /// VLAN id; 0 removes the VLAN.
     pub vlan: Option<u16>,
-    /// Whether frames from other addresses are dropped.
+    /// Whether frames with other source addresses are dropped.
     pub spoof_check: Option<bool>,
-    /// Whether it is trusted.
+    /// Whether the function is trusted.
     pub trust: Option<bool>,
-    /// What it may send, in 10^6 bits a second; 0 takes the limit off.
+    /// Transmit limit in 10^6 bits per second; 0 removes the limit.
     pub max_rate: Option<u32>,
-    /// The longest packet that is delivered to it.
+    /// Longest packet delivered to the function.
     pub mtu: Option<u16>,
 }
 
-impl FunctionWords {
-    /// Sets a function up as they say.
+impl FunctionOptions {
+    /// Applies the changed options to `config`.
     pub fn apply(&self, config: &mut FunctionConfig) {
         config.mac = self.mac.unwrap_or(config.mac);
         config.spoof_check = self.spoof_check.unwrap_or(config.spoof_check);
@@ -83,14 +83,14 @@ impl FunctionWords {
 }
 
 impl FunctionFile {
-    /// Reads `text`; errors call it `file`.
+    /// Parses `text`; errors refer to it as `file`.
     ///
     /// # Errors
-    /// At the first word that is wrong, or is missing.
+    /// At the first word that is wrong or missing.
     pub fn parse(file: &str, text: &str) -> Result<FunctionFile, ParseError> {
         let mut changes = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let mut words = Words::new(file, number + 1, line);
+            let mut words = LineWords::new(file, number + 1, line);
             if words.peek().is_some() {
                 changes.push(self::line(&mut words)?);
             }
@@ -99,21 +99,22 @@ impl FunctionFile {
     }
 }
 
-fn line(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
+fn line(words: &mut LineWords<'_>) -> Result<FunctionChange, ParseError> {
     match words.expect("ip")? {
         "ip" => link(words),
         "devlink" => devlink(words),
-        _ => Err(words.wrong(Problem::Expected("ip or devlink"))),
+        _ => Err(words.wrong(ParseProblem::Expected("ip or devlink"))),
     }
 }
 
-/// `ip link set [dev] p0 vf N ...`, `ip link set [dev] pf0vfN mtu M`.
-fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
+/// Parses `ip link set [dev] p0 vf N ...` and `ip link set [dev] pf0vfN mtu M`.
+fn link(words: &mut LineWords<'_>) -> Result<FunctionChange, ParseError> {
     words.expect_word("link")?;
     words.expect_word("set")?;
     words.take_if("dev");
     let device = port(words)?;
-    let mut said = FunctionWords::default();
+    let mut said = FunctionOptions::default();
+    // Options of a virtual function are set through the uplink; on a function's own device only the MTU can be set.
     if device != Vport::Uplink {
         words.expect_word("mtu")?;
         said.mtu = Some(words.value("an MTU", value::number)?);
@@ -133,17 +134,18 @@ fn link(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
             "spoofchk" => words.once(&mut said.spoof_check, "on or off", switched)?,
             "trust" => words.once(&mut said.trust, "on or off", switched)?,
             "max_tx_rate" | "rate" => words.once(&mut said.max_rate, "10^6 bits a second, or 0", value::number)?,
-            _ => return Err(words.wrong(Problem::Expected("mac, vlan, spoofchk, trust or max_tx_rate"))),
+            _ => return Err(words.wrong(ParseProblem::Expected("mac, vlan, spoofchk, trust or max_tx_rate"))),
         }
     }
-    if said == FunctionWords::default() {
+    // A line without an option is incomplete.
+    if said == FunctionOptions::default() {
         words.expect("mac, vlan, spoofchk, trust or max_tx_rate")?;
     }
     Ok(FunctionChange::Function(Vport::Virtual(number), said))
 }
 
-/// `devlink dev eswitch set DEVICE mode M`, `devlink port function set PORT hw_addr A`.
-fn devlink(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
+/// Parses `devlink dev eswitch set DEVICE mode M` and `devlink port function set PORT hw_addr A`.
+fn devlink(words: &mut LineWords<'_>) -> Result<FunctionChange, ParseError> {
     let change = match words.expect("dev or port")? {
         "dev" => {
             words.expect_word("eswitch")?;
@@ -151,8 +153,8 @@ fn devlink(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
             words.expect("the device, which may be called anything")?;
             words.expect_word("mode")?;
             FunctionChange::Mode(words.value("legacy or switchdev", |word| match word {
-                "legacy" => Some(Mode::Legacy),
-                "switchdev" => Some(Mode::Switchdev),
+                "legacy" => Some(SwitchMode::Legacy),
+                "switchdev" => Some(SwitchMode::Switchdev),
                 _ => None,
             })?)
         }
@@ -162,27 +164,28 @@ fn devlink(words: &mut Words<'_>) -> Result<FunctionChange, ParseError> {
             let port = port(words)?;
             words.expect_word("hw_addr")?;
             let mac = Some(words.value(MAC, mac)?);
-            FunctionChange::Function(port, FunctionWords { mac, ..FunctionWords::default() })
+            FunctionChange::Function(port, FunctionOptions { mac, ..FunctionOptions::default() })
         }
-        _ => return Err(words.wrong(Problem::Expected("dev or port"))),
+        _ => return Err(words.wrong(ParseProblem::Expected("dev or port"))),
     };
     end(words)?;
     Ok(change)
 }
 
-fn port(words: &mut Words<'_>) -> Result<Vport, ParseError> {
+fn port(words: &mut LineWords<'_>) -> Result<Vport, ParseError> {
     words.value("a port of the switch: name p0, pf0hpf, pf0vfN or card0", |word| word.parse().ok())
 }
 
-fn end(words: &mut Words<'_>) -> Result<(), ParseError> {
+fn end(words: &mut LineWords<'_>) -> Result<(), ParseError> {
     match words.take() {
         None => Ok(()),
-        Some(_) => Err(words.wrong(Problem::Expected("the line's end"))),
+        Some(_) => Err(words.wrong(ParseProblem::Expected("the line's end"))),
     }
 }
 
-/// The address of one station.
+/// Parses a unicast address.
 fn mac(word: &str) -> Option<Mac> {
+    // A function has one address, so a mask is refused.
     let ether = value::ether(word).filter(|ether| ether.mask() == Mac([0xff; 6]) && !word.contains('/'))?;
     Some(ether.address()).filter(|mac| !mac.is_multicast())
 }
@@ -199,7 +202,7 @@ const MAC: &str = "the Ethernet address of one station";
 /// 4095 is reserved (IEEE 802.1Q 9.6).
 const LAST_VLAN: u16 = 4095;
 const BYTES_A_MEGABIT: u64 = 125_000;
-/// What a function may send at once beyond its rate.
+/// Burst that a function may send above its rate, in bytes.
 const BURST: u32 = 128 * 1024;
 
 #[cfg(test)]
@@ -217,7 +220,7 @@ mod tests {
             Ok(FunctionChange::Function(port, words)) => (port, words),
             other => panic!("{other:?}"),
         };
-        let limited = FunctionWords { max_rate: Some(0), spoof_check: Some(false), ..FunctionWords::default() };
+        let limited = FunctionOptions { max_rate: Some(0), spoof_check: Some(false), ..FunctionOptions::default() };
         assert_eq!(function(read("ip link set dev p0 vf 0 spoofchk off max_tx_rate 0")), (Vport::Virtual(0), limited));
         let (port, words) = function(read("devlink port function set pf0vf255 hw_addr 2:0:0:0:0:1"));
         assert_eq!((port, words.mac), (Vport::Virtual(255), Some(Mac([2, 0, 0, 0, 0, 1]))));

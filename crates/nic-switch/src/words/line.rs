@@ -1,47 +1,47 @@
-//! A line's words, taken one by one, and errors that point at them.
+//! The words of a line, and errors that point at a word.
 
 use crate::rule::RuleError;
 use core::fmt;
 
-/// A word that is wrong or missing.
+/// An error at a word.
 ///
 /// See [`RuleFile`](crate::RuleFile) for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// What the text is called.
+    /// Name of the text.
     pub file: String,
-    /// The line, from 1 on.
+    /// Line, from 1.
     pub line: usize,
-    /// The character in it at which the word begins, from 1 on; if one is missing, where it would.
+    /// Column of the word, from 1; for a missing word, the column where it is expected.
     pub column: usize,
-    /// The word as it may be shown: escaped, and cut after 40 characters. Empty if one is missing.
+    /// The word, escaped and limited to 40 characters. Empty if a word is missing.
     pub word: String,
-    /// What is wrong.
-    pub problem: Problem,
+    /// The problem.
+    pub problem: ParseProblem,
 }
 
-/// What is wrong with a word.
+/// The problem with a word.
 ///
 /// See [`RuleFile`](crate::RuleFile) for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
-    /// Another word can stand there.
+pub enum ParseProblem {
+    /// Another word is expected here.
     #[error("is not {0}")]
     Expected(&'static str),
     /// The line ends too early.
     #[error("the line ends where there should be {0}")]
     Missing(&'static str),
-    /// A word a second time.
+    /// The option was given before.
     #[error("is there a second time: say it once")]
     Twice,
-    /// What looks at connections.
+    /// A match on connection state.
     #[error(": the switch keeps no connection state: match without it")]
     ConnectionState,
-    /// A rule that is to stay in software.
+    /// A rule for software only.
     #[error(": the rule is for software only: leave it to tc")]
     SoftwareOnly,
-    /// All words are right, but there can be no such rule.
+    /// The words are correct, but the rule is invalid.
     #[error(": {0}")]
     Rule(#[from] RuleError),
 }
@@ -51,8 +51,10 @@ impl fmt::Display for ParseError {
         let ParseError { file, line, column, word, problem } = self;
         write!(f, "{file}:{line}:{column}: ")?;
         match problem {
-            Problem::Missing(_) => write!(f, "{problem}"),
-            Problem::ConnectionState | Problem::SoftwareOnly | Problem::Rule(_) => write!(f, "`{word}`{problem}"),
+            ParseProblem::Missing(_) => write!(f, "{problem}"),
+            ParseProblem::ConnectionState | ParseProblem::SoftwareOnly | ParseProblem::Rule(_) => {
+                write!(f, "`{word}`{problem}")
+            }
             _ => write!(f, "`{word}` {problem}"),
         }
     }
@@ -60,18 +62,19 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// The words of one line; those behind `#` are a comment.
-pub(super) struct Words<'a> {
+/// The words of one line. Words behind `#` are a comment.
+pub(super) struct LineWords<'a> {
     file: &'a str,
     line: usize,
     words: Vec<(usize, &'a str)>,
     next: usize,
-    /// The column behind the last character.
+    /// Column behind the last character.
     end: usize,
 }
 
-impl<'a> Words<'a> {
-    pub(super) fn new(file: &'a str, line: usize, text: &'a str) -> Words<'a> {
+impl<'a> LineWords<'a> {
+    pub(super) fn new(file: &'a str, line: usize, text: &'a str) -> LineWords<'a> {
+        // Columns stay correct, because a comment only ends the line.
         let text = text.split('#').next().unwrap_or("");
         let mut words = Vec::new();
         let mut column = 1;
@@ -82,17 +85,17 @@ impl<'a> Words<'a> {
             }
             column += piece.chars().count();
         }
-        Words { file, line, words, next: 0, end: column }
+        LineWords { file, line, words, next: 0, end: column }
     }
 
-    /// The next word, if there is one.
+    /// Takes the next word.
     pub(super) fn take(&mut self) -> Option<&'a str> {
         let (_, word) = self.words.get(self.next)?;
         self.next += 1;
         Some(word)
     }
 
-    /// Looks at the next word.
+    /// Returns the next word without taking it.
     pub(super) fn peek(&self) -> Option<&'a str> {
         self.words.get(self.next).map(|(_, word)| *word)
     }
@@ -104,27 +107,27 @@ impl<'a> Words<'a> {
         is_it
     }
 
-    /// The next word, which is to be `what`.
+    /// Takes the next word; `what` describes the expected word in errors.
     pub(super) fn expect(&mut self, what: &'static str) -> Result<&'a str, ParseError> {
         self.take().ok_or_else(|| self.missing(what))
     }
 
-    /// The next word, which is to be `word`.
+    /// Takes the next word, which must be `word`.
     pub(super) fn expect_word(&mut self, word: &'static str) -> Result<(), ParseError> {
         self.value(word, |found| (found == word).then_some(()))
     }
 
-    /// The next word as a value, which is to be `what`.
+    /// Takes the next word as a value; `what` describes the expected value in errors.
     pub(super) fn value<T>(
         &mut self,
         what: &'static str,
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, ParseError> {
         let word = self.expect(what)?;
-        read(word).ok_or_else(|| self.wrong(Problem::Expected(what)))
+        read(word).ok_or_else(|| self.wrong(ParseProblem::Expected(what)))
     }
 
-    /// The next word as the value of an option that is given once, which is to be `what`.
+    /// Takes the next word as the value of an option that must not be repeated.
     pub(super) fn once<T>(
         &mut self,
         place: &mut Option<T>,
@@ -132,28 +135,28 @@ impl<'a> Words<'a> {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<(), ParseError> {
         if place.is_some() {
-            return Err(self.wrong(Problem::Twice));
+            return Err(self.wrong(ParseProblem::Twice));
         }
         *place = Some(self.value(what, read)?);
         Ok(())
     }
 
-    /// Something is wrong with the word taken last.
-    pub(super) fn wrong(&self, problem: Problem) -> ParseError {
+    /// Makes an error at the word taken last.
+    pub(super) fn wrong(&self, problem: ParseProblem) -> ParseError {
         self.wrong_at(self.next.saturating_sub(1), problem)
     }
 
-    /// Something is wrong with the word at `index` of the line.
-    pub(super) fn wrong_at(&self, index: usize, problem: Problem) -> ParseError {
+    /// Makes an error at the word with this index.
+    pub(super) fn wrong_at(&self, index: usize, problem: ParseProblem) -> ParseError {
         let (column, word) = self.words.get(index).copied().unwrap_or((self.end, ""));
         self.error(column, word.escape_debug().take(MOST_SHOWN).collect(), problem)
     }
 
     fn missing(&self, what: &'static str) -> ParseError {
-        self.error(self.end, String::new(), Problem::Missing(what))
+        self.error(self.end, String::new(), ParseProblem::Missing(what))
     }
 
-    fn error(&self, column: usize, word: String, problem: Problem) -> ParseError {
+    fn error(&self, column: usize, word: String, problem: ParseProblem) -> ParseError {
         ParseError { file: self.file.into(), line: self.line, column, word, problem }
     }
 }

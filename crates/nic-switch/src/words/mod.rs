@@ -1,4 +1,4 @@
-//! Rules as lines of `tc filter` (iproute2), flower's words.
+//! Rules as `tc filter` lines (iproute2) with the flower classifier.
 //!
 //! ```text
 //! # comments and empty lines; one command a line
@@ -9,13 +9,13 @@
 //! tc filter del dev p0 ingress prio 2
 //! ```
 //!
-//! Invariant: what is printed reads back as what it was printed from. Words that mean something to Linux and nothing here
-//! are refused, not passed over: a file must not promise what is not kept. `tc qdisc` lines that make room for filters are
-//! taken, and have no effect: the switch has that room.
+//! Invariant: printed rules parse to the same rules. Words with a meaning in Linux and no meaning here are rejected
+//! instead of ignored, because a file must not promise more than the switch does. `tc qdisc` lines that prepare filters
+//! are accepted without an effect.
 //!
-//! - `functions`: functions, in words of `ip link set ... vf` and `devlink`;
-//! - `line`: a line's words, and errors that point at them; `read`, `actions`: commands and their actions;
-//! - `print`: back to words; `value`: numbers, rates, sizes, names of protocols.
+//! - `functions`: functions, as `ip link set ... vf` and `devlink` lines;
+//! - `line`: the words of a line, and errors that point at them; `read`, `actions`: commands and their actions;
+//! - `print`: the printer; `value`: numbers, rates, sizes and protocol names.
 
 mod actions;
 mod functions;
@@ -24,14 +24,14 @@ mod print;
 mod read;
 mod value;
 
-pub use functions::{FunctionChange, FunctionFile, FunctionWords};
-pub use line::{ParseError, Problem};
+pub use functions::{FunctionChange, FunctionFile, FunctionOptions};
+pub use line::{ParseError, ParseProblem};
 
 use crate::rule::Change;
 use core::fmt;
-use line::Words;
+use line::LineWords;
 
-/// Changes of rules, from a file.
+/// Rule changes from a file.
 ///
 /// ```
 /// use nic_switch::RuleFile;
@@ -44,19 +44,19 @@ use line::Words;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFile {
-    /// The changes, in the file's order.
+    /// Changes, in the order of the file.
     pub changes: Vec<Change>,
 }
 
 impl RuleFile {
-    /// Reads `text`; errors call it `file`.
+    /// Parses `text`; errors refer to it as `file`.
     ///
     /// # Errors
-    /// At the first word that is wrong, or is missing.
+    /// At the first word that is wrong or missing.
     pub fn parse(file: &str, text: &str) -> Result<RuleFile, ParseError> {
         let mut changes = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let mut words = Words::new(file, number + 1, line);
+            let mut words = LineWords::new(file, number + 1, line);
             if let Some(change) = read::line(&mut words)? {
                 changes.push(change);
             }
@@ -117,6 +117,7 @@ mod tests {
     #[test]
     fn errors_point_at_the_word() {
         let begin = "tc filter add dev p0 ingress protocol ip prio 1 flower";
+        // Columns count characters from 1 and point at the wrong word, or behind the line for a missing one.
         let cases = [
             (
                 "tc filter add dev eth1 ingress".to_owned(),
@@ -161,12 +162,13 @@ mod tests {
         assert!(matches!(actions("vlan push id 3 protocol 802.1Q")[..], [VlanPush(tag)] if tag.ether_type == 0x8100));
         let text = "tc filter add dev p0 ingress protocol ip prio 1 flower action pedit ex munge eth dst set 2:0:0:0:0:1 action drop";
         let error = RuleFile::parse("f", text).unwrap_err();
-        assert_eq!(error.problem, Problem::Rule(RuleError::BehindTheEnd), "pedit without pipe ends");
+        assert_eq!(error.problem, ParseProblem::Rule(RuleError::BehindTheEnd), "pedit without pipe ends");
     }
 
     #[test]
     fn rules_that_cannot_be_are_refused() {
         let vxlan = "tunnel_key set src_ip 10.0.0.1 dst_ip 10.0.0.2";
+        // Device, protocol, match and action of a rule, with the expected violation.
         let cases = [
             ("p0", "ip", "src_port 5", "drop", RuleError::NoPorts),
             ("p0", "ip", "ip_proto tcp src_port 5-5", "drop", RuleError::Range),
@@ -192,7 +194,7 @@ mod tests {
             let text = format!(
                 "tc filter add dev {device} ingress protocol {protocol} prio 1 flower {matching} action {action}"
             );
-            assert_eq!(RuleFile::parse("f", &text).unwrap_err().problem, Problem::Rule(expected), "{text}");
+            assert_eq!(RuleFile::parse("f", &text).unwrap_err().problem, ParseProblem::Rule(expected), "{text}");
         }
         let gre = format!(
             "tc filter add dev p0 ingress prio 1 flower action {vxlan} action mirred egress redirect dev gretap0"

@@ -1,7 +1,7 @@
-//! Rules as lines of `tc filter`, in the words that are read.
+//! Printer of rules as `tc filter` lines, in the form that the parser accepts.
 
 use super::value;
-use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{ClassMatch, EtherMatch, Mac, Match, Ports};
 use crate::rule::{Change, Rule, Selection};
 use core::fmt::{Display, Formatter, Result};
@@ -25,7 +25,7 @@ impl Display for Change {
     }
 }
 
-/// The arguments of `tc filter add`.
+/// Prints the arguments of `tc filter add`.
 impl Display for Rule {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let protocol = self.matching.protocol.map_or_else(|| "all".into(), value::ether_type_name);
@@ -37,7 +37,7 @@ impl Display for Rule {
     }
 }
 
-/// The words of flower behind `flower`, but for the protocol, a space before each.
+/// Prints the flower options except the protocol, each with a leading space.
 impl Display for Match {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         option(f, "dst_mac", self.destination_mac.map(ether_text).as_ref())?;
@@ -66,7 +66,7 @@ impl Display for Match {
     }
 }
 
-/// The words behind `action`.
+/// Prints the words behind `action`.
 impl Display for Action {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
@@ -82,6 +82,7 @@ impl Display for Action {
             Action::VlanModify(tag) => vlan(f, "modify", tag),
             Action::Pedit(edits) => {
                 f.write_str("pedit ex")?;
+                // The parser reads `pedit` without `pipe` as final.
                 edits.iter().try_for_each(|edit| write!(f, " munge {edit}"))?;
                 f.write_str(" pipe")
             }
@@ -93,7 +94,7 @@ impl Display for Action {
     }
 }
 
-/// The words behind `munge`.
+/// Prints the words behind `munge`.
 impl Display for Edit {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let ip = if self.version() == Some(IpVersion::V6) { "ip6" } else { "ip" };
@@ -160,8 +161,8 @@ fn vlan(f: &mut Formatter<'_>, what: &str, tag: &VlanTag) -> Result {
     option(f, "priority", tag.priority.as_ref())
 }
 
-fn checksum(f: &mut Formatter<'_>, checksums: &Checksums) -> Result {
-    let Checksums { ipv4, tcp, udp } = *checksums;
+fn checksum(f: &mut Formatter<'_>, checksums: &ChecksumSet) -> Result {
+    let ChecksumSet { ipv4, tcp, udp } = *checksums;
     let words: Vec<&str> = [(ipv4, "ip4h"), (tcp, "tcp"), (udp, "udp")]
         .iter()
         .filter(|(is_there, _)| *is_there)

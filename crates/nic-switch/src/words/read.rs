@@ -1,13 +1,13 @@
-//! One command: `tc filter add`, `replace`, `del`.
+//! Parser of the commands `tc filter add`, `replace` and `del`.
 
-use super::line::{ParseError, Problem, Words};
+use super::line::{LineWords, ParseError, ParseProblem};
 use super::{actions, value};
 use crate::matching::{FragmentMatch, Match};
 use crate::port::Device;
 use crate::rule::{Change, Rule, Selection};
 
-/// What a line says; `None`: nothing that changes rules.
-pub(super) fn line(words: &mut Words<'_>) -> Result<Option<Change>, ParseError> {
+/// Parses a line; `None` if the line changes no rules.
+pub(super) fn line(words: &mut LineWords<'_>) -> Result<Option<Change>, ParseError> {
     if words.peek().is_none() {
         return Ok(None);
     }
@@ -15,54 +15,55 @@ pub(super) fn line(words: &mut Words<'_>) -> Result<Option<Change>, ParseError> 
     match words.expect("filter")? {
         "filter" => filter(words).map(Some),
         "qdisc" => queueing(words).map(|()| None),
-        _ => Err(words.wrong(Problem::Expected("filter (or qdisc)"))),
+        _ => Err(words.wrong(ParseProblem::Expected("filter (or qdisc)"))),
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verb {
+enum RuleCommand {
     Add,
     Replace,
     Delete,
 }
 
-fn filter(words: &mut Words<'_>) -> Result<Change, ParseError> {
+fn filter(words: &mut LineWords<'_>) -> Result<Change, ParseError> {
     let verb = words.value("add, replace or del", |word| match word {
-        "add" => Some(Verb::Add),
-        "replace" => Some(Verb::Replace),
-        "del" | "delete" => Some(Verb::Delete),
+        "add" => Some(RuleCommand::Add),
+        "replace" => Some(RuleCommand::Replace),
+        "del" | "delete" => Some(RuleCommand::Delete),
         _ => None,
     })?;
     words.expect_word("dev")?;
     let device = device(words)?;
     words.expect_word("ingress")?;
     let place = place(words)?;
-    if verb == Verb::Delete {
+    // A deletion names a place only, so no match may follow.
+    if verb == RuleCommand::Delete {
         return delete(words, device, &place);
     }
     if !words.take_if("flower") {
         let _ = words.expect("flower")?;
-        return Err(words.wrong(Problem::Expected("protocol, prio, chain, handle or flower")));
+        return Err(words.wrong(ParseProblem::Expected("protocol, prio, chain, handle or flower")));
     }
-    let priority = place.priority.ok_or_else(|| words.wrong(Problem::Expected("all: `prio N` goes before")))?;
+    let priority = place.priority.ok_or_else(|| words.wrong(ParseProblem::Expected("all: `prio N` goes before")))?;
     let matching = matching(words, place.protocol.flatten())?;
     let actions = actions::actions(words)?;
     let rule = Rule { device, chain: place.chain.unwrap_or(0), priority, handle: place.handle, matching, actions };
-    rule.check().map_err(|error| words.wrong_at(0, Problem::Rule(error)))?;
-    Ok(if verb == Verb::Add { Change::Add(rule) } else { Change::Replace(rule) })
+    rule.check().map_err(|error| words.wrong_at(0, ParseProblem::Rule(error)))?;
+    Ok(if verb == RuleCommand::Add { Change::Add(rule) } else { Change::Replace(rule) })
 }
 
-/// Where in the tables a rule is.
+/// The place of a rule in the tables.
 #[derive(Default)]
-struct Place {
+struct RulePlace {
     protocol: Option<Option<u16>>,
     priority: Option<u16>,
     chain: Option<u32>,
     handle: Option<u32>,
 }
 
-fn place(words: &mut Words<'_>) -> Result<Place, ParseError> {
-    let mut place = Place::default();
+fn place(words: &mut LineWords<'_>) -> Result<RulePlace, ParseError> {
+    let mut place = RulePlace::default();
     while let Some(word) = words.peek() {
         match word {
             "protocol" | "proto" => {
@@ -91,25 +92,28 @@ fn place(words: &mut Words<'_>) -> Result<Place, ParseError> {
     Ok(place)
 }
 
-fn delete(words: &mut Words<'_>, device: Device, place: &Place) -> Result<Change, ParseError> {
+fn delete(words: &mut LineWords<'_>, device: Device, place: &RulePlace) -> Result<Change, ParseError> {
     words.take_if("flower");
     if words.take().is_some() {
-        return Err(words.wrong(Problem::Expected("protocol, prio, chain or handle: rules are deleted by their place")));
+        return Err(
+            words.wrong(ParseProblem::Expected("protocol, prio, chain or handle: rules are deleted by their place"))
+        );
     }
     if place.handle == Some(0) {
-        return Err(words.wrong(Problem::Rule(crate::RuleError::Handle)));
+        return Err(words.wrong(ParseProblem::Rule(crate::RuleError::Handle)));
     }
-    // As with tc: without a chain, those of chain 0; without a priority, all of the chain.
+    // As with tc: without a chain, chain 0; without a priority, the whole chain.
     let chain = place.chain.unwrap_or(0);
     Ok(Change::Delete(Selection { device, chain, priority: place.priority, handle: place.handle }))
 }
 
-fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, ParseError> {
+fn matching(words: &mut LineWords<'_>, protocol: Option<u16>) -> Result<Match, ParseError> {
     const MAC: &str = "an Ethernet address, with /MASK or /BITS perhaps";
     const PREFIX: &str = "an IP address, with /BITS perhaps";
     const PORTS: &str = "a port, or FIRST-LAST";
     const CLASS: &str = "a type of service, with /MASK perhaps";
     let mut matching = Match { protocol, ..Match::default() };
+    // Flags share one word for two fields, so they are distributed after the loop.
     let (vlan, tunnel) = (&mut matching.vlan, &mut matching.tunnel);
     let (mut flags, mut tunnel_flags) = (None, None);
     while let Some(word) = words.take().filter(|word| *word != "action") {
@@ -137,10 +141,15 @@ fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, Parse
             "enc_flags" => {
                 words.once(&mut tunnel_flags, "tuncsum, notuncsum, tunoam or notunoam, with / between", of_tunnel)?
             }
+            // `skip_sw` asks for hardware only, which is always true here. `skip_hw` must be refused.
             "skip_sw" => {}
-            "skip_hw" => return Err(words.wrong(Problem::SoftwareOnly)),
-            word if word.starts_with("ct_") => return Err(words.wrong(Problem::ConnectionState)),
-            _ => return Err(words.wrong(Problem::Expected("a word of flower that the switch has: see its chapter"))),
+            "skip_hw" => return Err(words.wrong(ParseProblem::SoftwareOnly)),
+            word if word.starts_with("ct_") => return Err(words.wrong(ParseProblem::ConnectionState)),
+            _ => {
+                return Err(
+                    words.wrong(ParseProblem::Expected("a word of flower that the switch has: see its chapter"))
+                );
+            }
         }
     }
     let [fragment, first] = flags.unwrap_or_default();
@@ -157,7 +166,7 @@ fn of_tunnel(word: &str) -> Option<[Option<bool>; 2]> {
     flags(word, ["tuncsum", "tunoam"])
 }
 
-/// Flags with `/` between, those that are to be missing with `no` before.
+/// Parses flags separated by `/`; the prefix `no` requires a flag to be absent.
 fn flags(word: &str, names: [&str; 2]) -> Option<[Option<bool>; 2]> {
     let mut flags = [None; 2];
     for flag in word.split('/') {
@@ -170,19 +179,19 @@ fn flags(word: &str, names: [&str; 2]) -> Option<[Option<bool>; 2]> {
     Some(flags)
 }
 
-/// `tc qdisc add dev X clsact`, or `ingress`.
-fn queueing(words: &mut Words<'_>) -> Result<(), ParseError> {
+/// Parses `tc qdisc add dev X clsact` or `ingress`.
+fn queueing(words: &mut LineWords<'_>) -> Result<(), ParseError> {
     words.value("add or replace", |word| matches!(word, "add" | "replace").then_some(()))?;
     words.expect_word("dev")?;
     device(words)?;
     words.value("clsact or ingress", |word| matches!(word, "clsact" | "ingress").then_some(()))?;
     match words.take() {
         None => Ok(()),
-        Some(_) => Err(words.wrong(Problem::Expected("the line's end"))),
+        Some(_) => Err(words.wrong(ParseProblem::Expected("the line's end"))),
     }
 }
 
-pub(super) fn device(words: &mut Words<'_>) -> Result<Device, ParseError> {
+pub(super) fn device(words: &mut LineWords<'_>) -> Result<Device, ParseError> {
     words.value("a device of the switch: name p0, pf0hpf, pf0vfN, card0, vxlanN, gretapN or geneveN", |word| {
         word.parse().ok()
     })

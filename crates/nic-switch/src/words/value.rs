@@ -1,4 +1,4 @@
-//! Values as tc writes them.
+//! Parsers and printers of values in tc's syntax.
 
 use crate::matching::{ARP, ClassMatch, IPV4, IPV6, Mac, Ports, SERVICE_VLAN, VLAN};
 use crate::{EtherMatch, matching};
@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use offload_api::Prefix;
 use offload_formats::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
-/// A number, decimal or hexadecimal behind `0x`.
+/// Parses a number, decimal or hexadecimal with `0x`.
 pub(super) fn number<T: TryFrom<u64>>(word: &str) -> Option<T> {
     let value = match word.strip_prefix("0x") {
         Some(digits) => digits_only(digits, |c| c.is_ascii_hexdigit()).and_then(|d| u64::from_str_radix(d, 16).ok()),
@@ -15,12 +15,12 @@ pub(super) fn number<T: TryFrom<u64>>(word: &str) -> Option<T> {
     T::try_from(value?).ok()
 }
 
-/// Bits a second: a number and a unit, of 1000; without one, bits.
+/// Parses bits per second: a number with a unit in powers of 1000; bits without a unit.
 pub(super) fn rate(word: &str) -> Option<u64> {
     scaled(word, &[("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1000), ("bit", 1), ("bps", 8), ("", 1)])
 }
 
-/// Bytes: a number and a unit, of 1024; without one, bytes.
+/// Parses bytes: a number with a unit in powers of 1024; bytes without a unit.
 pub(super) fn size(word: &str) -> Option<u32> {
     let bytes = scaled(word, &[("mb", 1 << 20), ("m", 1 << 20), ("kb", 1 << 10), ("k", 1 << 10), ("b", 1), ("", 1)])?;
     u32::try_from(bytes).ok()
@@ -39,6 +39,7 @@ pub(super) fn ether(word: &str) -> Option<EtherMatch> {
     let Some((address, mask)) = word.split_once('/') else { return word.parse().ok().map(EtherMatch::exactly) };
     let mask = match number::<u32>(mask) {
         Some(bits) if bits <= 48 => {
+            // An Ethernet address is the lower six bytes of the number.
             let ones = (u64::MAX << (48 - bits)).to_be_bytes();
             Mac([ones[2], ones[3], ones[4], ones[5], ones[6], ones[7]])
         }
@@ -54,7 +55,7 @@ pub(super) fn ports(word: &str) -> Option<Ports> {
     }
 }
 
-/// An EtherType by name or number. Numbers below 0x600 are lengths.
+/// Parses an EtherType by name or number. Numbers below 0x600 are lengths.
 pub(super) fn ether_type(word: &str) -> Option<u16> {
     let named = ETHER_TYPES.iter().find(|(_, name)| *name == word).map(|(value, _)| *value);
     named
@@ -62,23 +63,23 @@ pub(super) fn ether_type(word: &str) -> Option<u16> {
         .or_else(|| number(word).filter(|value| *value >= 0x600))
 }
 
-/// A traffic class, with a mask behind a slash perhaps.
+/// Parses a traffic class with an optional mask behind a slash.
 pub(super) fn class(word: &str) -> Option<ClassMatch> {
     let (class, mask) = word.split_once('/').unwrap_or((word, "0xff"));
     Some(ClassMatch::new(number(class)?, number(mask)?))
 }
 
-/// `all`, or an EtherType.
+/// Parses `all` or an EtherType.
 pub(super) fn filter_protocol(word: &str) -> Option<Option<u16>> {
     if word == "all" { Some(None) } else { ether_type(word).map(Some) }
 }
 
-/// A VLAN tag's own EtherType, in any case of letters.
+/// Parses the EtherType of a VLAN tag, ignoring case.
 pub(super) fn tag(word: &str) -> Option<u16> {
     ether_type(&word.to_ascii_lowercase()).filter(|value| matching::is_vlan(*value))
 }
 
-/// A protocol over IP by name, or by number, which tc reads as hexadecimal.
+/// Parses an IP protocol by name or number. Numbers are hexadecimal, as in tc.
 pub(super) fn ip_protocol(word: &str) -> Option<u8> {
     let named = IP_PROTOCOLS.iter().find(|(_, name)| *name == word).map(|(value, _)| *value);
     let digits = word.strip_prefix("0x").unwrap_or(word);
@@ -91,8 +92,9 @@ pub(super) fn ether_type_name(value: u16) -> String {
     named.map_or_else(|| format!("0x{value:04x}"), |(_, name)| (*name).into())
 }
 
-/// By name where tc takes it: that of the other version's ICMP is a number.
+/// Returns the name where tc accepts it. The ICMP of the other IP version must be a number.
 pub(super) fn ip_protocol_name(value: u8, network: Option<u16>) -> String {
+    // tc refuses the name of the other version's ICMP.
     let is_taken = match value {
         ICMP => network == Some(IPV4),
         ICMPV6 => network == Some(IPV6),
@@ -107,7 +109,7 @@ pub(super) fn prefix_text(prefix: &Prefix) -> String {
     if Prefix::host(address) == *prefix { address.to_string() } else { format!("{address}/{bits}") }
 }
 
-/// The digits, if there is nothing else.
+/// Returns `text` if it contains only digits.
 fn digits_only(text: &str, is_digit: impl Fn(char) -> bool) -> Option<&str> {
     text.chars().all(is_digit).then_some(text)
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use clap::Parser;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use nic_sim::lookaside::Unit;
+use nic_sim::lookaside::LookasideUnit;
 use offload_bench::jobs::{BLOCK, JobWay, Jobs, JobsError, Kind, table, text};
 use offload_bench_tls::facts::Facts;
 use offload_cli::nic_options::{self, NicOptions};
@@ -65,7 +65,7 @@ impl Scenario for CryptoOptions {
     fn run(&self) -> Result<Made, Failure> {
         let data = self.data()?;
         let nic = self.nic.apply(NicConfig::default());
-        let unit = Unit { latency: self.latency, rate: Some(self.unit_rate) };
+        let unit = LookasideUnit { latency: self.latency, rate: Some(self.unit_rate) };
         let (mut runs, mut fills) = (Vec::new(), String::new());
         for (kind, way, in_flight) in self.rows() {
             let units = vec![unit; self.units.into()];

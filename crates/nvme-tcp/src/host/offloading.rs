@@ -171,7 +171,7 @@ impl Offloading {
 fn with_device(stream: &mut dyn SegmentStream, f: impl FnOnce(&mut NvmeTcpContexts<'_>)) {
     let mut f = Some(f);
     stream.control(&mut |_, contexts| {
-        if let (Some(mut contexts), Some(f)) = (NvmeTcpContexts::of(contexts), f.take()) {
+        if let (Some(mut contexts), Some(f)) = (NvmeTcpContexts::from_contexts(contexts), f.take()) {
             f(&mut contexts);
         }
     });

@@ -1,7 +1,7 @@
-//! Packets cut into fragments that a path takes (RFC 791 3.2, RFC 8200 4.5).
+//! IP fragmentation of outgoing packets (RFC 791 3.2, RFC 8200 4.5).
 //!
-//! Invariant: put together again, the fragments are the packet, byte for byte; each but the last carries a multiple
-//! of eight bytes, and none is longer than the path takes.
+//! Invariant: the reassembled fragments equal the packet byte for byte. Each fragment but the last has a multiple of
+//! eight bytes of data, and no fragment exceeds the MTU.
 
 use crate::tx::{Header, TxPacket};
 use bytes::Bytes;
@@ -10,37 +10,38 @@ use offload_formats::ip::{HeaderError, IpHeaders, IpVersion};
 use offload_formats::protocol::FRAGMENT;
 use smallvec::SmallVec;
 
-/// Why a packet cannot be cut.
+/// The reasons why a packet cannot be fragmented.
 ///
 /// See [`fragment`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotFragmentable {
-    /// Its headers make no sense.
+pub enum FragmentationError {
+    /// The headers are malformed.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// It says that it is not to be, or it is an IPv6 fragment, which nobody cuts further but [who made it](fragment_own).
+    /// The packet forbids fragmentation, or is an IPv6 fragment, which only [its source](fragment_own) may cut further.
     #[error("the packet is not to be fragmented")]
     Forbidden,
-    /// It has IPv4 options, not all of which belong in every fragment.
+    /// The packet has IPv4 options. Some options belong in the first fragment only, which is not supported.
     #[error("a packet with IPv4 options is not fragmented here")]
     Options,
-    /// The path takes not even eight bytes with the headers.
+    /// The MTU leaves fewer than eight bytes behind the headers.
     #[error("the path takes packets of {0} bytes, too few for a fragment")]
     Path(u16),
-    /// The device is to do something to the packet as a whole.
+    /// The packet asks for an offload on the packet as a whole.
     #[error("the packet asks for an offload, which a fragment cannot have: do that work before the packet is cut")]
     Offload,
-    /// It is longer than a packet can be.
+    /// The fragments would exceed the maximum length of a packet.
     #[error("the fragments add up to more bytes than a packet can have")]
     TooLong,
 }
 
-/// Cuts `packet`, whose IP header starts at `network` and whose transport checksum is made, into fragments that a path
-/// of `mtu` bytes takes. `identification` tells them from those of others; IPv4 has 16 bits for it.
+/// Cuts `packet` into fragments of at most `mtu` bytes. The IP header starts at `network`, and the transport checksum
+/// must be filled in. `identification` distinguishes the packet's fragments from those of other packets; IPv4 uses 16
+/// bits of it.
 ///
 /// # Errors
-/// If it cannot be cut, or may not be.
+/// If the packet cannot or must not be fragmented.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -55,21 +56,22 @@ pub enum NotFragmentable {
 /// };
 /// let fragments = fragment(packet, 0, 1500, 77)?;
 /// assert_eq!(fragments.iter().map(TxPacket::payload_len).collect::<Vec<_>>(), [1480, 1480, 40]);
-/// # Ok::<(), offload_api::fragmentation::NotFragmentable>(())
+/// # Ok::<(), offload_api::fragmentation::FragmentationError>(())
 /// ```
 pub fn fragment(
     packet: TxPacket,
     network: usize,
     mtu: u16,
     identification: u32,
-) -> Result<Vec<TxPacket>, NotFragmentable> {
+) -> Result<Vec<TxPacket>, FragmentationError> {
     cut(packet, network, mtu, identification, false)
 }
 
-/// The same for the host that the packet comes from: what it has cut already, it may cut further, whichever IP it is of.
+/// Cuts a packet of this host. Unlike [`fragment`], this function also cuts IPv6 fragments further, because the host is
+/// their source.
 ///
 /// # Errors
-/// If it cannot be cut, or may not be.
+/// If the packet cannot or must not be fragmented.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -83,17 +85,17 @@ pub fn fragment(
 ///     ..TxPacket::default()
 /// };
 /// let [first, last] = &fragment(packet, 0, 1500, 77)?[..] else { panic!("two fragments") };
-/// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "no router may");
+/// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "a router must not fragment it");
 /// let sizes = fragment_own(first.clone(), 0, 1400, 0)?.iter().map(TxPacket::payload_len).collect::<Vec<_>>();
 /// assert_eq!((sizes, last.payload_len()), (vec![1352, 96], 552));
-/// # Ok::<(), offload_api::fragmentation::NotFragmentable>(())
+/// # Ok::<(), offload_api::fragmentation::FragmentationError>(())
 /// ```
 pub fn fragment_own(
     packet: TxPacket,
     network: usize,
     mtu: u16,
     identification: u32,
-) -> Result<Vec<TxPacket>, NotFragmentable> {
+) -> Result<Vec<TxPacket>, FragmentationError> {
     cut(packet, network, mtu, identification, true)
 }
 
@@ -103,22 +105,24 @@ fn cut(
     mtu: u16,
     identification: u32,
     own: bool,
-) -> Result<Vec<TxPacket>, NotFragmentable> {
+) -> Result<Vec<TxPacket>, FragmentationError> {
     if !packet.ask.is_nothing() {
-        return Err(NotFragmentable::Offload);
+        return Err(FragmentationError::Offload);
     }
     let ip = packet.header.get(network..).unwrap_or_default();
     let headers = IpHeaders::walk(ip)?;
     if headers.version == IpVersion::V6 && headers.fragment.is_some() && !own {
-        return Err(NotFragmentable::Forbidden);
+        return Err(FragmentationError::Forbidden);
     }
-    let cut = Cut::plan(&headers, ip, mtu, identification)?;
+    let cut = FragmentPlan::plan(&headers, ip, mtu, identification)?;
+    // An IPv6 fragment keeps extension headers in front of the data, and the receiver counts them in the length of the
+    // whole.
     let total = ip.len() - headers.upper + packet.payload_len();
     let in_front = cut.kept - if headers.version == IpVersion::V6 { IpVersion::V6.header_bytes() } else { 0 };
     if in_front + total > usize::from(u16::MAX) {
-        return Err(NotFragmentable::TooLong);
+        return Err(FragmentationError::TooLong);
     }
-    let mut rest = Rest::of(&packet, network + headers.upper);
+    let mut rest = UncutPayload::new(&packet, network + headers.upper);
     let mut made = Vec::with_capacity(total.div_ceil(cut.most).max(1));
     let mut at = 0;
     loop {
@@ -133,42 +137,44 @@ fn cut(
     }
 }
 
-/// How a packet is cut.
-struct Cut {
+/// The parameters of a fragmentation.
+struct FragmentPlan {
     version: IpVersion,
     identification: u32,
-    /// Bytes of the packet's headers that each fragment has, its own fragment header not counted.
+    /// Header bytes of the packet that each fragment repeats, without a fragment header.
     kept: usize,
-    /// Bytes of each fragment but the last.
+    /// Data bytes of each fragment but the last.
     most: usize,
-    /// Where the byte is that is to name the fragment header, and what it names now: IPv6 alone.
+    /// Offset of the byte that names the fragment header, and the protocol it names now. IPv6 only.
     named_at: usize,
     protocol: u8,
-    /// Of a fragment that is cut further: where in its packet it starts, and whether others follow.
+    /// For a fragment that is cut further: its offset in the original packet, and whether more fragments follow.
     before: usize,
     more_behind: bool,
 }
 
-impl Cut {
-    fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, NotFragmentable> {
+impl FragmentPlan {
+    fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<FragmentPlan, FragmentationError> {
         let (kept, own) = match headers.version {
             IpVersion::V4 => (headers.upper, headers.upper),
             IpVersion::V6 => (headers.unfragmentable(), headers.unfragmentable() + FRAGMENT_HEADER_BYTES),
         };
+        // Offsets of fragments count units of eight bytes.
         let most = usize::from(mtu).saturating_sub(own) / 8 * 8;
         if most == 0 {
-            return Err(NotFragmentable::Path(mtu));
+            return Err(FragmentationError::Path(mtu));
         }
         let (mut identification, mut before, mut more_behind) = (identification, 0, false);
         match headers.version {
-            IpVersion::V4 if headers.upper > IpVersion::V4.header_bytes() => return Err(NotFragmentable::Options),
-            IpVersion::V4 if ip[6] & DONT_FRAGMENT != 0 => return Err(NotFragmentable::Forbidden),
+            IpVersion::V4 if headers.upper > IpVersion::V4.header_bytes() => return Err(FragmentationError::Options),
+            IpVersion::V4 if ip[6] & DONT_FRAGMENT != 0 => return Err(FragmentationError::Forbidden),
             _ => {}
         }
+        // A fragment that is cut further keeps its identification, so that the receiver puts all parts into one packet.
         if let Some(fragment) = headers.fragment {
             (identification, before, more_behind) = (fragment.identification, fragment.offset, fragment.more);
         }
-        Ok(Cut {
+        Ok(FragmentPlan {
             version: headers.version,
             identification,
             kept,
@@ -180,10 +186,12 @@ impl Cut {
         })
     }
 
-    /// The headers of the fragment of `bytes` bytes that starts at `at`, made of the packet's own.
+    /// Returns the headers of the fragment with `bytes` bytes at offset `at`, derived from the packet's headers
+    /// `whole`.
     fn header(&self, whole: &[u8], network: usize, at: usize, bytes: usize, more: bool) -> Header {
         let mut header = Header::from_slice(whole);
         let place = (self.before + at) as u16;
+        // The last part of a cut fragment is not the last part of the packet.
         let more = more || self.more_behind;
         match self.version {
             IpVersion::V4 => {
@@ -195,6 +203,7 @@ impl Cut {
                 fill_ipv4_header(ip);
             }
             IpVersion::V6 => {
+                // The fragment header follows the last repeated header, and names the header behind it.
                 header[network + self.named_at] = FRAGMENT;
                 header.extend_from_slice(&[self.protocol, 0]);
                 header.extend_from_slice(&(place | u16::from(more)).to_be_bytes());
@@ -207,21 +216,23 @@ impl Cut {
     }
 }
 
-/// The part of the packet that is in no fragment yet.
-struct Rest {
+/// The part of the packet that is not in a fragment yet.
+struct UncutPayload {
     pieces: SmallVec<[Bytes; 5]>,
 }
 
-impl Rest {
-    /// All of `packet` from `at` in its header on.
-    fn of(packet: &TxPacket, at: usize) -> Rest {
+impl UncutPayload {
+    /// Takes all of `packet` from offset `at` of its header on.
+    fn new(packet: &TxPacket, at: usize) -> UncutPayload {
+        // The transport header is payload of the first fragment.
         let header = Bytes::copy_from_slice(&packet.header[at..]);
-        Rest { pieces: core::iter::once(header).chain(packet.fragments.iter().cloned()).collect() }
+        UncutPayload { pieces: core::iter::once(header).chain(packet.fragments.iter().cloned()).collect() }
     }
 
     fn take(&mut self, mut bytes: usize) -> SmallVec<[Bytes; 4]> {
         let mut taken = SmallVec::new();
         while bytes > 0 && !self.pieces.is_empty() {
+            // Pieces are shared slices, so no payload is copied.
             let first = &mut self.pieces[0];
             let part = first.split_to(bytes.min(first.len()));
             if first.is_empty() {

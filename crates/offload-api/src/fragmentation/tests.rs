@@ -1,4 +1,4 @@
-//! Cut and put together again, in any order and with whatever may be done to fragments on their way.
+//! Fragmentation and reassembly, with fragments reordered, duplicated and changed.
 
 use super::*;
 use crate::datagram::EcnCodepoint;
@@ -15,7 +15,7 @@ use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv6Address};
 const CONGESTION: u8 = EcnCodepoint::CongestionExperienced.bits();
 const LINK: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0xee, 0xee];
 
-/// A packet behind some link header, as smoltcp makes its own.
+/// A packet behind a link header, in smoltcp's framing.
 fn packet(six: bool, protocol: IpProtocol, extension: &[u8], data: &[u8]) -> Vec<u8> {
     let [source, destination] = match six {
         true => [1, 2].map(|last| IpAddress::Ipv6(Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last))),
@@ -61,7 +61,7 @@ fn shuffled(seed: u64, count: usize) -> Vec<usize> {
     order
 }
 
-/// What the last of `fragments` makes of all of them.
+/// Returns the result of inserting all `fragments`, which must be complete after the last.
 fn last_of(reassembler: &mut Reassembler, fragments: &[Vec<u8>]) -> BytesMut {
     let taken: Vec<FragmentOutcome> =
         fragments.iter().map(|fragment| reassembler.insert(at(0), fragment, LINK.len())).collect();
@@ -81,15 +81,17 @@ proptest! {
         six: bool, extended: bool, bytes in 2000usize..20_000, mtu in 100u16..2000, seed: u64, again: bool,
     ) {
         let extension: &[u8] = if six && extended { &[17, 0, 1, 4, 0, 0, 0, 0] } else { &[] };
+        // The extension header lies behind the fragment header, in the fragmentable part.
         let protocol = if extension.is_empty() { IpProtocol::Udp } else { IpProtocol::Ipv6Opts };
         let whole = packet(six, protocol, extension, &data(seed, bytes));
         let fixed = if six { 40 } else { 20 } + extension.len();
-        // A transport header in the packet's own, as a stack has it.
+        // The transport header is in `header`, as a stack builds it.
         let fragments = cut(&whole, fixed + 8, mtu, seed as u32);
         prop_assert!(fragments.iter().all(|fragment| fragment.len() - LINK.len() <= usize::from(mtu)));
         let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
         let mut order = shuffled(seed, fragments.len());
         if again {
+            // One fragment is not repeated, so that the packet completes only once.
             order.extend(order.clone().into_iter().take(fragments.len() - 1));
             order.sort_by_key(|index| (index * 7) % 5);
         }
@@ -108,6 +110,7 @@ proptest! {
         let mut whole = whole;
         if !six {
             let mut header = Ipv4Packet::new_unchecked(&mut whole[LINK.len()..]);
+            // The reassembled packet has the identification of its fragments.
             header.set_ident(seed as u16);
             header.fill_checksum();
         }
@@ -115,7 +118,7 @@ proptest! {
         prop_assert_eq!((reassembler.bytes(), reassembler.packets(), reassembler.next_event()), (0, 0, None));
     }
 
-    /// Whatever comes, a packet is only ever made of bytes that were sent for it, each at its place.
+    /// A reassembled packet consists only of bytes that were sent for it, each at its own offset.
     #[test]
     fn any_fragments_are_taken_within_bounds(
         pieces in prop::collection::vec((0u16..40, 1usize..200, any::<bool>(), any::<bool>(), 0u8..4), 0..60),
@@ -127,6 +130,7 @@ proptest! {
             let start = usize::from(place) * 8;
             let mut frame = if six {
                 let start = (place * 8) | u16::from(more);
+                // `which` selects one of four identifications, so that packets mix.
                 let extension = [17, 0, (start >> 8) as u8, start as u8, 0, 0, 0, which];
                 packet(true, IpProtocol::Ipv6Frag, &extension, &content[usize::from(place) * 8..][..bytes])
             } else {
@@ -139,6 +143,7 @@ proptest! {
             if let FragmentOutcome::Whole(whole) = reassembler.insert(at(number as u64), &frame, LINK.len()) {
                 let headers = IpHeaders::parse(&whole[LINK.len()..]).unwrap();
                 let body = &whole[LINK.len() + headers.upper..];
+                // Every fragment has the content's own bytes at its offset, so a correct packet is a prefix.
                 prop_assert!(headers.fragment.is_none() && content.starts_with(body));
             }
             while reassembler.expire(at(number as u64)).is_some() {}
@@ -150,7 +155,7 @@ proptest! {
     }
 }
 
-/// Fragments of 16 bytes each of one packet, and one that begins eight bytes into the second.
+/// Returns 16-byte fragments of one packet, and a fragment that starts eight bytes into the second.
 fn overlapping(six: bool) -> (Vec<Vec<u8>>, Vec<u8>) {
     let whole = packet(six, IpProtocol::Udp, &[], &data(7, 64));
     let header = if six { 40 } else { 20 };
@@ -176,7 +181,7 @@ fn fragments_that_overlap_spoil_their_packet_until_its_time_is_over() {
                 FragmentOutcome::Refused(FragmentError::Overlap)
             );
         }
-        assert_eq!(reassembler.expire(at(100)), None, "nobody is told");
+        assert_eq!(reassembler.expire(at(100)), None, "no ICMP message is due");
         assert_eq!((reassembler.bytes(), reassembler.packets()), (0, 0));
         let taken: Vec<FragmentOutcome> =
             fragments.iter().map(|fragment| reassembler.insert(at(101), fragment, LINK.len())).collect();
@@ -191,6 +196,7 @@ fn the_same_place_with_other_bytes_or_another_end_is_an_overlap() {
         let mut other = fragments[1].clone();
         *other.last_mut().unwrap() ^= 1;
         let mut shorter = fragments[1].clone();
+        // The cleared flag makes the fragment the last one, which moves the end of the packet.
         let flags = LINK.len() + if six { 43 } else { 6 };
         shorter[flags] &= if six { 0xfe } else { 0xdf }; // the last one, it says
         for contested in [other, shorter] {
@@ -211,7 +217,7 @@ fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
     let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     assert_eq!(reassembler.insert(at(5), &fragments[2], LINK.len()), FragmentOutcome::Kept);
     assert_eq!(reassembler.insert(at(50), &fragments[0], LINK.len()), FragmentOutcome::Kept);
-    assert_eq!(reassembler.next_event(), Some(at(65)), "counted from the one that came first");
+    assert_eq!(reassembler.next_event(), Some(at(65)), "counted from the first fragment");
     assert_eq!(reassembler.expire(at(64)), None);
     let first = Some(Bytes::from(fragments[0].clone()));
     assert_eq!(reassembler.expire(at(65)), Some(ExpiredPacket { first, among: 0 }));
@@ -224,6 +230,7 @@ fn space_is_made_by_what_would_be_given_up_first() {
     let limits = ReassemblyLimits { packets: 2, ..ReassemblyLimits::for_version(IpVersion::V4) };
     let mut reassembler = Reassembler::new(limits);
     let whole = packet(false, IpProtocol::Udp, &[], &data(1, 3000));
+    // Three packets compete for two places, and the oldest must go.
     let packets: Vec<_> = (0..3).map(|identification| cut(&whole, 20, 1500, identification)).collect();
     for (second, fragments) in packets.iter().enumerate() {
         assert_eq!(reassembler.insert(at(second as u64), &fragments[0], LINK.len()), FragmentOutcome::Kept);
@@ -238,6 +245,7 @@ fn a_mark_of_congestion_on_one_is_one_on_the_whole() {
     for six in [false, true] {
         let (mut fragments, _) = overlapping(six);
         let version = if six { IpVersion::V6 } else { IpVersion::V4 };
+        // RFC 3168 5.3: one congestion mark marks the whole packet.
         for (fragment, ecn) in fragments.iter_mut().zip([1, 2, CONGESTION].into_iter().cycle()) {
             version.set_ecn(&mut fragment[LINK.len()..], ecn);
         }
@@ -252,6 +260,7 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
     for (six, marked) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
         let (mut fragments, _) = overlapping(six);
         let version = if six { IpVersion::V6 } else { IpVersion::V4 };
+        // RFC 3168 5.3: a mark cannot be combined with a fragment that is not ECN-capable.
         version.set_ecn(&mut fragments[marked][LINK.len()..], CONGESTION);
         let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
         let refused = FragmentOutcome::Refused(FragmentError::Marks);
@@ -266,7 +275,11 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
                 }
             );
         }
-        assert_eq!(reassembler.insert(at(1), &fragments[0], LINK.len()), refused, "it stays so until its time is over");
+        assert_eq!(
+            reassembler.insert(at(1), &fragments[0], LINK.len()),
+            refused,
+            "the packet stays spoilt until its timeout"
+        );
         assert_eq!((reassembler.expire(at(100)), reassembler.bytes()), (None, 0));
     }
 }
@@ -275,6 +288,7 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
 fn what_no_packet_can_have_is_refused() {
     let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     let mut refused = |next: u8, place: u16, data: &[u8]| {
+        // The pointer of the ICMP message names the wrong field.
         let header = [next, 0, (place >> 8) as u8, place as u8, 0, 0, 0, 1];
         let frame = packet(true, IpProtocol::Ipv6Frag, &header, data);
         match reassembler.insert(at(0), &frame, LINK.len()) {
@@ -285,7 +299,7 @@ fn what_no_packet_can_have_is_refused() {
     assert_eq!(refused(17, 1, &[0; 12]), (0, 4), "RFC 8200 4.5: not a multiple of eight");
     assert_eq!(refused(17, 8, &[]), (0, 4));
     assert_eq!(refused(17, 0xfff8, &[0; 12]), (0, 42), "RFC 8200 4.5: too long as a whole");
-    assert_eq!(refused(6, 1, &[0; 16]), (3, 0), "RFC 8200 4.5: the headers are not in the first");
+    assert_eq!(refused(6, 1, &[0; 16]), (3, 0), "RFC 8200 4.5: the first fragment lacks headers");
     assert_eq!(refused(60, 1, &[6, 0, 1, 4, 0, 0, 0, 0]), (3, 0));
 }
 
@@ -298,7 +312,7 @@ fn an_atomic_fragment_is_a_packet_by_itself() {
     frame.extend_from_slice(&[0; 6]); // padding
     let whole = packet(true, IpProtocol::Udp, &[], &[9; 30]);
     assert_eq!(reassembler.insert(at(0), &frame, LINK.len()), FragmentOutcome::Whole(BytesMut::from(&whole[..])));
-    assert_eq!(reassembler.packets(), 1, "RFC 6946: whatever else goes by that identification");
+    assert_eq!(reassembler.packets(), 1, "RFC 6946: independent of other fragments with this identification");
 }
 
 #[test]
@@ -310,16 +324,18 @@ fn what_may_not_be_cut_is_not() {
     let plain = TxAsk::default();
     let mut four = packet(false, IpProtocol::Udp, &[], &[0; 100]);
     assert_eq!(try_cut(&four, 60, plain), Ok(3));
-    assert_eq!(try_cut(&four, 27, plain), Err(NotFragmentable::Path(27)));
+    assert_eq!(try_cut(&four, 27, plain), Err(FragmentationError::Path(27)));
+    // An offload applies to a whole packet, so the device could not do it on a fragment.
     let offloaded = TxAsk { checksum: true, ..plain };
-    assert_eq!(try_cut(&four, 60, offloaded), Err(NotFragmentable::Offload));
+    assert_eq!(try_cut(&four, 60, offloaded), Err(FragmentationError::Offload));
     four[LINK.len() + 6] = 0x40;
-    assert_eq!(try_cut(&four, 60, plain), Err(NotFragmentable::Forbidden));
+    assert_eq!(try_cut(&four, 60, plain), Err(FragmentationError::Forbidden));
     let six = packet(true, IpProtocol::Ipv6Frag, &[17, 0, 0, 1, 0, 0, 0, 5], &[0; 80]);
-    assert_eq!(try_cut(&six, 80, plain), Err(NotFragmentable::Forbidden));
+    assert_eq!(try_cut(&six, 80, plain), Err(FragmentationError::Forbidden));
     let mut long = packet(false, IpProtocol::Udp, &[], &[]);
+    // The fragments' offsets would exceed the length field.
     long.resize(long.len() + 65_530, 0);
-    assert_eq!(try_cut(&long, 1500, plain), Err(NotFragmentable::TooLong));
+    assert_eq!(try_cut(&long, 1500, plain), Err(FragmentationError::TooLong));
 }
 
 #[test]

@@ -1,37 +1,37 @@
-//! The IPsec face of a device: SAs and policies that it keeps, what it is asked for, and what it says.
+//! The IPsec interface of a device: SAs, policies, requests and verdicts.
 
 use super::{EspSuite, Lifetime, Limit, SaParams, Selector};
 use crate::mark::{ContextEvent, PacketMark};
 use crate::tx::PacketAsk;
 use crate::unit::{Handle, engines};
 
-/// Why a device would not take an SA or a policy.
+/// The reasons for which a device refuses an SA or a policy.
 ///
 /// ```
-/// use offload_api::{EspSuite, SaRefused};
+/// use offload_api::{EspSuite, SaRefusal};
 ///
-/// let refused = SaRefused::Suite(EspSuite::ChaCha20Poly1305);
+/// let refused = SaRefusal::Suite(EspSuite::ChaCha20Poly1305);
 /// assert_eq!(refused.to_string(), "the device does not know the suite ChaCha20Poly1305");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SaRefused {
-    /// There is no device with an IPsec face, or not for this kind of offload.
+pub enum SaRefusal {
+    /// The device has no IPsec interface, or does not support this kind of offload.
     #[error("no device takes this kind of IPsec offload")]
     NoDevice,
-    /// The suite is not one of the device's.
+    /// The device does not support the suite.
     #[error("the device does not know the suite {0:?}")]
     Suite(EspSuite),
-    /// The device's replay windows have other sizes.
+    /// The device does not support this size of the replay window.
     #[error("the device has no replay window of {0} packets")]
     ReplayWindow(u32),
-    /// A hard limit that is zero or not above the soft one.
+    /// A hard limit is zero or not above the soft limit.
     #[error("the device needs hard limits above soft limits, and neither may be zero")]
     Lifetime,
-    /// ESP in UDP with a kind of offload for which the device does not have it.
+    /// The device does not support ESP in UDP with this kind of offload.
     #[error("the device has ESP in UDP for packet offload only")]
     Encapsulation,
-    /// A receiving SA must name both of its addresses.
+    /// A receiving SA lacks one of its addresses.
     #[error("the device needs both addresses of an SA")]
     Wildcard,
     /// No entry is free.
@@ -40,28 +40,28 @@ pub enum SaRefused {
     /// The control ring is full at the moment.
     #[error("the control ring is full")]
     Busy,
-    /// The SA that a policy names is not in the device.
+    /// The policy names an SA that the device does not have.
     #[error("the device does not know this SA")]
     UnknownSa,
 }
 
-/// A packet with an ESP header, which the device is to finish, or a plain one that it is to protect all by itself.
+/// A request for ESP: finish a packet with an ESP header, or protect a plain packet completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EspAsk {
-    /// Crypto offload: the packet's headers hold an ESP header and IV, behind which everything is to be padded,
-    /// encrypted and authenticated. Of segments, the first gets `number`, each further one the next.
+    /// Crypto offload: the packet's headers contain an ESP header and IV. The device pads, encrypts and authenticates
+    /// all bytes behind the IV. The first segment gets `number`, each further segment the next.
     Finish {
         /// The device's SA.
         sa: Handle,
-        /// Where the ESP header starts in the packet's headers.
+        /// Offset of the ESP header in the packet's headers.
         at: u16,
         /// Sequence number of the first packet.
         number: u64,
-        /// What is behind the IV.
+        /// Protocol of the payload behind the IV.
         next_header: u8,
     },
-    /// Packet offload: must not leave but protected by this SA, to which the device's policies must lead it too. Of a
-    /// fragment that shows no ports, the device takes the host's word.
+    /// Packet offload: the packet must leave protected by this SA or not at all. The device's policies must select the
+    /// same SA, except for a fragment without ports, where the device trusts the host.
     Protect {
         /// The device's SA.
         sa: Handle,
@@ -72,6 +72,7 @@ impl From<EspAsk> for PacketAsk {
     fn from(ask: EspAsk) -> PacketAsk {
         match ask {
             EspAsk::Finish { sa, at, number, next_header } => {
+                // Layout of `args`: the flag, the offset of the ESP header in 16 bits, the next header in 8 bits.
                 let args = FINISH | u64::from(at) << 8 | u64::from(next_header);
                 PacketAsk { context: sa, number, args }
             }
@@ -81,7 +82,7 @@ impl From<EspAsk> for PacketAsk {
 }
 
 impl From<PacketAsk> for EspAsk {
-    /// Of an ask that names an SA.
+    /// Decodes a request to the ESP engine.
     ///
     /// ```
     /// use offload_api::{EspAsk, Handle, PacketAsk};
@@ -99,11 +100,11 @@ impl From<PacketAsk> for EspAsk {
     }
 }
 
-/// In the arguments of an ask: the ESP header is there.
+/// Flag in the arguments of a request: the packet has an ESP header.
 const FINISH: u64 = 1 << 24;
 
-/// What a device did about ESP in a received packet. A packet in which anything failed is untouched; so is one whose
-/// IPv4 header has a wrong checksum, for nobody could tell from what is left.
+/// The verdict of the ESP engine on a received packet. A packet is unchanged if any check failed, or if its IPv4 header
+/// has a wrong checksum, because the host could not see that after the headers are removed.
 ///
 /// ```
 /// use offload_api::{EspVerdict, Handle, PacketMark, RxMeta, engines};
@@ -116,36 +117,36 @@ const FINISH: u64 = 1 << 24;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EspVerdict {
-    /// Nothing: no ESP, or no SA for it.
+    /// The packet is not ESP, or no SA matched.
     #[default]
     None,
-    /// Crypto offload: what is behind the IV is plaintext, and its ICV was right.
+    /// Crypto offload: the bytes behind the IV are plaintext, and the ICV was correct.
     Decrypted {
         /// The device's SA.
         sa: Handle,
-        /// The whole sequence number; of several that were joined, of the first.
+        /// Full sequence number; the first one if several packets were joined.
         number: u64,
-        /// Packets of consecutive numbers that this one was joined of, which have one trailer left; 1: it was not.
+        /// Number of joined packets with consecutive numbers and one trailer left. 1 if the packet was not joined.
         packets: u16,
     },
-    /// Packet offload: this is the inner packet. It was authentic, one of its SA's, and no replay of another that the
-    /// device opened.
+    /// Packet offload: the inner packet. The device authenticated it and checked it against the SA and the replay
+    /// window.
     Unwrapped {
         /// The device's SA.
         sa: Handle,
-        /// The whole sequence number; of several that were joined, of the first.
+        /// Full sequence number; the first one if several packets were joined.
         number: u64,
-        /// Packets of consecutive numbers that this one was joined of; 1: it was not.
+        /// Number of joined packets with consecutive numbers. 1 if the packet was not joined.
         packets: u16,
     },
-    /// The ICV is wrong, or the packet makes no sense.
+    /// The ICV is wrong, or the packet is malformed.
     Failed,
-    /// A fragment, which the device cannot work on.
+    /// A fragment. The device cannot work on fragments.
     Fragment,
 }
 
 impl EspVerdict {
-    /// How [`PacketMark::Opened`] says that a packet was unwrapped, not just decrypted where it is.
+    /// The code in [`PacketMark::Opened`] for an unwrapped packet. Other codes mean decrypted in place.
     pub const UNWRAPPED: u8 = 1;
 }
 
@@ -163,28 +164,28 @@ impl From<PacketMark> for EspVerdict {
     }
 }
 
-/// Something that happened to an SA in a device.
+/// An event of an SA in a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceSaEvent {
     /// A receiving SA works from now on.
     Ready(Handle),
-    /// The SA is gone.
+    /// The SA is removed.
     Removed(Handle),
-    /// The SA is gone, with policies that name it: the device was reset.
+    /// The device was reset: the SA and the policies that name it are gone.
     Lost(Handle),
     /// A soft limit was reached.
     SoftLimit(Handle, Limit),
-    /// A hard limit was reached: its packets are dropped.
+    /// A hard limit was reached; the device drops the SA's packets.
     HardLimit(Handle, Limit),
-    /// All sequence numbers are used: its packets are dropped.
+    /// All sequence numbers are used; the device drops the SA's packets.
     SequenceExhausted(Handle),
     /// The sequence number crossed 2^31 or 2^32, modulo 2^32.
     Crossed(Handle, u64),
 }
 
 impl DeviceSaEvent {
-    /// How an engine tells of it; `None`: it is nothing that an engine tells.
+    /// Encodes the event for the engine interface; `None` for events that engines do not report.
     ///
     /// ```
     /// use offload_api::ipsec::DeviceSaEvent;
@@ -192,7 +193,7 @@ impl DeviceSaEvent {
     ///
     /// let sa = Handle { index: 1 << 24, generation: 3 };
     /// let event = DeviceSaEvent::HardLimit(sa, Limit::Packets);
-    /// assert_eq!(event.to_context_event().and_then(DeviceSaEvent::of_context_event), Some(event));
+    /// assert_eq!(event.to_context_event().and_then(DeviceSaEvent::from_context_event), Some(event));
     /// ```
     pub const fn to_context_event(self) -> Option<ContextEvent> {
         Some(match self {
@@ -204,8 +205,9 @@ impl DeviceSaEvent {
         })
     }
 
-    /// What an engine told; `None`: no engine of this version does.
-    pub const fn of_context_event(ContextEvent { context, code, value }: ContextEvent) -> Option<DeviceSaEvent> {
+    /// Decodes an engine's event; `None` if the code is unknown.
+    pub const fn from_context_event(ContextEvent { context, code, value }: ContextEvent) -> Option<DeviceSaEvent> {
+        // The value is a limit only for the first two codes.
         let limit = match value {
             0 => Limit::Bytes,
             1 => Limit::Packets,
@@ -221,7 +223,7 @@ impl DeviceSaEvent {
     }
 }
 
-/// What an ESP engine can be told about an SA.
+/// A command to an SA in the ESP engine.
 ///
 /// ```
 /// use offload_api::ipsec::SaCommand;
@@ -233,13 +235,13 @@ impl DeviceSaEvent {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaCommand {
-    /// It has another lifetime, counted from now on.
+    /// Replaces the lifetime, counted from now on.
     Renew(Lifetime),
-    /// Numbers up to this one are the host's.
+    /// Reserves all numbers up to this one for the host.
     GoOnAfter(u64),
 }
 
-/// What an ESP engine can be told about its policies.
+/// A change of the ESP engine's policies.
 ///
 /// ```
 /// use offload_api::ipsec::PolicyChange;
@@ -251,25 +253,25 @@ pub enum SaCommand {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyChange {
-    /// Protect the packets of a selector by an SA.
+    /// Protects the packets of a selector by an SA.
     Set {
-        /// Which packets.
+        /// Packets of the policy.
         selector: Selector,
-        /// Lower goes before higher.
+        /// Order of the policies: lower ranks match first.
         rank: u64,
         /// The SA.
         sa: Handle,
     },
-    /// Give up a policy.
+    /// Removes a policy.
     Remove {
-        /// Its selector.
+        /// Selector of the policy.
         selector: Selector,
-        /// Its rank.
+        /// Rank of the policy.
         rank: u64,
     },
 }
 
-/// What an IPsec layer may ask of a device. Nothing here blocks. Commands and packets take effect in the order given.
+/// The IPsec interface of a device. No method blocks. Commands and packets take effect in the order of the calls.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -284,40 +286,40 @@ pub enum PolicyChange {
 /// };
 /// let handle = ipsec.add_sa(&sa)?;
 /// ipsec.remove_sa(handle); // after everything that was posted before
-/// # Ok::<(), offload_api::SaRefused>(())
+/// # Ok::<(), offload_api::SaRefusal>(())
 /// ```
 pub trait IpsecDevice {
-    /// Has the device keep an SA. A transmitting one may be used at once; a receiving one works from
-    /// [`Ready`](DeviceSaEvent::Ready) on. In packet offload it takes each number of the window that ends at `last_number`
-    /// once: which of them came before, the host knows.
+    /// Adds an SA. A transmitting SA may be used at once; a receiving SA works after [`Ready`](DeviceSaEvent::Ready).
+    /// In packet offload the device accepts each number of the window that ends at `last_number` once, because only the
+    /// host knows which of these arrived earlier.
     ///
     /// # Errors
-    /// Whatever the device cannot take.
-    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused>;
+    /// If the device refuses.
+    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefusal>;
 
-    /// Gives an SA another lifetime, counted from now on.
+    /// Replaces the lifetime of an SA, counted from now on.
     fn update_sa(&mut self, sa: Handle, lifetime: Lifetime);
 
-    /// Packet offload: the host sends packets of a transmitting SA by itself, under numbers up to `last`; the device goes on
-    /// behind them.
+    /// Packet offload: tells the device that the host itself sends packets of a transmitting SA with numbers up to
+    /// `last`. The device continues behind `last`.
     ///
     /// # Errors
-    /// If the device does not know it, or has no time: it may use those numbers then.
-    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused>;
+    /// If the device does not know the SA or is busy. The device may then use these numbers itself.
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefusal>;
 
-    /// Gives up an SA after everything that was posted before.
+    /// Removes an SA after all work posted before.
     fn remove_sa(&mut self, sa: Handle);
 
-    /// Has packets that match `selector` protected by `sa`, in place of the SA it named before, if it is there already.
-    /// Of several that match, the one of the lowest `rank` counts: it is for the host to rank them as its own policies are.
+    /// Protects packets that match `selector` by `sa`. An existing policy with this selector and rank is replaced. If
+    /// several policies match, the lowest `rank` applies; the host ranks them in the order of its own policies.
     ///
     /// # Errors
-    /// Whatever the device cannot take.
-    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused>;
+    /// If the device refuses.
+    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefusal>;
 
-    /// Takes a policy back.
+    /// Removes a policy.
     fn remove_policy(&mut self, selector: &Selector, rank: u64);
 
-    /// The next event.
+    /// Returns the next event.
     fn poll_sa_event(&mut self) -> Option<DeviceSaEvent>;
 }

@@ -1,11 +1,11 @@
-//! Policies: which packets are protected, and by which SA.
+//! Policies: selectors of packets, and the SA that protects the packets.
 
 use super::EspMode;
 use crate::direction::Direction;
 use core::net::IpAddr;
 use offload_formats::IpView;
 
-/// Addresses that share their first bits.
+/// An address prefix.
 ///
 /// ```
 /// use offload_api::Prefix;
@@ -21,37 +21,40 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The addresses whose first `bits` bits are those of `address`. `None` if it has not so many.
+    /// Makes the prefix of the first `bits` bits of `address`; `None` if the address has fewer bits.
     pub fn new(address: IpAddr, bits: u8) -> Option<Prefix> {
+        // The bits behind the prefix are cleared, so that equal prefixes compare equal.
         let longest = if address.is_ipv4() { 32 } else { 128 };
         (bits <= longest).then(|| Prefix { address: masked(address, bits), bits })
     }
 
-    /// This address alone.
+    /// Makes the prefix of a single address.
     pub fn host(address: IpAddr) -> Prefix {
         Prefix { address, bits: if address.is_ipv4() { 32 } else { 128 } }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many bits all share.
+    /// Returns the prefix length.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Whether `address` is one of them.
+    /// Tests whether the prefix contains `address`.
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.bits) == self.address
+        // IPv4-mapped IPv6 addresses do not match IPv4 prefixes, because policies treat the families apart.
     }
 }
 
-/// `address` with all bits behind the first `bits` cleared.
+/// Returns `address` with all bits behind the first `bits` cleared.
 pub fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
+            // A prefix of length 0 shifts by the whole width, which `checked_shl` refuses.
             let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
             IpAddr::V4((address.to_bits() & mask).into())
         }
@@ -62,21 +65,21 @@ pub fn masked(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// What a policy looks at in a packet.
+/// The fields of a packet that selectors examine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Packet {
     /// Source address.
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// Protocol of the transport layer.
+    /// Transport protocol.
     pub protocol: u8,
-    /// Source and destination port, where the protocol has them and they are in this packet.
+    /// Source and destination port; `None` if the protocol has no ports or the packet does not contain them.
     pub ports: Option<(u16, u16)>,
 }
 
 impl Packet {
-    /// Returns the selectors of `packet`, from which `view` was read.
+    /// Returns the selector fields of `packet`; `view` is the parsed header.
     ///
     /// ```
     /// use offload_api::ipsec::Packet;
@@ -93,7 +96,7 @@ impl Packet {
     }
 }
 
-/// Which packets a policy is about. Source and destination are the packet's own, whichever way it goes.
+/// A selector: the set of packets of a policy. Source and destination are those in the packet, in both directions.
 ///
 /// ```
 /// use offload_api::Selector;
@@ -107,7 +110,7 @@ impl Packet {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Selector {
-    /// Source addresses; `None`: any, of either family.
+    /// Source addresses; `None` matches all addresses of both families.
     pub source: Option<Prefix>,
     /// Destination addresses.
     pub destination: Option<Prefix>,
@@ -120,12 +123,14 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Every packet.
+    /// Matches all packets.
     pub const ANY: Selector =
         Selector { source: None, destination: None, protocol: None, source_port: None, destination_port: None };
 
-    /// Whether it is about `packet`. A selector with ports is not about a packet that shows none, such as a fragment.
+    /// Tests whether the selector matches `packet`. A selector with ports does not match a packet without ports, such
+    /// as a fragment.
     pub fn matches(&self, packet: &Packet) -> bool {
+        // A packet without ports matches only a selector without ports.
         let ports = |wanted: Option<u16>, seen: Option<u16>| wanted.is_none() || wanted == seen;
         self.source.is_none_or(|prefix| prefix.contains(packet.source))
             && self.destination.is_none_or(|prefix| prefix.contains(packet.destination))
@@ -134,7 +139,7 @@ impl Selector {
             && ports(self.destination_port, packet.ports.map(|(_, destination)| destination))
     }
 
-    /// The same packets' answers: source and destination exchanged.
+    /// Returns the selector of the opposite direction: source and destination exchanged.
     #[must_use]
     pub fn reversed(self) -> Selector {
         Selector {
@@ -147,39 +152,39 @@ impl Selector {
     }
 }
 
-/// Which SAs a policy asks for.
+/// The requirements of a policy on its SAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Template {
-    /// Their mode.
+    /// Mode.
     pub mode: EspMode,
-    /// Source of a tunnel; `None`, as always in transport mode: the packet's own.
+    /// Source of a tunnel. `None` means the packet's own source, as always in transport mode.
     pub source: Option<IpAddr>,
     /// Destination of a tunnel.
     pub destination: Option<IpAddr>,
-    /// Their reqid; 0: any.
+    /// The reqid; 0 matches any.
     pub reqid: u32,
 }
 
 impl Template {
-    /// Transport mode SAs of this reqid.
+    /// Requires a transport mode SA with this reqid.
     pub const fn transport(reqid: u32) -> Template {
         Template { mode: EspMode::Transport, source: None, destination: None, reqid }
     }
 
-    /// Tunnels between these two, of this reqid.
+    /// Requires a tunnel between these addresses with this reqid.
     pub const fn tunnel(source: IpAddr, destination: IpAddr, reqid: u32) -> Template {
         Template { mode: EspMode::Tunnel, source: Some(source), destination: Some(destination), reqid }
     }
 }
 
-/// What a policy does with a packet (RFC 4301 4.4.1).
+/// The action of a policy on a packet (RFC 4301 4.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// Drops it.
+    /// Drops the packet.
     Discard,
-    /// Lets it pass as it is.
+    /// Passes the packet unprotected.
     Bypass,
-    /// Has it protected by an SA, or drops it.
+    /// Protects the packet by an SA, or drops it.
     Protect(Template),
 }
 
@@ -195,12 +200,13 @@ pub enum Action {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// About packets sent, or about packets received.
+    /// Direction: sent or received packets.
     pub direction: Direction,
-    /// Which packets.
+    /// Packets of the policy.
     pub selector: Selector,
-    /// Lower goes before higher, as in Linux; among equals, the more specific goes first.
+    /// Order of the policies: lower values match first, as in Linux; among equal values, the more specific policy
+    /// matches first.
     pub priority: u32,
-    /// What is done.
+    /// Action on the packets.
     pub action: Action,
 }

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// What protects the packets of an SA. All have an explicit IV of 8 bytes, a salt of 4 and an ICV of 16.
+/// The cipher suite of an SA. All suites have an explicit IV of 8 bytes, a salt of 4 and an ICV of 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EspSuite {
@@ -23,7 +23,7 @@ pub enum EspSuite {
 }
 
 impl EspSuite {
-    /// Bytes of its key, the salt not counted.
+    /// Returns the key length without the salt.
     pub const fn key_len(self) -> usize {
         match self {
             EspSuite::Aes128Gcm | EspSuite::Aes128Gmac => 16,
@@ -31,18 +31,18 @@ impl EspSuite {
         }
     }
 
-    /// Whether the payload is hidden as well as authenticated.
+    /// Tests whether the suite encrypts the payload and not only authenticates it.
     pub const fn encrypts(self) -> bool {
         !matches!(self, EspSuite::Aes128Gmac | EspSuite::Aes256Gmac)
     }
 
-    /// What it does for a packet.
+    /// Returns the protection that the suite gives to a packet.
     pub const fn protection(self) -> Protection {
         if self.encrypts() { Protection::Secret } else { Protection::Authentic }
     }
 }
 
-/// What ESP does for a packet; what does more is greater.
+/// A level of protection by ESP. Stronger levels are greater.
 ///
 /// ```
 /// use offload_api::{EspSuite, Protection};
@@ -52,12 +52,12 @@ impl EspSuite {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protection {
-    /// Nothing: it is there for all to see.
+    /// Neither authenticated nor encrypted.
     #[default]
     None,
-    /// Nobody changes it.
+    /// Authenticated.
     Authentic,
-    /// Nobody reads it, either.
+    /// Authenticated and encrypted.
     Secret,
 }
 
@@ -80,12 +80,13 @@ pub struct EspKey {
 }
 
 impl EspKey {
-    /// A key from its keying material: the cipher's key, then the salt (RFC 4106 8.1, RFC 7634 2). `None` if it is
-    /// not as long as the suite wants.
+    /// Makes a key from keying material: the cipher's key, then the salt (RFC 4106 8.1, RFC 7634 2). Returns `None` if
+    /// the length does not match the suite.
     pub fn new(suite: EspSuite, material: &[u8]) -> Option<EspKey> {
         if material.len() != suite.key_len() + 4 {
             return None;
         }
+        // IKE delivers key and salt as one block (RFC 4106 8.1).
         let (key_bytes, salt_bytes) = material.split_at(suite.key_len());
         let (mut key, mut salt) = ([0; 32], [0; 4]);
         key[..key_bytes.len()].copy_from_slice(key_bytes);
@@ -93,23 +94,24 @@ impl EspKey {
         Some(EspKey { suite, key, salt })
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     pub fn suite(&self) -> EspSuite {
         self.suite
     }
 
-    /// The cipher's key.
+    /// Returns the cipher's key.
     pub fn key(&self) -> &[u8] {
         &self.key[..self.suite.key_len()]
     }
 
-    /// The first bytes of every nonce.
+    /// Returns the salt, the first bytes of every nonce.
     pub fn salt(&self) -> &[u8; 4] {
         &self.salt
     }
 
-    /// Whether both give the same nonces under the same key, by whatever suite: two tags of GMAC and GCM under one nonce
-    /// give as much away as two of GCM. Not for secrets that an attacker may choose: it takes as long as they are alike.
+    /// Tests whether both keys produce the same nonces under the same cipher key, regardless of the suite: a GMAC tag
+    /// and a GCM tag under one nonce leak as much as two GCM tags. The comparison is not constant-time, so do not use
+    /// it on secrets that an attacker may choose.
     ///
     /// ```
     /// use offload_api::{EspKey, EspSuite};
@@ -132,40 +134,40 @@ impl fmt::Debug for EspKey {
     }
 }
 
-/// The part of a packet that an SA wraps.
+/// The part of a packet that an SA protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EspMode {
-    /// What is behind the IP header, between two hosts.
+    /// The payload behind the IP header, between two hosts.
     Transport,
     /// The whole packet, behind a new IP header.
     Tunnel,
 }
 
-/// ESP in UDP, to pass address translators (RFC 3948).
+/// ESP in UDP, to traverse NATs (RFC 3948).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpEncapsulation {
-    /// Source port; 4500 unless there is a reason.
+    /// Source port; usually 4500.
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
 }
 
-/// What becomes of the don't-fragment bit in the outer header of a tunnel (RFC 4301 8.1).
+/// The don't-fragment bit in the outer header of a tunnel (RFC 4301 8.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DontFragment {
-    /// As in the inner packet; set if that is IPv6.
+    /// Copied from the inner packet; set if the inner packet is IPv6.
     #[default]
     Copy,
-    /// Set.
+    /// Always set.
     Set,
-    /// Clear: routers may fragment what the tunnel makes.
+    /// Always clear: routers may fragment the outer packet.
     Clear,
 }
 
-/// What an SA may be used for before it is used up: `None` knows no limit.
+/// The usage limits of an SA. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that ESP protects: what follows the IP header in transport mode, whole packets in tunnel mode.
+    /// Bytes protected by ESP: the payload behind the IP header in transport mode, whole packets in tunnel mode.
     pub bytes: Option<u64>,
     /// Packets.
     pub packets: Option<u64>,
@@ -173,7 +175,7 @@ pub struct Limits {
     pub time: Option<Duration>,
 }
 
-/// When to ask for a successor, and when to stop.
+/// The soft and hard limits of an SA.
 ///
 /// ```
 /// use core::time::Duration;
@@ -189,13 +191,13 @@ pub struct Limits {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Reached: an event, once; the SA goes on.
+    /// Limits that cause one event, which asks for a successor; the SA continues.
     pub soft: Limits,
-    /// Reached: an event, once; the SA is dead and its packets are dropped.
+    /// Limits that cause one event and end the SA: its packets are dropped.
     pub hard: Limits,
 }
 
-/// Which of the [`Limits`] was reached.
+/// The kind of a limit in [`Limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Bytes.
@@ -206,7 +208,7 @@ pub enum Limit {
     Time,
 }
 
-/// How much of the work a device is to do for an SA.
+/// The share of a device in the work of an SA.
 ///
 /// ```
 /// use offload_api::{Direction, DontFragment, EspKey, EspSuite, OffloadKind, SaParams, UdpEncapsulation};
@@ -222,16 +224,17 @@ pub enum Limit {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OffloadKind {
-    /// None.
+    /// The host does all of the work.
     #[default]
     None,
-    /// Padding, trailer, encryption and ICV; decryption and verdict. Everything else is the host's.
+    /// The device pads, encrypts and computes the ICV; on receive, it decrypts and gives a verdict. The host does the
+    /// rest.
     Crypto,
-    /// All of it: selectors, headers, numbers, replay window, lifetimes.
+    /// The device does all of the work: selectors, headers, numbers, replay window, lifetimes.
     Packet,
 }
 
-/// A security association to be.
+/// The parameters of a new security association.
 ///
 /// ```
 /// use offload_api::{Direction, EspKey, EspMode, EspSuite, SaParams};
@@ -243,48 +246,48 @@ pub enum OffloadKind {
 /// ```
 #[derive(Clone, Debug)]
 pub struct SaParams {
-    /// Whether it wraps or unwraps.
+    /// Transmit SAs wrap packets, receive SAs unwrap packets.
     pub direction: Direction,
     /// Security parameters index; 1 to 255 are reserved, 0 is never used on a wire (RFC 4303 2.1).
     pub spi: u32,
-    /// Source of its packets on the wire. Receiving, an unspecified address (`0.0.0.0`, `::`) stands for any.
+    /// Source address of the ESP packets. On receive, an unspecified address (`0.0.0.0`, `::`) matches any.
     pub source: IpAddr,
-    /// Their destination. Receiving, an unspecified address stands for any.
+    /// Destination address of the ESP packets. On receive, an unspecified address matches any.
     pub destination: IpAddr,
-    /// The part of a packet that it wraps.
+    /// The protected part of a packet.
     pub mode: EspMode,
-    /// By which policies find it.
+    /// The id by which policies find the SA.
     pub reqid: u32,
     /// Algorithm and key.
     pub key: EspKey,
-    /// Sequence numbers of 64 bits, of which 32 are sent (RFC 4303 2.2.1).
+    /// Extended sequence numbers: 64 bits, of which 32 are sent (RFC 4303 2.2.1).
     pub esn: bool,
-    /// How far behind the highest number received a packet may be: 32 to 4096.
+    /// Size of the replay window in packets: 32 to 4096.
     pub replay_window: u32,
     /// ESP in UDP.
     pub encapsulation: Option<UdpEncapsulation>,
-    /// After how long a silence a transmitting SA in UDP sends a NAT keep-alive (RFC 3948 4, which proposes 20 s); `None`:
-    /// never, where no translator is in between.
+    /// Idle time after which a transmitting SA in UDP sends a NAT keep-alive (RFC 3948 4 proposes 20 s). `None` sends
+    /// no keep-alives, for paths without a NAT.
     pub keep_alive: Option<Duration>,
-    /// When it is used up.
+    /// Soft and hard limits.
     pub lifetime: Lifetime,
-    /// The outer don't-fragment bit of a tunnel.
+    /// Outer don't-fragment bit of a tunnel.
     pub dont_fragment: DontFragment,
-    /// The outer DSCP of a tunnel; `None`: the inner packet's.
+    /// Outer DSCP of a tunnel; `None` copies the inner DSCP.
     pub dscp: Option<u8>,
-    /// Whether what leaves a tunnel gets the DSCP of the outer packet (RFC 2983 3.1), in place of its own.
+    /// Copies the outer DSCP to packets that leave a tunnel (RFC 2983 3.1).
     pub dscp_out: bool,
-    /// Whether a tunnel passes ECN on (RFC 6040 normal mode) or hides it, as Linux's `noecn` does: clear in what goes in
-    /// (compatibility mode), and untouched in what comes out.
+    /// Propagates ECN through a tunnel (RFC 6040 normal mode). If false, as with Linux's `noecn`, ECN is cleared in the
+    /// outer header (compatibility mode) and left unchanged on exit.
     pub ecn: bool,
-    /// The number before the first: sent last, or received highest. 0 in a new SA.
+    /// Last number sent, or highest number received, before the SA starts. 0 for a new SA.
     pub last_number: u64,
-    /// What a device is to do.
+    /// Share of the device in the work.
     pub offload: OffloadKind,
 }
 
 impl SaParams {
-    /// A transport mode SA without anything special, in software, with a replay window of 64.
+    /// Makes a transport mode SA in software, with a replay window of 64 and default options.
     pub fn new(direction: Direction, spi: u32, source: IpAddr, destination: IpAddr, key: EspKey) -> SaParams {
         SaParams {
             direction,

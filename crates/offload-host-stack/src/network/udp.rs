@@ -49,7 +49,7 @@ impl Network {
         Some(Arrival::Datagram(ParsedDatagram {
             from: SocketAddr::new(source, udp.src_port()),
             to: SocketAddr::new(headers.destination(packet), udp.dst_port()),
-            ecn: EcnCodepoint::of_bits(headers.ecn(packet)),
+            ecn: EcnCodepoint::from_bits(headers.ecn(packet)),
             payload: start + UDP_BYTES..start + bytes,
         }))
     }

@@ -29,7 +29,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Context, Poll, Waker};
 use mesh::Mesh;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{NetDevice, Prefix, Refused};
+use offload_api::{ContextRefusal, NetDevice, Prefix};
 use offload_base::{Instant, Timers, time::earliest};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -252,7 +252,7 @@ impl Host {
         self.shard.with(|inner, _| {
             let rss = inner.device.rss().ok_or(io::ErrorKind::Unsupported)?;
             rss.set_indirection(table).map_err(|refused| match refused {
-                Refused::Busy => io::Error::new(io::ErrorKind::WouldBlock, refused),
+                ContextRefusal::Busy => io::Error::new(io::ErrorKind::WouldBlock, refused),
                 _ => io::Error::new(io::ErrorKind::InvalidInput, refused),
             })
         })

@@ -12,8 +12,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 use core::time::Duration;
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
-    TxTag,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendProgress,
+    SentBytes, TxTag,
 };
 use offload_base::cost::{self, WorkKind};
 use offload_base::{Instant, Seq};
@@ -289,11 +289,11 @@ impl SegmentStream for TcpStream {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         let id = self.id;
         self.shard.with(|inner, now| {
             if let Poll::Ready(event) = TcpStream::poll_news(inner, id, listener) {
-                return Poll::Ready(Ok(SendTurn::News(event)));
+                return Poll::Ready(Ok(SendProgress::News(event)));
             }
             ready!(TcpStream::poll_room_after_sending(inner, now, id, cx))?;
             let mut first = None;
@@ -303,7 +303,7 @@ impl SegmentStream for TcpStream {
             }
             inner.stack.push(id);
             inner.transmit(now);
-            Poll::Ready(Ok(SendTurn::Queued(first)))
+            Poll::Ready(Ok(SendProgress::Queued(first)))
         })
     }
 

@@ -8,7 +8,7 @@ use core::future::poll_fn;
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::num::NonZeroU16;
 use core::task::{Context, Poll, Waker};
-use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefusal, SocketEvent, TxDatagram};
 use offload_base::Instant;
 use std::collections::VecDeque;
 use std::io;
@@ -209,7 +209,7 @@ impl DatagramSocket for UdpSocket {
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut VecDeque<TxDatagram>,
-    ) -> Poll<Result<usize, SendRefused>> {
+    ) -> Poll<Result<usize, SendRefusal>> {
         self.shard.with(|inner, now| {
             let (before, mut handed_over) = (batch.len(), 0);
             let stopped = loop {

@@ -405,7 +405,7 @@ impl Stack {
             }
             let Some(packet) = self.network.next_mail(now, mtu, &mut self.counters) else { break };
             let ask = packet.ask.packet;
-            if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
+            if device.transmit(now, packet, &NoRecords) != offload_api::TransmitResult::Posted {
                 self.counters.device_drops += 1;
                 ask.into_iter().for_each(|ask| self.sockets.on_dropped(ask));
             }

@@ -4,7 +4,7 @@
 //! was made after a reset is not taken for one that was lost by it.
 
 use offload_api::{
-    ContextNews, Contexts, DeviceEvent, EngineInfo, Handle, Key, NetDevice, NewContext, Piece, Refused, Spec,
+    ContextNews, ContextRefusal, Contexts, DeviceEvent, EngineInfo, Handle, Key, NetDevice, NewContext, Piece, Spec,
 };
 use offload_base::Seq;
 
@@ -57,8 +57,8 @@ impl Contexts for SocketContexts<'_> {
         self.device.contexts()?.engine(name)
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
-        let Some(contexts) = self.device.contexts() else { return Err((Refused::Unsupported, new.spec)) };
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
+        let Some(contexts) = self.device.contexts() else { return Err((ContextRefusal::Unsupported, new.spec)) };
         let made = contexts.create(new);
         // A reset that the driver has just heard of was before; what is told of the new one, after.
         let told_from = self.noted.len();
@@ -71,21 +71,21 @@ impl Contexts for SocketContexts<'_> {
         made
     }
 
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
-        self.device.contexts().map_or(Err(Refused::Unsupported), |contexts| contexts.steer(context, key, to_it))
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), ContextRefusal> {
+        self.device.contexts().map_or(Err(ContextRefusal::Unsupported), |contexts| contexts.steer(context, key, to_it))
     }
 
-    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         match self.device.contexts() {
             Some(contexts) => contexts.command(context, command),
-            None => Err((Refused::Unsupported, command)),
+            None => Err((ContextRefusal::Unsupported, command)),
         }
     }
 
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         match self.device.contexts() {
             Some(contexts) => contexts.change(engine, change),
-            None => Err((Refused::Unsupported, change)),
+            None => Err((ContextRefusal::Unsupported, change)),
         }
     }
 

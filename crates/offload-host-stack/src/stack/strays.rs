@@ -91,7 +91,7 @@ impl Stack {
         };
         if let Some(packet) = self.network.packet(now, outgoing, &caps, &mut self.counters) {
             self.counters.out_resets += 1;
-            if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
+            if device.transmit(now, packet, &NoRecords) != offload_api::TransmitResult::Posted {
                 self.counters.device_drops += 1;
             }
         }

@@ -10,7 +10,7 @@ use super::send_queue::{Cut, FIRST_BYTE, SealFailure};
 use super::state::State;
 use crate::network::Outgoing;
 use core::ops::Range;
-use offload_api::{DropReason, NetDevice, PathCaps, Sent};
+use offload_api::{DropReason, NetDevice, PathCaps, TransmitResult};
 use smallvec::SmallVec;
 
 /// How a turn of sending ended.
@@ -328,8 +328,8 @@ impl Connection {
             };
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {
-                    Sent::Posted => {}
-                    Sent::NeedsSoftware(unit) => match self.send.seal(unit) {
+                    TransmitResult::Posted => {}
+                    TransmitResult::NeedsSoftware(unit) => match self.send.seal(unit) {
                         Ok(()) => {
                             env.counters.sealed_units += 1;
                             continue;
@@ -337,10 +337,10 @@ impl Connection {
                         Err(SealFailure::Incomplete) if !self.outbox.is_finishing() => return Outcome::Incomplete,
                         Err(_) => return self.give_up_unsealed(env),
                     },
-                    Sent::Dropped(DropReason::RingFull) => return Outcome::NoRoom,
-                    Sent::Dropped(DropReason::DeviceGone) => return self.give_up_unsealed(env),
+                    TransmitResult::Dropped(DropReason::RingFull) => return Outcome::NoRoom,
+                    TransmitResult::Dropped(DropReason::DeviceGone) => return self.give_up_unsealed(env),
                     // As good as lost on the way: it is sent again.
-                    Sent::Dropped(_) => env.counters.device_drops += 1,
+                    TransmitResult::Dropped(_) => env.counters.device_drops += 1,
                 }
             }
             self.labels.note_sent(segments);
@@ -452,8 +452,8 @@ impl Connection {
         };
         if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
             match device.transmit(env.now, packet, &self.send) {
-                Sent::Posted => {}
-                Sent::Dropped(DropReason::RingFull) => return false,
+                TransmitResult::Posted => {}
+                TransmitResult::Dropped(DropReason::RingFull) => return false,
                 _ => env.counters.device_drops += 1,
             }
         }

@@ -8,7 +8,7 @@ use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{
     Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Layer, Lookup, NetDevice, PathCaps, RecordSource,
-    RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TxPacket, Unit,
+    RssDevice, RxMeta, RxPacket, SealError, Sealer, TransmitResult, TxPacket, Unit,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -275,10 +275,10 @@ impl NetDevice for Nic {
         port.ring - port.used
     }
 
-    fn transmit(&mut self, _: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, _: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         let mut port = self.port();
         if port.used >= port.ring {
-            return Sent::Dropped(DropReason::RingFull);
+            return TransmitResult::Dropped(DropReason::RingFull);
         }
         let length = packet.payload_len();
         let (told, bytes) = Transport::told(&packet.header, length);
@@ -302,7 +302,7 @@ impl NetDevice for Nic {
                 };
                 if !port.contexts.contains(&ask.context) {
                     port.refused += 1;
-                    return Sent::NeedsSoftware(unit);
+                    return TransmitResult::NeedsSoftware(unit);
                 }
                 assert_eq!(unit.start + (at - unit.offset) as u32, packet.ask.seq + (at - ask.offset) as u32);
                 // What a driver feeds to the engine to rebuild its state: all of it has to be there.
@@ -320,7 +320,7 @@ impl NetDevice for Nic {
         port.used += 1;
         port.packets += 1;
         port.segment(&packet, &payload);
-        Sent::Posted
+        TransmitResult::Posted
     }
 
     fn flush(&mut self, _: Instant) {}

@@ -9,7 +9,7 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use offload_api::{DeviceEvent, Handle, Layer, SegmentStream, SendTurn, TxTag, UnitTag};
+use offload_api::{DeviceEvent, Handle, Layer, SegmentStream, SendProgress, TxTag, UnitTag};
 use offload_base::{Alarm, Clock, Instant, Seed, Timers};
 use offload_host_stack::{Host, TcpConfig, TcpListener, TcpStream};
 use std::collections::{BTreeMap, VecDeque};
@@ -320,7 +320,7 @@ fn a_turn_of_sending_takes_the_lock_once() {
             (turn.map(Result::unwrap), asked, runtime.looks.load(Ordering::Relaxed) - before)
         };
         poll_fn(|cx| {
-            let queued = |offset: u32| Poll::Ready(SendTurn::Queued(Some(first + offset)));
+            let queued = |offset: u32| Poll::Ready(SendProgress::Queued(Some(first + offset)));
             assert_eq!(turn(&mut stream, cx), (queued(0), 3, 1));
             assert_eq!(turn(&mut stream, cx), (queued(6_000), 3, 1), "more is taken than there is room for");
             assert_eq!(turn(&mut stream, cx), (Poll::Pending, 0, 1), "no room: nothing is asked for");
@@ -332,10 +332,10 @@ fn a_turn_of_sending_takes_the_lock_once() {
             (Poll::Pending, 0, 1) => Poll::Pending,
             ended => Poll::Ready(ended),
         });
-        assert_eq!(news.await, (Poll::Ready(SendTurn::News(DeviceEvent::Reset)), 0, 1), "news come first");
+        assert_eq!(news.await, (Poll::Ready(SendProgress::News(DeviceEvent::Reset)), 0, 1), "news come first");
         poll_fn(|cx| match turn(&mut stream, cx) {
             (Poll::Pending, 0, 1) => Poll::Pending,
-            (Poll::Ready(SendTurn::Queued(_)), 3, 1) => Poll::Ready(()),
+            (Poll::Ready(SendProgress::Queued(_)), 3, 1) => Poll::Ready(()),
             other => panic!("{other:?}"),
         })
         .await;

@@ -2,7 +2,7 @@
 //!
 //! IKE is UDP from or to port 500, and UDP of port 4500 whose payload begins with four zero bytes (RFC 3948 2.2).
 
-use nic_sim::switch::Neighbours;
+use nic_sim::switch::NeighbourMessage;
 use offload_formats::flow::Protocol;
 use offload_formats::protocol::{ESP, UDP};
 use offload_formats::{FragmentMemory, Headers, IpHeaders};
@@ -21,7 +21,7 @@ pub enum Concern {
     /// The keying daemon.
     Ike,
     /// ARP, and what IPv6 has in its place.
-    Neighbours(Neighbours),
+    NeighbourMessage(NeighbourMessage),
     /// Part of a datagram that may be one of IKE, behind the first one, which shows the ports.
     Fragment,
     /// The NIC: ESP, in UDP or not.
@@ -34,8 +34,8 @@ impl Concern {
     /// That of a frame.
     pub fn of(frame: &[u8]) -> Concern {
         let headers = Headers::parse(frame);
-        if let Some(neighbours) = Neighbours::of(frame, &headers) {
-            return Concern::Neighbours(neighbours);
+        if let Some(neighbours) = NeighbourMessage::classify(frame, &headers) {
+            return Concern::NeighbourMessage(neighbours);
         }
         if let Some(udp) = headers.transport().filter(|transport| transport.protocol == Protocol::Udp) {
             return Concern::of_datagram(&frame[udp.header..udp.end]);

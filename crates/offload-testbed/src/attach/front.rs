@@ -17,7 +17,7 @@
 use super::{Concern, Concerns, Gate, GateCounters, GateQueue};
 use core::task::Waker;
 use nic_sim::frame::Frame;
-use nic_sim::switch::Neighbours;
+use nic_sim::switch::NeighbourMessage;
 use nic_sim::wire::Port;
 use offload_base::Instant;
 use offload_base::time::earliest;
@@ -113,7 +113,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
                     self.counts.of_daemon += 1;
                     self.said.push(now, frame);
                 }
-                Concern::Neighbours(Neighbours::Question) => {
+                Concern::NeighbourMessage(NeighbourMessage::Question) => {
                     self.counts.of_daemon += 1;
                     self.outside.receive_frame(now, frame);
                 }
@@ -155,7 +155,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
             let frame = self.outside.poll_frame(now)?;
             match self.concerns[1].of(&frame.data) {
                 Concern::Ike => self.tell_daemon(now, frame),
-                Concern::Neighbours(_) | Concern::Fragment => {
+                Concern::NeighbourMessage(_) | Concern::Fragment => {
                     self.tell_daemon(now, frame.clone());
                     return Some(frame);
                 }

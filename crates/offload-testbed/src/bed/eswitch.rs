@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 ///
 /// ```
 /// use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
-/// use nic_sim::switch::Mode;
+/// use nic_sim::switch::SwitchMode;
 /// use nic_sim::{NicConfig, SwitchConfig};
 /// use offload_base::Seed;
 /// use offload_host_stack::TcpConfig;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 ///     .vm(0, "guest", NicConfig::default(), TcpConfig::default())
 ///     .build()?;
 /// let eswitch = bed.host(0).eswitch().expect("its NIC has one").clone();
-/// assert_eq!(bed.run(eswitch.ask(EswitchCommand::Mode(Mode::Switchdev))), EswitchAnswer::Done);
+/// assert_eq!(bed.run(eswitch.ask(EswitchCommand::Mode(SwitchMode::Switchdev))), EswitchAnswer::Done);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -8,7 +8,8 @@ use core::any::Any;
 use core::task::Waker;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    Contexts, DeviceEvent, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket, Sent, TxPacket,
+    Contexts, DeviceEvent, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket, TransmitResult,
+    TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -130,14 +131,14 @@ impl NetDevice for TracedDevice {
         self.inner.room_paced(flow)
     }
 
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         self.now = now;
         let (ask, fragments, len) = (packet.ask, packet.fragments.clone(), packet.payload_len());
         let transport = Headers::parse_unfinished(&packet.header).transport();
         let place = transport.and_then(|transport| Place::of(&transport, &packet.header, len));
         let sent = self.inner.transmit(now, packet, source);
         match (sent, place) {
-            (Sent::Posted, Some(place)) => {
+            (TransmitResult::Posted, Some(place)) => {
                 let end = place.seq + place.len;
                 forget_some(&mut self.sent_to);
                 let sent_to = self.sent_to.entry(place.flow).or_insert(place.seq);
@@ -152,14 +153,14 @@ impl NetDevice for TracedDevice {
                 self.follow(&place, true, ask.has_context(), fragments.iter().map(|piece| &piece[..]));
                 self.last_flow = Some(place.flow.reversed());
             }
-            (Sent::Posted, None) => {
+            (TransmitResult::Posted, None) => {
                 let notes = [("bytes", len as u64), ("for the NIC to seal", ask.packet.is_some().into())];
                 self.event("send datagram", &notes);
             }
-            (Sent::NeedsSoftware(_), _) => self.event("the host is to seal it", &[("bytes", len as u64)]),
-            (Sent::Dropped(_), _) => self.event("dropped", &[("bytes", len as u64)]),
+            (TransmitResult::NeedsSoftware(_), _) => self.event("the host is to seal it", &[("bytes", len as u64)]),
+            (TransmitResult::Dropped(_), _) => self.event("dropped", &[("bytes", len as u64)]),
         }
-        self.posted += u64::from(sent == Sent::Posted);
+        self.posted += u64::from(sent == TransmitResult::Posted);
         sent
     }
 

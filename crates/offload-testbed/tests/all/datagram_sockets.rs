@@ -18,8 +18,8 @@ use nic_sim::engine::{
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::wire::{FrameRecorder, LinkConfig};
 use offload_api::{
-    ContextNews, Datagram, DatagramSocket, Direction, EcnCodepoint, Handle, Key, KeyBytes, NewContext, PacketAsk,
-    PacketMark, Refused, SendRefused, SocketEvent, TxDatagram, TxPacket,
+    ContextNews, ContextRefusal, Datagram, DatagramSocket, Direction, EcnCodepoint, Handle, Key, KeyBytes, NewContext,
+    PacketAsk, PacketMark, SendRefusal, SocketEvent, TxDatagram, TxPacket,
 };
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
@@ -136,7 +136,7 @@ impl PacketEngine for Hush {
 
     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<usize> {
         match payload_at(frame) {
-            Some(at) if frame[at] == ID => FrameLookup::Key(KeyBytes::of(&[&[ID]]), at),
+            Some(at) if frame[at] == ID => FrameLookup::Key(KeyBytes::from_parts(&[&[ID]]), at),
             _ => FrameLookup::Nothing,
         }
     }
@@ -185,11 +185,11 @@ fn context(socket: &mut dyn DatagramSocket, direction: Direction) -> Option<Hand
     socket.control(&mut |contexts| {
         let Some(engine) = contexts.engine(Hush::NAME).map(|engine| engine.number) else { return };
         let keys = match direction {
-            Direction::Receive => vec![Key::Engine(engine, KeyBytes::of(&[&[ID]]))],
+            Direction::Receive => vec![Key::Engine(engine, KeyBytes::from_parts(&[&[ID]]))],
             Direction::Transmit => Vec::new(),
         };
         let new = NewContext { engine, direction, flow: None, keys, spec: Box::new(KEY) };
-        made = contexts.create(new).map_err(|(refused, _)| assert_eq!(refused, Refused::Busy)).ok();
+        made = contexts.create(new).map_err(|(refused, _)| assert_eq!(refused, ContextRefusal::Busy)).ok();
     });
     made
 }
@@ -273,7 +273,7 @@ impl Sender {
         match poll_fn(|cx| socket.poll_send(cx, &mut batch)).await {
             Ok(1) if ask.is_some() => self.sent.by_device += 1,
             Ok(1) => self.sent.by_software += 1,
-            Err(SendRefused::Ask) => {
+            Err(SendRefusal::Ask) => {
                 batch[0] = sealed(&plain);
                 poll_fn(|cx| socket.poll_send(cx, &mut batch)).await.unwrap();
                 self.sent.by_software += 1;
@@ -535,7 +535,7 @@ fn try_send(
     world: &mut World,
     socket: &mut UdpSocket,
     batch: &mut VecDeque<TxDatagram>,
-) -> Poll<Result<usize, SendRefused>> {
+) -> Poll<Result<usize, SendRefusal>> {
     world.bed.run(poll_fn(|cx| Poll::Ready(socket.poll_send(cx, batch))))
 }
 
@@ -556,22 +556,22 @@ fn what_cannot_be_sent_as_it_is_asked_is_refused() {
         for dont_fragment in [false, true] {
             let long = TxDatagram { dont_fragment, ..asking(to, context, 0, 1, most + 1) };
             let error = refused(long, &mut world, &mut socket);
-            assert!(matches!(error, SendRefused::TooLong { most: told } if told == most), "{error}");
+            assert!(matches!(error, SendRefusal::TooLong { most: told } if told == most), "{error}");
         }
         let unasked = TxDatagram { ask: None, ..burst(to, 0, 1, most + 1) };
-        assert!(matches!(refused(unasked, &mut world, &mut socket), SendRefused::TooLong { .. }));
+        assert!(matches!(refused(unasked, &mut world, &mut socket), SendRefusal::TooLong { .. }));
         let many = asking(to, context, 0, 129, 200);
-        assert!(matches!(refused(many, &mut world, &mut socket), SendRefused::TooMany { segments: 128, .. }));
+        assert!(matches!(refused(many, &mut world, &mut socket), SendRefusal::TooMany { segments: 128, .. }));
         // Contexts that nobody made here.
         for other in [Handle { index: context.index + 1, ..context }, Handle { generation: 9, ..context }] {
             let foreign = asking(to, other, 0, 1, 1000);
-            assert!(matches!(refused(foreign, &mut world, &mut socket), SendRefused::Ask));
+            assert!(matches!(refused(foreign, &mut world, &mut socket), SendRefusal::Ask));
         }
         let there = Some(to.ip());
         let source = TxDatagram { source: there, ..whole.clone() };
-        assert!(matches!(refused(source, &mut world, &mut socket), SendRefused::Source { .. }));
+        assert!(matches!(refused(source, &mut world, &mut socket), SendRefusal::Source { .. }));
         let nowhere = TxDatagram { to: "192.0.2.1:9".parse().unwrap(), ..whole.clone() };
-        assert!(matches!(refused(nowhere, &mut world, &mut socket), SendRefused::Unreachable { .. }));
+        assert!(matches!(refused(nowhere, &mut world, &mut socket), SendRefusal::Unreachable { .. }));
         // Its own address, it may have.
         let own: IpAddr = if six { world.near.ipv6_address().into() } else { world.near.address().into() };
         let mut batch = VecDeque::from([TxDatagram { source: Some(own), ..whole }]);
@@ -596,7 +596,7 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
     assert!((100..2000).contains(&taken), "{taken} sends wait");
     socket.control(&mut |contexts| contexts.remove(context));
     let mut batch = VecDeque::from([asking(to, context, number, 1, 100)]);
-    assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefused::Ask))));
+    assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefusal::Ask))));
     let runtime = world.near.runtime();
     world.bed.run(runtime.sleep(Duration::from_secs(1)));
     let mut told = Vec::new();
@@ -623,7 +623,7 @@ fn what_a_reset_took_nobody_may_ask_for() {
     world.bed.run(runtime.sleep(Duration::from_millis(1)));
     assert_eq!(world.bed.run(next_event(&mut socket)), Some(SocketEvent::Reset));
     let mut batch = VecDeque::from([asking(to, lost, 0, 1, 200)]);
-    assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefused::Ask))));
+    assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefusal::Ask))));
     let made = context(&mut socket, Direction::Transmit).unwrap();
     batch[0].ask = Some(PacketAsk { context: made, number: 0, args: 77 });
     assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Ok(1))));
@@ -681,7 +681,7 @@ fn contexts_of_one_queue_are_not_for_another() {
     let answer = asking((world.near.address(), 5000).into(), opener, 0, 1, 100);
     let mut batch = VecDeque::from([answer]);
     let sent = world.bed.run(poll_fn(|cx| Poll::Ready(inbox.poll_send(cx, &mut batch))));
-    assert!(matches!(sent, Poll::Ready(Err(SendRefused::Ask))));
+    assert!(matches!(sent, Poll::Ready(Err(SendRefusal::Ask))));
 }
 
 /// A socket that does not care sees datagrams as they were sent.

@@ -529,7 +529,9 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
         });
         let Some(RxSegment { seq, data, meta }) = next.await? else { break };
         let opened = context.is_some_and(|context| {
-            meta.marks.of(context.engine()).is_some_and(|mark| mark.context == context && mark.verdict == Verdict::Done)
+            meta.marks
+                .for_engine(context.engine())
+                .is_some_and(|mark| mark.context == context && mark.verdict == Verdict::Done)
         });
         received.opened_by_device += if opened { data.len() as u64 } else { 0 };
         for (byte, at) in data.iter().zip(0..) {

@@ -8,8 +8,8 @@ use ktls_offload::{FixedKeys, KtlsStream, Offload, TrafficKeys};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
-    TlsKey, TlsSuite, TlsVersion, TxTag,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendProgress,
+    SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag,
 };
 use offload_base::{Seed, Seq};
 use offload_host_stack::{TcpConfig, TcpStream};
@@ -66,7 +66,7 @@ impl SegmentStream for Counted {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         self.call().poll_send(cx, listener, pieces)
     }
     fn flush(&mut self) {
@@ -132,7 +132,7 @@ async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost 
                         SegmentStream::poll_send(stream, cx, &listener, pieces)
                     };
                     let turn = poll_fn(send).await.unwrap();
-                    assert!(matches!(turn, SendTurn::Queued(Some(_))), "{turn:?}");
+                    assert!(matches!(turn, SendProgress::Queued(Some(_))), "{turn:?}");
                 }
             }
         });

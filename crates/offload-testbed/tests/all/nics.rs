@@ -5,7 +5,7 @@ use core::task::Poll;
 use core::time::Duration;
 use nic_sim::wire::{Impairments, Link, LinkConfig, Share};
 use nic_sim::{Driver, NicConfig, nic};
-use offload_api::{FlowKey, NetDevice, NoRecords, Sent, TxPacket};
+use offload_api::{FlowKey, NetDevice, NoRecords, TransmitResult, TxPacket};
 use offload_base::cost::Domain;
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RealClock, Seed};
@@ -113,7 +113,7 @@ async fn send(runtime: Arc<dyn Runtime>, mut driver: Driver) {
             driver.handle_timeout(now);
             while driver.receive(now).is_some() || driver.poll_event().is_some() {}
             while next < FRAMES && driver.room(&flow()) > 0 {
-                assert_eq!(driver.transmit(now, numbered(next), &NoRecords), Sent::Posted);
+                assert_eq!(driver.transmit(now, numbered(next), &NoRecords), TransmitResult::Posted);
                 next += 1;
             }
             driver.flush(now);

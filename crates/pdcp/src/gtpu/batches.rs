@@ -5,7 +5,9 @@ use crate::device::{BATCHES, BatchPdu, PdcpContext, batch, batch_done, run_batch
 use crate::{ClearPdu, Incoming, Security};
 use ::core::task::Context;
 use bytes::BytesMut;
-use offload_api::{DatagramSocket, Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Way};
+use offload_api::{
+    CompletedJob, DatagramSocket, Direction, Handle, Job, JobOutcome, JobQueue, JobStatus, NewContext, Way,
+};
 use offload_base::{Instant, WakeList};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +18,7 @@ pub(super) struct Batches {
     sessions: BTreeMap<(u32, u64, bool), Handle>,
     under_way: BTreeMap<u64, UnderWay>,
     /// Jobs that the queue had no place for.
-    refused: VecDeque<Done>,
+    refused: VecDeque<CompletedJob>,
     next: u64,
 }
 
@@ -119,7 +121,7 @@ impl Batches {
             // The session took the last place, or another client did: the CPU does it, as it does what is lost. The session is all right.
             Err(job) => {
                 self.under_way.entry(user).and_modify(|of| of.session = None);
-                self.refused.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
+                self.refused.push_back(job.done(JobOutcome::failed(JobStatus::NoSession)));
                 self.queue.flush(now);
             }
         }
@@ -165,7 +167,7 @@ impl Batches {
         any || core.outgoing.has_room() && !self.queue.arm(cx.waker())
     }
 
-    fn take(&mut self, now: Instant, done: Done, core: &mut Core, socket: &mut dyn DatagramSocket) {
+    fn take(&mut self, now: Instant, done: CompletedJob, core: &mut Core, socket: &mut dyn DatagramSocket) {
         let Some(UnderWay { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else { return };
         let (user, source, (status, mut pdus)) = (done.user, done.source.clone(), batch_done(done));
         let is_done = status == JobStatus::Done;

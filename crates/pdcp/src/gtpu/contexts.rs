@@ -3,7 +3,9 @@
 
 use super::core::{Core, State};
 use crate::device::{PACKETS, PdcpContext, tunnel_key};
-use offload_api::{AskAgain, ContextNews, DatagramSocket, Direction, Handle, Key, NewContext, Refused, SocketEvent};
+use offload_api::{
+    ContextBackoff, ContextNews, ContextRefusal, DatagramSocket, Direction, Handle, Key, NewContext, SocketEvent,
+};
 use std::collections::HashMap;
 
 /// The contexts of one bearer.
@@ -18,7 +20,7 @@ pub(super) struct Contexts {
 struct Place {
     wanted: bool,
     context: Option<Handle>,
-    again: AskAgain,
+    again: ContextBackoff,
 }
 
 impl Place {
@@ -164,7 +166,7 @@ fn ask_for(
                 place.again.end();
                 given += 1;
             }
-            Err((Refused::Unsupported, _)) => place.wanted = false,
+            Err((ContextRefusal::Unsupported, _)) => place.wanted = false,
             Err((refused, _)) => place.again.note_refused(refused),
         }
     }
@@ -198,8 +200,8 @@ mod tests {
             let due = ::core::mem::take(&mut core.asking);
             for tunnel in &due {
                 let contexts = &mut core.bearers.get_mut(tunnel).expect("it is open").contexts;
-                contexts.transmit.again.note_refused(Refused::NoSpace);
-                contexts.receive.again.note_refused(Refused::NoSpace);
+                contexts.transmit.again.note_refused(ContextRefusal::NoSpace);
+                contexts.receive.again.note_refused(ContextRefusal::NoSpace);
             }
             due.len()
         };

@@ -7,7 +7,7 @@ use crate::ClearPdu;
 use ::core::num::NonZeroU16;
 use ::core::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
-use offload_api::{DatagramSocket, Handle, PacketAsk, SendRefused, TxDatagram};
+use offload_api::{DatagramSocket, Handle, PacketAsk, SendRefusal, TxDatagram};
 use offload_base::Instant;
 use offload_base::cost::{self, WorkKind};
 use offload_formats::{Gtpu, GtpuMessage};
@@ -194,9 +194,9 @@ impl Core {
             match socket.poll_send(cx, &mut self.outgoing.datagrams) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(sent)) => drop(self.outgoing.clear.drain(..sent)),
-                Poll::Ready(Err(SendRefused::Ask)) => self.protect_first(),
+                Poll::Ready(Err(SendRefusal::Ask)) => self.protect_first(),
                 // IP may cut it into fragments, when no NIC has to work on it.
-                Poll::Ready(Err(SendRefused::TooLong { .. }))
+                Poll::Ready(Err(SendRefusal::TooLong { .. }))
                     if matches!(self.outgoing.clear.front(), Some(Some(_))) =>
                 {
                     self.protect_first();

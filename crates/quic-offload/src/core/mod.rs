@@ -258,7 +258,7 @@ impl Core {
     /// Takes a datagram, or several that the device joined.
     pub(crate) fn receive(&mut self, now: Instant, datagram: Datagram) {
         self.clock.set(now);
-        let opener = match QuicVerdict::of(&datagram.meta.marks) {
+        let opener = match QuicVerdict::from_marks(&datagram.meta.marks) {
             QuicVerdict::Opened { context, first, generation, .. } => {
                 self.by_context.get(&context).map(|at| (*at, first, generation))
             }

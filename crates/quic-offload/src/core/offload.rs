@@ -11,7 +11,9 @@ use super::Core;
 use crate::config::Config;
 use crate::crypto::keyring::{Keyring, Learned};
 use offload_api::quic::QuicContext;
-use offload_api::{AskAgain, ContextNews, DatagramSocket, Direction, Handle, QuicContexts, Refused, SocketEvent};
+use offload_api::{
+    ContextBackoff, ContextNews, ContextRefusal, DatagramSocket, Direction, Handle, QuicContexts, SocketEvent,
+};
 use offload_base::Instant;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -75,7 +77,7 @@ struct Place {
     context: Option<Handle>,
     /// It works on packets; of one that receives the device says so.
     keys: [Option<u64>; 2],
-    again: AskAgain,
+    again: ContextBackoff,
 }
 
 impl Place {
@@ -217,12 +219,12 @@ impl Core {
         }
         let mut has_device = false;
         socket.control(&mut |contexts| {
-            let Some(mut contexts) = QuicContexts::of(contexts) else {
+            let Some(mut contexts) = QuicContexts::from_contexts(contexts) else {
                 return;
             };
             has_device = true;
             while let Some(at) = self.offload.due.front().copied() {
-                if self.tell_of(at, now, &mut contexts) == Err(Refused::Busy) {
+                if self.tell_of(at, now, &mut contexts) == Err(ContextRefusal::Busy) {
                     // There is no room for the other commands either. The next turn with room sends them: the device needs them for the next
                     // packet at the earliest.
                     break;
@@ -245,7 +247,7 @@ impl Core {
         Some(at)
     }
 
-    fn tell_of(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), Refused> {
+    fn tell_of(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), ContextRefusal> {
         let Core { connections, offload: port, counters, by_context, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return Ok(()) };
         if !port.is_known {
@@ -274,7 +276,7 @@ impl Core {
                         by_context.remove(&oldest);
                     }
                 }
-                Err(Refused::Unsupported) => {
+                Err(ContextRefusal::Unsupported) => {
                     place.wanted = false;
                     tracing::debug!(parent: span, ?direction, "offload unsupported");
                 }
@@ -326,7 +328,7 @@ impl Core {
         };
         let mut done = false;
         socket.control(&mut |contexts| {
-            done = QuicContexts::of(contexts)
+            done = QuicContexts::from_contexts(contexts)
                 .is_some_and(|mut quic| quic.set_key(context, generation, key.key.clone()).is_ok());
         });
         if done {
@@ -388,7 +390,7 @@ impl Core {
         }
         let leaving = core::mem::take(&mut self.offload_leaving);
         socket.control(&mut |contexts| {
-            if let Some(mut contexts) = QuicContexts::of(contexts) {
+            if let Some(mut contexts) = QuicContexts::from_contexts(contexts) {
                 leaving.iter().for_each(|context| contexts.remove(*context));
             }
         });

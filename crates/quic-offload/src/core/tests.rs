@@ -6,7 +6,7 @@ use crate::endpoint::Endpoint;
 use bytes::BytesMut;
 use core::future::Future;
 use core::task::{Context, Poll};
-use offload_api::{DatagramSocket, EcnCodepoint, RxMeta, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{DatagramSocket, EcnCodepoint, RxMeta, SendLimits, SendRefusal, SocketEvent, TxDatagram};
 use offload_base::{Alarm, Clock, Seed, Timers};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use std::io;
@@ -90,7 +90,7 @@ impl DatagramSocket for Socket {
         SendLimits { bytes: 1472, segments: 1, segments_bytes: 1472 }
     }
 
-    fn poll_send(&mut self, _: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>) -> Poll<Result<usize, SendRefused>> {
+    fn poll_send(&mut self, _: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>) -> Poll<Result<usize, SendRefusal>> {
         if !self.open {
             return Poll::Pending;
         }

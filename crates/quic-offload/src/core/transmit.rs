@@ -10,7 +10,7 @@ use core::net::SocketAddr;
 use core::num::{NonZeroU16, NonZeroUsize};
 use core::task::{Context, Poll};
 use noq_proto::Transmit;
-use offload_api::{DatagramSocket, EcnCodepoint, QuicAsk, SendRefused, TxDatagram};
+use offload_api::{DatagramSocket, EcnCodepoint, QuicAsk, SendRefusal, TxDatagram};
 use offload_base::Instant;
 use offload_quic::TAG;
 use std::collections::VecDeque;
@@ -198,7 +198,7 @@ impl Core {
     }
 
     /// The first of those that wait was refused.
-    fn note_refused(&mut self, refused: &SendRefused, socket: &mut dyn DatagramSocket) {
+    fn note_refused(&mut self, refused: &SendRefusal, socket: &mut dyn DatagramSocket) {
         let (Some(mut datagram), Some((at, plain))) =
             (self.outgoing.batch.pop_front(), self.outgoing.plain.pop_front())
         else {
@@ -207,11 +207,11 @@ impl Core {
         let limits = socket.limits(datagram.to);
         let most = datagram.segment.map_or(1, |bytes| limits.segments_of(bytes.get()));
         match refused {
-            SendRefused::Ask => {
+            SendRefusal::Ask => {
                 self.counters.refused_by_device += plain.len() as u64;
                 self.seal_after_all(datagram, &plain, true);
             }
-            SendRefused::TooMany { .. } if most > 0 && datagram.count() > most => {
+            SendRefusal::TooMany { .. } if most > 0 && datagram.count() > most => {
                 let first = datagram.split_to(most);
                 let mut plain = plain;
                 let rest = plain.split_off(most.min(plain.len()));
@@ -272,7 +272,7 @@ fn datagram(transmit: &Transmit, data: Vec<u8>) -> TxDatagram {
     let segment = transmit.segment_size.filter(|bytes| *bytes < transmit.size);
     TxDatagram {
         source: transmit.src_ip,
-        ecn: transmit.ecn.map_or(EcnCodepoint::NotCapable, |ecn| EcnCodepoint::of_bits(ecn as u8)),
+        ecn: transmit.ecn.map_or(EcnCodepoint::NotCapable, |ecn| EcnCodepoint::from_bits(ecn as u8)),
         segment: segment.and_then(|bytes| NonZeroU16::new(bytes as u16)),
         // RFC 9000 14: the path's MTU is found out, not worked around.
         dont_fragment: true,

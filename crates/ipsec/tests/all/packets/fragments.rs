@@ -4,7 +4,8 @@ use super::rig::{End, NOW, address, datagram, frame, sa};
 use super::{KINDS, MODES};
 use nic_sim::frame::Frame;
 use offload_api::{
-    Action, Direction, EspMode, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template, TxPacket,
+    Action, Direction, EspMode, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Template,
+    TransmitResult, TxPacket,
 };
 use offload_formats::IpVersion;
 use offload_formats::reassembly::{FragmentOutcome, Reassembler, ReassemblyLimits};
@@ -111,7 +112,7 @@ fn a_port_may_be_the_only_way_out() {
         assert_eq!(send_all(&mut end, datagram(ipv6, 53, &[1; 2000], 1400)).len(), 2);
         let fragments = datagram(ipv6, 80, &[1; 2000], 1400);
         let last = fragments.into_iter().map(|packet| end.secure.transmit(NOW, packet, &NoRecords)).last();
-        assert!(matches!(last, Some(Sent::Dropped(_))), "{last:?}");
+        assert!(matches!(last, Some(TransmitResult::Dropped(_))), "{last:?}");
         assert!(end.frames().is_empty());
         assert_eq!(end.counted("XfrmOutPolBlock"), 1);
     }
@@ -145,7 +146,7 @@ fn fragments_from_the_wire_complete_nothing_that_is_sent() {
         evil.header = [&[2, 0, 0, 0, 0, 1][..], &evil.header[6..]].concat()[..].into();
         assert!(end.receive([frame(&evil)]).is_empty());
         let sent = end.secure.transmit(NOW, fragments.remove(0), &NoRecords);
-        assert_eq!((sent, end.frames().len()), (Sent::Posted, 0), "it waits for a fragment of its own");
+        assert_eq!((sent, end.frames().len()), (TransmitResult::Posted, 0), "it waits for a fragment of its own");
     }
 }
 

@@ -8,7 +8,7 @@ use nic_sim::wire::Port;
 use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, DeviceEvent, Direction, EspKey, EspMode, EspSuite, Lifetime, Limit, Limits, NetDevice, NoRecords,
-    OffloadKind, Policy, SaParams, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
+    OffloadKind, Policy, SaParams, Selector, Template, TransmitResult, TxAsk, TxPacket, UdpEncapsulation,
 };
 
 const ALL: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
@@ -171,7 +171,7 @@ fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
         let mut end = End::new(1);
         end.key(&[SaParams { lifetime: packets(None, 10), ..transmitting(kind) }]);
         let burst = || tcp(false, &[1; 12_000], Some(1000));
-        assert_ne!(end.secure.transmit(NOW, burst(), &NoRecords), Sent::Posted);
+        assert_ne!(end.secure.transmit(NOW, burst(), &NoRecords), TransmitResult::Posted);
         let sa = only_sa(&end);
         assert_eq!(end.events(), [SaEvent::HardLimit { sa, limit: Limit::Packets }], "{kind:?}");
         let key = EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap();
@@ -207,7 +207,7 @@ fn packets_without_an_sa_take_no_room_from_limits() {
     let mut wanted = |host: u16| {
         let mut packet = tcp(false, b"x", None);
         packet.header[32..34].copy_from_slice(&host.to_be_bytes());
-        assert_ne!(end.secure.transmit(NOW, packet, &NoRecords), Sent::Posted);
+        assert_ne!(end.secure.transmit(NOW, packet, &NoRecords), TransmitResult::Posted);
     };
     (0..5).for_each(|_| wanted(1000));
     (1000..3000).for_each(&mut wanted);
@@ -238,7 +238,7 @@ fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
         let limit = Limit::Packets;
         assert_eq!(end.events(), [SaEvent::SoftLimit { sa, limit }, SaEvent::HardLimit { sa, limit }]);
         assert_eq!(end.keying().update_sa(NOW, sa, Lifetime::default()), Err(KeyingError::UsedUp));
-        assert_ne!(end.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), Sent::Posted);
+        assert_ne!(end.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), TransmitResult::Posted);
         assert!(end.frames().is_empty());
         end.keying().delete_sa(sa).unwrap();
         assert_eq!(end.keying().update_sa(NOW, sa, Lifetime::default()), Err(KeyingError::NotFound));
@@ -282,7 +282,7 @@ fn a_policy_that_is_deleted_protects_and_lets_pass_no_more() {
         assert_eq!(end.send(tcp(false, b"x", None)).len(), 1);
         let mut delete = |priority| end.keying().delete_policy(Direction::Transmit, &Selector::ANY, priority);
         assert_eq!((delete(1), delete(0), delete(0)), (Err(KeyingError::NotFound), Ok(()), Err(KeyingError::NotFound)));
-        assert_ne!(end.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), Sent::Posted);
+        assert_ne!(end.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), TransmitResult::Posted);
         assert!(end.frames().is_empty());
         assert_eq!(end.counted("XfrmOutPolBlock"), 1);
         let action = Action::Protect(Template::transport(1));

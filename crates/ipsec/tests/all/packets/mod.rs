@@ -23,7 +23,7 @@ mod scale;
 use ipsec::SaEvent;
 use nic_sim::wire::Port;
 use offload_api::{
-    Direction, EspKey, EspMode, EspSuite, FlowKey, NetDevice, OffloadKind, Refused, SaParams, TlsKey, TlsSuite,
+    ContextRefusal, Direction, EspKey, EspMode, EspSuite, FlowKey, NetDevice, OffloadKind, SaParams, TlsKey, TlsSuite,
     TlsVersion, TypedContexts, UdpEncapsulation,
 };
 use offload_base::Seq;
@@ -202,7 +202,7 @@ fn tls_of_a_protected_flow_stays_in_software() {
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
     let mut tls = from.secure.tls().expect("for flows that pass as they are");
-    assert_eq!(tls.add(&flow, Direction::Transmit, Seq(7), 0, &key), Err(Refused::Path));
+    assert_eq!(tls.add(&flow, Direction::Transmit, Seq(7), 0, &key), Err(ContextRefusal::Path));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn what_stops_to_be_keyed_stops() {
         let id = from.secure.sad().ids().next().unwrap();
         from.keying().delete_sa(id).unwrap();
         let sent = from.secure.transmit(NOW, tcp(false, b"never", None), &offload_api::NoRecords);
-        assert_ne!(sent, offload_api::Sent::Posted, "{kind:?}");
+        assert_ne!(sent, offload_api::TransmitResult::Posted, "{kind:?}");
         assert!(from.frames().is_empty(), "{kind:?}");
         assert_eq!(from.counted("XfrmOutNoStates"), 1);
     }

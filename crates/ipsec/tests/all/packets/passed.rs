@@ -4,7 +4,7 @@ use super::rig::{End, NOW, sa, tcp};
 use ipsec::{KeyedDevice, SecureDevice};
 use offload_api::mock::{MockDevice, drive};
 use offload_api::{
-    Direction, DropReason, Handle, NetDevice, NoRecords, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket, engines,
+    Direction, DropReason, Handle, NetDevice, NoRecords, PacketAsk, StreamAsk, TransmitResult, TxAsk, TxPacket, engines,
 };
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
         let context = StreamAsk::whole(Handle { index: 3, generation: 1 }, 0, 37);
         let ask = TxAsk { streams: [Some(context), None], ..plain.ask };
         let sent = secure.transmit(NOW, TxPacket { ask, ..plain.clone() }, &NoRecords);
-        assert_eq!(sent, Sent::Posted);
+        assert_eq!(sent, TransmitResult::Posted);
         let [kept] = &device.take_sent()[..] else { panic!("one packet") };
         assert_eq!((&kept.header, &kept.fragments, kept.ask), (&plain.header, &plain.fragments, ask), "IPv6: {ipv6}");
     }
@@ -36,13 +36,16 @@ fn what_another_engine_is_asked_for_does_not_leave_without_it() {
         let device = MockDevice::default();
         let mut passing = SecureDevice::new(Box::new(device.clone()));
         passing.keying().unwrap().set_default(Direction::Transmit, true);
-        assert_eq!(passing.transmit(NOW, asking(), &NoRecords), Sent::Dropped(DropReason::Unsupported));
+        assert_eq!(passing.transmit(NOW, asking(), &NoRecords), TransmitResult::Dropped(DropReason::Unsupported));
         assert_eq!(passing.counters().out_asks, 1);
         for offload in super::KINDS {
             for mode in super::MODES {
                 let mut end = End::new(1);
                 end.key(&[sa(Direction::Transmit, offload, mode, ipv6)]);
-                assert_eq!(end.secure.transmit(NOW, asking(), &NoRecords), Sent::Dropped(DropReason::Unsupported));
+                assert_eq!(
+                    end.secure.transmit(NOW, asking(), &NoRecords),
+                    TransmitResult::Dropped(DropReason::Unsupported)
+                );
                 end.secure.flush(NOW);
                 assert!(end.frames().is_empty(), "{offload:?} {mode:?}");
                 assert_eq!(end.counted("ipsec_tx_foreign_asks"), 1);

@@ -4,7 +4,7 @@ use super::rig::{End, NOW, address, sa, tcp};
 use super::{KINDS, MODES};
 use core::time::Duration;
 use nic_sim::frame::Frame;
-use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, Sent};
+use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, TransmitResult};
 use offload_formats::InternetSum;
 
 /// "Fragmentation needed", or "packet too big" about `frame`, from a router in between.
@@ -66,7 +66,7 @@ fn a_smaller_path_reaches_the_stack() {
         let fits = from.send(tcp(ipv6, &vec![2; usize::from(most) * 2], Some(most)));
         assert!(fits.iter().all(|frame| (1297..=1300).contains(&(frame.len() - 14))), "{what}");
         let sent = from.secure.transmit(NOW, tcp(ipv6, &[3; 3000], Some(most + 1)), &offload_api::NoRecords);
-        assert_ne!(sent, Sent::Posted, "cut for the path as it was: to be cut anew");
+        assert_ne!(sent, TransmitResult::Posted, "cut for the path as it was: to be cut anew");
         assert_eq!(to.receive(fits).len(), 2, "{what}");
         assert_eq!(from.counted("ipsec_rx_path_mtu"), 1);
     }

@@ -7,7 +7,7 @@ use ipsec::KeyingError;
 use nic_sim::frame::Frame;
 use offload_api::fragmentation::fragment;
 use offload_api::{
-    Direction, EspMode, NetDevice, NoRecords, OffloadKind, SaParams, Sent, TxAsk, TxPacket, UdpEncapsulation,
+    Direction, EspMode, NetDevice, NoRecords, OffloadKind, SaParams, TransmitResult, TxAsk, TxPacket, UdpEncapsulation,
 };
 
 /// A frame as a router on its way with a smaller MTU passes it on.
@@ -158,7 +158,7 @@ fn an_idle_sa_in_udp_keeps_its_translator_awake() {
         assert_eq!(first.data[14 + ip + 8..], [0xff]);
         assert_eq!(from.secure.next_event(), Some(at(40)));
         // What is sent meanwhile does for it.
-        assert_eq!(from.secure.transmit(at(30), tcp(ipv6, b"more", None), &NoRecords), Sent::Posted);
+        assert_eq!(from.secure.transmit(at(30), tcp(ipv6, b"more", None), &NoRecords), TransmitResult::Posted);
         assert_eq!(from.frames().len(), 1);
         assert!(timeout(&mut from, 40).is_empty());
         assert_eq!(from.secure.next_event(), Some(at(50)));

@@ -12,7 +12,7 @@ use nic_sim::{Delays, Device, EspEngineConfig, NicConfig, TlsEngineConfig, multi
 use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, ResyncMode, SaParams, Selector,
-    Sent, Template, TxAsk, TxPacket, TypedContexts, UdpEncapsulation,
+    Template, TransmitResult, TxAsk, TxPacket, TypedContexts, UdpEncapsulation,
 };
 use offload_base::counters::CounterSet;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn who_waits_for_room_at_anothers_queue_hears_of_it() {
         let (serves_home, serves_other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
         let mut sent = 0;
         while other.room(&flow) > 0 {
-            assert_eq!(other.transmit(NOW, tcp(false, &[1; 1000], None), &NoRecords), Sent::Posted);
+            assert_eq!(other.transmit(NOW, tcp(false, &[1; 1000], None), &NoRecords), TransmitResult::Posted);
             sent += 1;
         }
         assert_eq!(home.room(&flow), 0, "{kind:?}: it is the same queue");
@@ -108,7 +108,7 @@ fn what_passes_is_paced_as_without_the_layer() {
         while queue.room_paced(&plain) > 0 {
             let mut packet = tcp(false, &[1; 1000], None);
             packet.ask.rate = rate;
-            assert_eq!(queue.transmit(NOW, packet, &NoRecords), Sent::Posted);
+            assert_eq!(queue.transmit(NOW, packet, &NoRecords), TransmitResult::Posted);
             sent += 1;
         }
         // As many as the flow can go on with, though the ring has room.
@@ -126,7 +126,7 @@ fn fragments_of_two_shards_are_not_mixed() {
     let mut pieces = payloads.map(|payload| datagram(false, 53, &payload, 1200).into_iter());
     while let [Some(first), Some(second)] = pieces.each_mut().map(Iterator::next) {
         for (queue, piece) in queues.iter_mut().zip([first, second]) {
-            assert_eq!(queue.transmit(NOW, piece, &NoRecords), Sent::Posted);
+            assert_eq!(queue.transmit(NOW, piece, &NoRecords), TransmitResult::Posted);
             queue.flush(NOW);
         }
     }

@@ -6,13 +6,13 @@ use ipsec::KeyingError;
 use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, NetDevice, NoRecords, OffloadKind, Policy,
-    SaParams, SaRefused, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
+    SaParams, SaRefusal, Selector, Template, TransmitResult, TxAsk, TxPacket, UdpEncapsulation,
 };
 
 const UDP: Option<UdpEncapsulation> = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
 
 /// An end with `params` between host 1 and host 2, and why its device would not take the SA.
-fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefused>) {
+fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefusal>) {
     let mut end = End::with(if params.direction == Direction::Transmit { 1 } else { 2 }, config);
     let template = match params.mode {
         EspMode::Transport => Template::transport(params.reqid),
@@ -40,25 +40,25 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
         for mode in MODES {
             for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
                 let plain = of(direction, kind, mode);
-                cases.push((none.clone(), plain.clone(), SaRefused::NoDevice));
+                cases.push((none.clone(), plain.clone(), SaRefusal::NoDevice));
                 if kind == OffloadKind::Crypto {
                     let params = SaParams { encapsulation: UDP, ..plain };
-                    cases.push((NicConfig::default(), params, SaRefused::Encapsulation));
+                    cases.push((NicConfig::default(), params, SaRefusal::Encapsulation));
                 }
             }
             for (soft, hard) in [(packets(5), packets(5)), (packets(0), packets(5)), (bytes(2000), bytes(1999))] {
                 let params = SaParams { lifetime: Lifetime { soft, hard }, ..of(direction, OffloadKind::Packet, mode) };
-                cases.push((NicConfig::default(), params, SaRefused::Lifetime));
+                cases.push((NicConfig::default(), params, SaRefusal::Lifetime));
             }
         }
     }
     for window in [33, 100, 4095] {
         let params = SaParams { replay_window: window, ..of(into, OffloadKind::Packet, EspMode::Transport) };
-        cases.push((NicConfig::default(), params, SaRefused::ReplayWindow(window)));
+        cases.push((NicConfig::default(), params, SaRefusal::ReplayWindow(window)));
     }
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let params = SaParams { source: [0, 0, 0, 0].into(), ..of(into, kind, EspMode::Transport) };
-        cases.push((NicConfig::default(), params, SaRefused::Wildcard));
+        cases.push((NicConfig::default(), params, SaRefusal::Wildcard));
     }
     for (config, params, why) in cases {
         let what = format!("{params:?}");
@@ -83,7 +83,7 @@ fn a_device_is_full_some_time() {
             end(NicConfig { engines: EspEngineConfig { sas: 1 }.into(), ..NicConfig::default() }, &params);
         assert_eq!(refused, None);
         let second = end.keying().add_sa(NOW, SaParams { spi: 0x2001, ..params }).unwrap();
-        assert_eq!(second.refused, Some(SaRefused::NoSpace), "{kind:?}");
+        assert_eq!(second.refused, Some(SaRefusal::NoSpace), "{kind:?}");
     }
 }
 
@@ -100,7 +100,7 @@ fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
             let key = EspKey::new(EspSuite::Aes128Gcm, &[number; 20]).unwrap();
             let params = SaParams { spi: 0x2000 + u32::from(number), key, ..params.clone() };
             let added = end.keying().add_sa(NOW, params).unwrap();
-            assert_eq!(added.refused, Some(SaRefused::NoSpace), "{kind:?}");
+            assert_eq!(added.refused, Some(SaRefusal::NoSpace), "{kind:?}");
             added.sa
         };
         let [gone, second, third] = [101, 102, 103].map(|number| add(&mut end, number));
@@ -214,7 +214,7 @@ fn what_is_dropped_has_its_name() {
         fragments: Default::default(),
         ask: TxAsk::default(),
     };
-    assert!(matches!(to.secure.transmit(NOW, nothing, &NoRecords), Sent::Dropped(_)));
+    assert!(matches!(to.secure.transmit(NOW, nothing, &NoRecords), TransmitResult::Dropped(_)));
     assert_eq!(to.counted("XfrmOutError"), 1);
 }
 
@@ -226,13 +226,13 @@ fn what_becomes_of_sas_is_counted() {
         let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
         let (mut from, _) = end(NicConfig::default(), &SaParams { lifetime, ..params.clone() });
         (0..2).for_each(|_| assert_eq!(from.send(tcp(false, b"x", None)).len(), 1));
-        assert!(matches!(from.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), Sent::Dropped(_)));
+        assert!(matches!(from.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), TransmitResult::Dropped(_)));
         let counted = ["ipsec_sa_soft_limits", "ipsec_sa_hard_limits"].map(|name| from.counted(name));
         assert_eq!(counted, [1, 1], "{kind:?}");
         let last_number = u64::from(u32::MAX) - 1;
         let (mut from, _) = end(NicConfig::default(), &SaParams { esn: false, last_number, ..params });
         assert_eq!(from.send(tcp(false, b"x", None)).len(), 1);
-        assert!(matches!(from.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), Sent::Dropped(_)));
+        assert!(matches!(from.secure.transmit(NOW, tcp(false, b"x", None), &NoRecords), TransmitResult::Dropped(_)));
         let counted = ["ipsec_sa_exhausted", "XfrmOutStateSeqError"].map(|name| from.counted(name));
         assert_eq!(counted, [1, 1], "{kind:?}");
     }

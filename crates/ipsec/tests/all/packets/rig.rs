@@ -9,7 +9,7 @@ use nic_sim::{Delays, Device, NicConfig, nic};
 use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, Direction, DontFragment, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaParams,
-    Selector, Sent, Template, TxAsk, TxPacket,
+    Selector, Template, TransmitResult, TxAsk, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -68,7 +68,7 @@ impl End {
     }
 
     pub(crate) fn send(&mut self, packet: TxPacket) -> Vec<Frame> {
-        assert_eq!(self.secure.transmit(NOW, packet, &NoRecords), Sent::Posted);
+        assert_eq!(self.secure.transmit(NOW, packet, &NoRecords), TransmitResult::Posted);
         self.frames()
     }
 

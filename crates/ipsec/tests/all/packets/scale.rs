@@ -4,8 +4,8 @@ use super::rig::{End, NOW, address, sa, tcp};
 use core::net::{IpAddr, Ipv4Addr};
 use ipsec::SaId;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent,
-    Template,
+    Action, Direction, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector,
+    Template, TransmitResult,
 };
 
 const SAS: u32 = 10_000;
@@ -55,12 +55,12 @@ fn ten_thousand_sas_come_and_go_under_load() {
     }
     // Each is replaced while packets go out; the old one is deleted when they have.
     for number in (0..SAS).step_by(13) {
-        assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), Sent::Posted);
+        assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), TransmitResult::Posted);
         let successor = add(&mut end, number, 1);
-        assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), Sent::Posted);
+        assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), TransmitResult::Posted);
         let old = core::mem::replace(&mut sas[number as usize], successor);
         end.keying().delete_sa(old).unwrap();
-        assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), Sent::Posted);
+        assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), TransmitResult::Posted);
         let spis: Vec<u32> =
             end.frames().iter().map(|frame| u32::from_be_bytes(frame.data[34..38].try_into().unwrap())).collect();
         let successor = 0x1000 + SAS + number;

@@ -8,7 +8,7 @@ use nic_sim::wire::tap::RecordedFrame;
 use nic_sim::wire::{FrameRecorder, Impairments, LinkConfig, Reorder, Share};
 use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::{
-    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, OffloadKind, Policy, SaParams, SaRefused,
+    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, OffloadKind, Policy, SaParams, SaRefusal,
     Selector, Template, UdpEncapsulation,
 };
 use offload_base::Seed;
@@ -88,7 +88,7 @@ pub(crate) struct Outcome {
     pub(crate) events: Vec<SaEvent>,
     pub(crate) rekeys: u32,
     pub(crate) used: Vec<SaUse>,
-    pub(crate) refused: Option<SaRefused>,
+    pub(crate) refused: Option<SaRefusal>,
     /// Bytes of the largest packet that the router let pass, and how many it did not.
     pub(crate) routed: (usize, usize),
 }
@@ -185,7 +185,7 @@ impl Pair {
     }
 
     /// Gives both hosts the `round`th keys; receiving first, so that nothing comes too early.
-    fn key(&self, hosts: &[BedHost; 2], round: u32) -> Option<SaRefused> {
+    fn key(&self, hosts: &[BedHost; 2], round: u32) -> Option<SaRefusal> {
         let mut refused = None;
         for (direction, at) in
             [(Direction::Receive, 0), (Direction::Receive, 1), (Direction::Transmit, 0), (Direction::Transmit, 1)]

@@ -3,9 +3,9 @@
 
 use bytes::Bytes;
 use offload_api::{
-    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, NewContext, Piece,
-    Refused, ResyncMode, RxMeta, Spec, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, Verdict,
-    engines,
+    Capabilities, ContextNews, ContextRefusal, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle,
+    NewContext, Piece, ResyncMode, RxMeta, Spec, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite,
+    TlsVersion, Verdict, engines,
 };
 use offload_base::{Rng, Seq};
 use resumable_aead::{Algorithm, Key, State};
@@ -24,7 +24,7 @@ pub(crate) struct MockDevice {
     /// Share of packets that pass by untouched.
     pub(crate) miss: f64,
     /// Refuse everything with this.
-    pub(crate) refuse: Option<Refused>,
+    pub(crate) refuse: Option<ContextRefusal>,
     /// Do not say when a context is ready.
     pub(crate) silent: bool,
     pub(crate) removed: Vec<Handle>,
@@ -194,13 +194,13 @@ impl Contexts for MockDevice {
         })
     }
 
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+    fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let NewContext { direction, flow, spec, .. } = new;
         assert_eq!(flow, Some(FLOW));
         if let Some(refused) = self.refuse {
             return Err((refused, spec));
         }
-        let TlsContext { start, number, key } = *spec.downcast().map_err(|spec| (Refused::Unsupported, spec))?;
+        let TlsContext { start, number, key } = *spec.downcast().map_err(|spec| (ContextRefusal::Unsupported, spec))?;
         let handle = Handle { index: self.next_index, generation: 1 };
         self.next_index += 1;
         let context = match direction {

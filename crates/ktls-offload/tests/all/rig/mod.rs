@@ -10,7 +10,7 @@ use bytes::Bytes;
 use device::MockDevice;
 use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendProgress,
     SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Unit, stream,
 };
 use offload_base::{Rng, Seed, Seq};
@@ -428,7 +428,7 @@ impl SegmentStream for End {
         cx: &mut Context<'_>,
         listener: &Waker,
         pieces: &mut NextPiece<'_>,
-    ) -> Poll<io::Result<SendTurn>> {
+    ) -> Poll<io::Result<SendProgress>> {
         stream::poll_send_in_steps(self, cx, listener, pieces)
     }
 

@@ -5,7 +5,7 @@
 use crate::sa::change::{SaName, Unsupported};
 use crate::sa::frame::{FrameError, VERSION};
 use ipsec::KeyingError;
-use offload_api::SaRefused;
+use offload_api::SaRefusal;
 use std::collections::VecDeque;
 
 offload_base::counters! {
@@ -70,7 +70,7 @@ pub enum Refusal {
     Update(SaName, KeyingError),
     /// The device does not take it; software does.
     #[error("{0} stays in software: {1}")]
-    Software(SaName, SaRefused),
+    Software(SaName, SaRefusal),
     /// The policy has no counterpart here: its packets are dropped.
     #[error("policy {0} drops its packets: {1}")]
     PolicyUnsupported(u32, Unsupported),

@@ -1,18 +1,17 @@
-//! From the port to the receive ring.
+//! The path from the port to the receive ring.
 //!
-//! The device never holds a packet back, changes its order within its flow or drops it for what is in it: a wrong
-//! checksum or a wrong tag is reported with the packet, which is then as it was on the wire.
+//! The device never holds a packet back, never reorders packets of a flow, and never drops a packet for its contents. A
+//! wrong checksum or tag is reported with the packet, which is otherwise as on the wire.
 //!
-//! With large receive offload (LRO), segments that may be one packet are written one behind the other into the same
-//! buffer and shown as one. They wait for each other only as long as the host would not look anyway: until the
-//! interrupt that the first of them starts has arrived, or, if there is none to wait for, for those that came at the
-//! same time. No packet reaches the host later than it would without. Unless the NIC was told that they are to wait
-//! (`lro_wait`): then the interrupt begins when the wait ends.
+//! With large receive offload (LRO), segments of one packet are written consecutively into one buffer and reported as
+//! one. Segments wait for each other only while the host would not look anyway: until the interrupt that the first
+//! segment starts arrives, or, without an interrupt, for segments of the same instant. No packet reaches the host later
+//! than without LRO. The option `lro_wait` changes this: the interrupt then starts when the wait ends.
 
 mod opened;
 
-use crate::queue_pair::coalesce::{Joint, Wrapping};
-use crate::queue_pair::{QueuePair, Used};
+use crate::queue_pair::coalesce::{JoinedPacket, OuterParts};
+use crate::queue_pair::{QueuePair, ResourceUse};
 use bytes::BytesMut;
 use nic_engine::InnerPosition;
 use nic_engine::ReceivedPayload;
@@ -24,19 +23,19 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, TransportHeader};
-pub(crate) use opened::Arrived;
+pub(crate) use opened::OpenResult;
 use std::collections::VecDeque;
 
-/// The receive side's state.
+/// The state of the receive side.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveSide {
-    /// Buffers with room for a frame at least, the one used last at the end.
+    /// Buffers with room for at least a frame, last used at the end.
     buffers: Vec<BytesMut>,
-    /// Segments that others may still join, the oldest first; at most one packet of each flow.
+    /// Segments that others may still join, oldest first; at most one session per flow.
     open: Vec<Session>,
-    /// Packets on their way into host memory, in the order of their times.
+    /// Packets on their way to host memory, by time of arrival.
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
-    /// When bus and engines are done with what came.
+    /// Time at which bus and engines have processed all frames so far.
     busy_until: Instant,
     /// Packets for the host, each with a completion.
     pub(super) begun: u64,
@@ -46,31 +45,31 @@ pub(super) struct ReceiveSide {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start {
     at: Instant,
-    used: Option<Used>,
+    used: Option<ResourceUse>,
 }
 
-/// Segments being joined.
+/// A packet that is being joined.
 #[derive(Debug)]
 struct Session {
-    joint: Joint,
+    joint: JoinedPacket,
     meta: RxMeta,
-    /// The packet so far, and behind it the rest of its buffer.
+    /// The packet so far, followed by the rest of its buffer.
     buffer: BytesMut,
-    /// What an engine left around it.
-    wrapping: Option<Wrapping>,
+    /// Outer parts that an engine left in the frame.
+    wrapping: Option<OuterParts>,
     /// Parts of the payload so far that are in buffers of commands.
     placed: Placements,
-    /// When the first, and when the last segment is in host memory.
+    /// Arrival of the first and of the last segment in host memory.
     first_due: Instant,
     last_due: Instant,
-    /// When the host looks, or the wait ends.
+    /// Time at which the host looks, or the wait ends.
     closes_at: Instant,
-    /// That time is known: because the first segment is there, or it does not depend on the host.
+    /// Whether `closes_at` is final: the first segment has arrived, or the time does not depend on the host.
     is_announced: bool,
 }
 
-/// What was made of a frame.
-struct Contents {
+/// A processed frame.
+struct ProcessedFrame {
     buffer: BytesMut,
     meta: RxMeta,
     placed: Placements,
@@ -79,18 +78,18 @@ struct Contents {
 }
 
 impl Session {
-    /// The headers of the first segment, as they are without what is around them.
+    /// Returns the headers of the first segment, without outer headers.
     fn first(&self) -> &[u8] {
-        self.wrapping.as_ref().map_or(&self.buffer, Wrapping::plain)
+        self.wrapping.as_ref().map_or(&self.buffer, OuterParts::plain)
     }
 
-    /// Takes in what was placed of the segment whose payload begins at `start` in the packet.
+    /// Adds the placed parts of a segment; its payload starts at `start` of the packet.
     fn add_placed(&mut self, start: usize, placed: Placements) {
         let payload_start = start - self.joint.headers();
         for (offset, piece) in placed {
             let at = payload_start + offset;
             let next = match self.placed.last_mut() {
-                // What is between them in the payload is the lead, as it came: a part of the joined piece.
+                // The bytes between the two pieces are the lead as received, which belongs to the joined piece.
                 Some((last_at, last)) if *last_at + last.len() + piece.lead() == at => last.join(piece).err(),
                 _ => Some(piece),
             };
@@ -113,7 +112,7 @@ impl ReceiveSide {
         self.under_way.front().map(|(at, _)| *at)
     }
 
-    /// Puts a packet in its place; behind those of the same time, for they came before.
+    /// Queues a packet by its time, behind earlier packets of the same time.
     fn put_under_way(&mut self, due: Instant, completion: ReceiveCompletion) {
         let before = self.under_way.iter().rev().take_while(|(at, _)| *at > due).count();
         self.under_way.insert(self.under_way.len() - before, (due, completion));
@@ -121,7 +120,7 @@ impl ReceiveSide {
 }
 
 impl QueuePair {
-    /// Takes a frame from the wire. The host sees it when `process` finds its time come.
+    /// Receives a frame from the wire. The host sees the frame when `process` is called at its time.
     pub(crate) fn take_frame(&mut self, now: Instant, data: &[u8], headers: &Headers) {
         if !is_for(data, self.config.mac) {
             self.counters.rx_drop_address += 1;
@@ -132,7 +131,9 @@ impl QueuePair {
             return;
         }
         let start = self.start(now);
-        let arrived = if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas };
+        // Without room, engines must not see the frame: they would count it, and its retransmission would look like a
+        // replay.
+        let arrived = if self.can_take() { self.open(data, headers) } else { OpenResult::AsItWas };
         self.take_arrived(start, data, headers, arrived);
         self.finish(start);
     }
@@ -154,12 +155,13 @@ impl QueuePair {
     }
 
     /// Takes a frame for which engines have done what they can.
-    pub(super) fn take_arrived(&mut self, start: Start, data: &[u8], headers: &Headers, arrived: Arrived) {
+    pub(super) fn take_arrived(&mut self, start: Start, data: &[u8], headers: &Headers, arrived: OpenResult) {
         let (mark, may_join) = match arrived {
-            Arrived::AsItWas => (PacketMark::None, true),
-            Arrived::Unopened(mark) => (mark, false),
-            Arrived::Opened(opened) => return self.take_opened(data, opened, start),
-            Arrived::Dropped => return self.note_received(data),
+            OpenResult::AsItWas => (PacketMark::None, true),
+            // A packet of an engine's kind is not joined, because a joined packet could not be opened later.
+            OpenResult::Unopened(mark) => (mark, false),
+            OpenResult::Opened(opened) => return self.take_opened(data, opened, start),
+            OpenResult::Dropped => return self.note_received(data),
         };
         let (checksums, transport) = self.look_at(data, headers);
         if let Some(transport) = &transport
@@ -169,6 +171,7 @@ impl QueuePair {
                 self.join(place, data, transport, start);
                 return;
             }
+            // A packet that does not fit ends the session, because the flow's order must be kept.
             self.close(place);
         }
         let Some(mut buffer) = self.take_buffer() else {
@@ -180,6 +183,8 @@ impl QueuePair {
         let mut meta = RxMeta { checksums, ..RxMeta::default() };
         meta.marks.set_packet(mark);
         let mut placed = Placements::new();
+        // Only payload passes the engines. Padding behind the IP packet is kept, because the host gets the frame as on
+        // the wire.
         match &transport {
             Some(transport) => {
                 buffer.extend_from_slice(&data[..transport.payload]);
@@ -189,15 +194,15 @@ impl QueuePair {
             None => buffer.extend_from_slice(data),
         }
         let transport = transport.as_ref().filter(|_| may_join);
-        self.begin(data, transport, Contents { buffer, meta, placed, within: None }, start);
+        self.begin(data, transport, ProcessedFrame { buffer, meta, placed, within: None }, start);
     }
 
-    /// Shows the host what has reached its memory by `now`.
+    /// Reports packets that have reached host memory by `now`.
     pub(super) fn show_received(&mut self, now: Instant) {
         self.announce_sessions(now);
         while self.receive.next_under_way().is_some_and(|due| due <= now) {
             let Some((_, completion)) = self.receive.under_way.pop_front() else { break };
-            // No packet was begun that had no place there.
+            // Every packet reserved its completion when it was received.
             let _room = self.rings.receive_completions.stage(completion);
             self.dma.completions += dma::COMPLETION;
         }
@@ -207,14 +212,14 @@ impl QueuePair {
         }
     }
 
-    /// Starts the interrupt that sessions are waiting for, and closes those whose time is up.
+    /// Starts the interrupts for which sessions wait, and closes sessions with expired time.
     fn announce_sessions(&mut self, now: Instant) {
         let mut place = 0;
         while place < self.receive.open.len() {
             let session = &self.receive.open[place];
             if !session.is_announced && session.first_due <= now {
                 self.interrupt(now);
-                // Nobody waits for an interrupt: whoever is awake looks when it suits him.
+                // No task waits for an interrupt, so a polling host may look now.
                 let looks_at = self.interrupt.due.unwrap_or(now);
                 let session = &mut self.receive.open[place];
                 session.is_announced = true;
@@ -255,7 +260,7 @@ impl QueuePair {
         due <= session.closes_at
             && session.meta.marks.packet() == PacketMark::None
             && self.has_place_for_packet()
-            // With headers of its own, should it need them.
+            // Room for headers too, because the segment needs its own if the verdicts differ.
             && session.buffer.len() + transport.end <= session.buffer.capacity()
             && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, transport)
     }
@@ -274,8 +279,8 @@ impl QueuePair {
         let due = self.due(start);
         let session = &mut self.receive.open[place];
         if meta == session.meta && meta.marks.may_join() && due <= session.closes_at {
-            // Mostly there is nothing, and then it is not to be moved about: right behind the copy of the payload that
-            // would wait until all of it is in memory.
+            // Placed data are rare. The check avoids a move, which would wait for the preceding payload copy to reach
+            // memory.
             if !placed.is_empty() {
                 session.add_placed(joined_bytes, placed);
             }
@@ -287,7 +292,7 @@ impl QueuePair {
             }
             return;
         }
-        // The rest of the buffer goes with the segment, which needs headers of its own.
+        // The rest of the buffer goes with the segment, which needs its own headers.
         let mut packet = buffer.split_off(joined_bytes);
         session.buffer = buffer;
         let (header, payload_bytes) = (&data[..transport.payload], packet.len());
@@ -296,34 +301,36 @@ impl QueuePair {
         packet[..header.len()].copy_from_slice(header);
         self.dma.rx_payload += header.len() as u64;
         self.close_without_rest(place);
-        self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, start);
+        self.begin(data, Some(transport), ProcessedFrame { buffer: packet, meta, placed, within: None }, start);
     }
 
     /// A packet that stands in `buffer`, and is `data` without what is around it: others may join it, or it is on its way to the host.
-    fn begin(&mut self, data: &[u8], transport: Option<&TransportHeader>, contents: Contents, start: Start) {
+    fn begin(&mut self, data: &[u8], transport: Option<&TransportHeader>, contents: ProcessedFrame, start: Start) {
         self.receive.begun += 1;
         let due = self.due(start);
-        let Contents { mut buffer, meta, placed, within } = contents;
+        let ProcessedFrame { mut buffer, meta, placed, within } = contents;
         let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());
-        let Some((joint, transport)) =
-            joint.and_then(|transport| Some((Joint::begin(data, transport, self.config.lro_datagrams)?, transport)))
+        let Some((joint, transport)) = joint
+            .and_then(|transport| Some((JoinedPacket::begin(data, transport, self.config.lro_datagrams)?, transport)))
         else {
             let (frame, ends_buffer) = self.cut_off(buffer);
             self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
             return;
         };
-        if self.receive.open.len() == MOST_SESSIONS {
+        // The oldest session has waited longest and is the most likely to be complete.
+        if self.receive.open.len() == MAX_SESSIONS {
             self.close(0);
         }
-        // An interrupt that comes before this segment is there is not the one that shows it.
+        // An interrupt before this segment's arrival does not report it.
         let interrupt = self.interrupt.due.filter(|at| *at >= due);
+        // With `lro_wait` the time is known at once; otherwise the host's interrupt ends the wait.
         let waits = !self.config.lro_wait.is_zero();
         let closes_at = match waits {
             true => due + self.config.lro_wait,
             false => interrupt.unwrap_or(due + self.config.delays.interrupt),
         };
         let (first_due, last_due) = (due, due);
-        let wrapping = within.map(|within| Wrapping::begin(data, transport, within, &mut buffer));
+        let wrapping = within.map(|within| OuterParts::begin(data, transport, within, &mut buffer));
         self.receive.open.push(Session {
             joint,
             meta,
@@ -337,7 +344,7 @@ impl QueuePair {
         });
     }
 
-    /// Ends a session: nothing joins it any more.
+    /// Closes a session.
     fn close(&mut self, place: usize) {
         let session = &mut self.receive.open[place];
         let mut buffer = core::mem::take(&mut session.buffer);
@@ -350,7 +357,7 @@ impl QueuePair {
         self.end_session(place, ends_buffer);
     }
 
-    /// Ends a session whose buffer goes on elsewhere.
+    /// Closes a session that leaves the rest of its buffer to another packet.
     fn close_without_rest(&mut self, place: usize) {
         let session = &mut self.receive.open[place];
         session.joint.finish(&mut session.buffer);
@@ -367,7 +374,7 @@ impl QueuePair {
         self.receive.put_under_way(last_due, ReceiveCompletion { frame, meta, joined, placed, ends_buffer });
     }
 
-    /// A buffer with room for a frame.
+    /// Returns a buffer with room for a frame.
     fn take_buffer(&mut self) -> Option<BytesMut> {
         if !self.has_place_for_packet() {
             return None;
@@ -378,7 +385,7 @@ impl QueuePair {
                 buffer.clear();
                 return Some(buffer);
             }
-            // What the oldest session has not filled.
+            // The oldest session may give back the rest of its buffer.
             if !self.receive.open.is_empty() {
                 self.close(0);
             }
@@ -386,18 +393,18 @@ impl QueuePair {
         self.receive.buffers.pop()
     }
 
-    /// Whether a packet will not be lost for want of room: one that was may come again.
+    /// Tests whether a packet will find a buffer and a completion. A packet lost for lack of room may be sent again.
     fn can_take(&self) -> bool {
         let buffers = !self.receive.buffers.is_empty() || !self.rings.receive.is_empty();
         self.has_place_for_packet() && (buffers || !self.receive.open.is_empty())
     }
 
-    /// Whether one more packet will have a place for its completion, as all that were begun have.
+    /// Tests whether one more packet finds a free completion; all packets so far have reserved one.
     fn has_place_for_packet(&self) -> bool {
         self.receive.under_way.len() + self.receive.open.len() < self.rings.receive_completions.room()
     }
 
-    /// Cuts a packet off its buffer; the rest takes others, unless that is too little, which is said.
+    /// Cuts a packet off its buffer and keeps the rest for other packets. Returns whether the rest was too short.
     fn cut_off(&mut self, mut buffer: BytesMut) -> (BytesMut, bool) {
         let end = buffer.len().next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity());
         let ends_buffer = buffer.capacity() - end < usize::from(self.config.mtu) + ETHERNET_BYTES;
@@ -407,8 +414,8 @@ impl QueuePair {
         (buffer, ends_buffer)
     }
 
-    /// Appends the payload to `buffer`, as the flow's engines make it, one above the other, and says what they found out about
-    /// it, and in `placed`, which is empty, which parts are elsewhere.
+    /// Appends the payload to `buffer` as processed by the flow's engines, lowest layer first. Adds their verdicts to
+    /// `meta`, and placed parts to `placed`, which must be empty.
     fn append_payload(
         &mut self,
         data: &[u8],
@@ -425,7 +432,7 @@ impl QueuePair {
         let is_looked_at = followers[1..].iter().any(Option::is_some);
         let mut payload = ReceivedPayload::new(transport.seq(data), payload, buffer, placed, is_looked_at);
         for (layer, handle) in followers.into_iter().enumerate() {
-            // Without what the one below it saw, an engine has nothing to work on.
+            // An engine needs the content that the engine below saw.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
             let QueuePair { contexts, dma, .. } = self;
             contexts.note_work(transport.payload_len());
@@ -444,12 +451,12 @@ impl QueuePair {
     }
 }
 
-/// Whether the frame is for this address: its own, or for all.
+/// Tests whether the frame is for this address, or multicast.
 pub(super) fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
     frame.len() >= ETHERNET_BYTES && (frame[..6] == mac || frame[0] & 1 == 1)
 }
 
-/// Packets being joined at a time, each of a flow of its own.
-const MOST_SESSIONS: usize = 16;
-/// Packets in a buffer begin at cache lines, but for those whose status parted them from the one before.
+/// Maximum number of packets that are joined at a time, each of a different flow.
+const MAX_SESSIONS: usize = 16;
+/// Alignment of packets in a buffer, a cache line. Packets that were split off a session are not aligned.
 const BUFFER_ALIGNMENT: usize = 64;

@@ -1,15 +1,15 @@
-//! Packets that engines open, and their LRO: they are joined by what they are without what was around them.
+//! Packets that engines open, and their LRO. Opened packets are compared without their outer headers.
 //!
-//! Joined are packets that one context opened in one way, and whose numbers follow each other. The host learns the first
-//! number and how many there are, so that it loses nothing it knew: its replay window and lifetimes see each.
+//! Packets are joined if one context opened them in the same way and their numbers are consecutive. The host gets the
+//! first number and the count, so its replay window and lifetimes see each packet.
 //!
-//! Invariant: packets of a context reach the host in the order they came, whatever flow they are of: one that overtook those
-//! that wait to be joined would move the host's replay window past them.
+//! Invariant: packets of a context reach the host in the order of arrival, for any flow. Otherwise a packet that
+//! overtakes a waiting session would move the host's replay window past the session's packets.
 
-use super::{Contents, Start};
-use crate::context::Found;
+use super::{ProcessedFrame, Start};
+use crate::context::FrameMatch;
 use crate::queue_pair::QueuePair;
-use crate::queue_pair::coalesce::Wrapping;
+use crate::queue_pair::coalesce::OuterParts;
 use bytes::{Bytes, BytesMut};
 use nic_engine::{InnerPosition, OpenedFrame};
 use offload_api::rx::Checksums;
@@ -18,24 +18,24 @@ use offload_base::Instant;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, TransportHeader};
 
-/// A frame to be handed up, or none.
+/// A received frame after the packet engines.
 #[derive(Debug)]
-pub(crate) enum Arrived {
-    /// As it was on the wire; it is no engine's.
+pub(crate) enum OpenResult {
+    /// Unchanged, and of no engine's kind.
     AsItWas,
-    /// As it was on the wire, with this about it. It is a packet of an engine's, and stays one: several that are joined are
-    /// nothing that anybody could open.
+    /// Unchanged, with this mark. The packet is of an engine's kind and must not be joined, because a joined packet
+    /// could not be opened.
     Unopened(PacketMark),
-    /// In place of what was on the wire.
+    /// Replaced by the engine's output.
     Opened(OpenedPacket),
-    /// The host is not to see it.
+    /// Dropped by the engine.
     Dropped,
 }
 
-/// What an engine made of a packet.
+/// The output of an engine for a packet.
 #[derive(Debug)]
 pub(crate) struct OpenedPacket {
-    /// What the host is shown, if nothing joins it.
+    /// The frame for the host, if nothing joins it.
     frame: BytesMut,
     meta: RxMeta,
     /// The packet in the frame, as it would be without what is around it.
@@ -45,53 +45,55 @@ pub(crate) struct OpenedPacket {
 }
 
 impl OpenedPacket {
-    /// The packet without what is around it.
+    /// Returns the packet without outer parts.
     fn plain(&self) -> &[u8] {
         self.inner.as_ref().map_or(&self.frame, |(inner, _)| inner)
     }
 
-    /// Takes out what the host would be shown, if the engine took off all that was around it, with the context that did.
+    /// Takes the frame and its context out if the engine removed all outer parts.
     pub(crate) fn take_whole(&mut self) -> Option<(Bytes, Handle)> {
         let context = opener_of(&self.meta).filter(|_| self.inner.is_none())?;
         Some((core::mem::take(&mut self.frame).freeze(), context))
     }
 
-    /// Puts it back.
+    /// Puts the frame back.
     pub(crate) fn put_back(&mut self, frame: Bytes) {
         self.frame = frame.into();
     }
 }
 
 impl QueuePair {
-    /// Runs a received frame through the engine that it is for, if any is.
-    pub(crate) fn open(&mut self, data: &[u8], headers: &Headers) -> Arrived {
+    /// Passes a received frame to the engine that opens it, if any.
+    pub(crate) fn open(&mut self, data: &[u8], headers: &Headers) -> OpenResult {
         let QueuePair { contexts, steering, dma, .. } = self;
         let opener = match contexts.look(data, headers, steering) {
-            Found::Nothing => return Arrived::AsItWas,
-            Found::Opener(handle) => handle,
-            Found::Unknown => return Arrived::Unopened(PacketMark::None),
-            Found::Fragment { engine } => {
+            FrameMatch::Nothing => return OpenResult::AsItWas,
+            FrameMatch::Opener(handle) => handle,
+            FrameMatch::Unknown => return OpenResult::Unopened(PacketMark::None),
+            FrameMatch::Fragment { engine } => {
+                // The fragment may be of any context, so no opened packet may wait behind it.
                 self.close_opened();
-                return Arrived::Unopened(PacketMark::Fragment { engine });
+                return OpenResult::Unopened(PacketMark::Fragment { engine });
             }
-            Found::PerhapsFragment => {
+            FrameMatch::PerhapsFragment => {
                 self.close_opened();
-                return Arrived::AsItWas;
+                return OpenResult::AsItWas;
             }
         };
         contexts.note_work(data.len());
         let opened = contexts.packet(opener, dma).map(|engine| engine.open(opener, data));
         let (frame, inner, mark, (checksums, transport)) = match opened {
-            None => return Arrived::Unopened(PacketMark::None),
-            Some(OpenedFrame::Untouched(mark)) => return Arrived::Unopened(mark),
-            Some(OpenedFrame::Dropped) => return Arrived::Dropped,
+            None => return OpenResult::Unopened(PacketMark::None),
+            Some(OpenedFrame::Untouched(mark)) => return OpenResult::Unopened(mark),
+            Some(OpenedFrame::Dropped) => return OpenResult::Dropped,
             Some(OpenedFrame::InPlace { frame, inner, mark, new }) => {
                 let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner, &Headers::parse(inner)));
                 let (checksums, transport) = looked.unwrap_or((Checksums::Unchecked, None));
-                // Joined, what the host will refuse would take others with it.
+                // A packet that the host will reject as a replay would take the joined packets with it.
                 (frame, inner, mark, (checksums, transport.filter(|_| new)))
             }
             Some(OpenedFrame::Another { inner, mark, vouched }) => {
+                // The engine vouches for the checksums if the packet's authentication covers them.
                 let looked = match vouched {
                     true => (Checksums::Good, Headers::parse(&inner).transport()),
                     false => self.look_at(&inner, &Headers::parse(&inner)),
@@ -102,7 +104,7 @@ impl QueuePair {
         let mut marks = Marks::default();
         marks.set_packet(mark);
         let meta = RxMeta { checksums, marks, ..RxMeta::default() };
-        Arrived::Opened(OpenedPacket { frame, meta, inner, transport })
+        OpenResult::Opened(OpenedPacket { frame, meta, inner, transport })
     }
 
     /// Takes what was made of a packet, which was `data` on the wire.
@@ -117,6 +119,7 @@ impl QueuePair {
             }
             self.close(place);
         }
+        // A packet of the same context and another flow must not overtake the session.
         self.close_session_of_opener(&opened.meta);
         let Some(mut buffer) = self.take_buffer() else {
             self.counters.rx_out_of_buffer += 1;
@@ -126,18 +129,18 @@ impl QueuePair {
         self.dma.rx_payload += opened.frame.len() as u64;
         buffer.extend_from_slice(&opened.frame);
         let within = opened.inner.as_ref().map(|(_, within)| *within);
-        let contents = Contents { buffer, meta: opened.meta, placed: Placements::new(), within };
+        let contents = ProcessedFrame { buffer, meta: opened.meta, placed: Placements::new(), within };
         self.begin(opened.plain(), opened.transport.as_ref(), contents, start);
     }
 
-    /// Ends what waits for more packets that were opened: nobody can tell a fragment's context.
+    /// Closes all sessions of opened packets, because a fragment may belong to any context.
     fn close_opened(&mut self) {
         while let Some(place) = self.receive.open.iter().position(|session| opener_of(&session.meta).is_some()) {
             self.close(place);
         }
     }
 
-    /// Ends what waits for more packets of the context that opened one. There is one such session at most.
+    /// Closes the session of the context that opened a packet. There is at most one.
     fn close_session_of_opener(&mut self, meta: &RxMeta) {
         if let Some(place) = self.receive.open.iter().position(|session| opener_of(&session.meta) == opener_of(meta)) {
             self.close(place);
@@ -150,13 +153,13 @@ impl QueuePair {
         let (bytes, wrapped_alike) = match (&opened.inner, &session.wrapping) {
             (None, None) => (transport.payload_len(), true),
             (Some((_, within)), Some(wrapping)) => {
-                let (payload, tail) = Wrapping::parts(*within, &opened.frame, transport);
+                let (payload, tail) = OuterParts::parts(*within, &opened.frame, transport);
                 (payload.len() + tail.len(), wrapping.takes(&session.buffer, &opened.frame, *within))
             }
             _ => return false,
         };
         let whole = session.buffer.len() + bytes;
-        // Who reads what is around it reads lengths.
+        // Readers of the outer headers rely on their lengths, so 64 KiB is the limit.
         let most = self.config.lro_max_bytes.min(u16::MAX.into()) as usize;
         due <= session.closes_at
             && wrapped_alike
@@ -171,7 +174,7 @@ impl QueuePair {
         let session = &mut self.receive.open[place];
         let payload = match (&opened.inner, &mut session.wrapping) {
             (Some((_, within)), Some(wrapping)) => {
-                let (payload, tail) = Wrapping::parts(*within, &opened.frame, transport);
+                let (payload, tail) = OuterParts::parts(*within, &opened.frame, transport);
                 wrapping.set_tail(tail);
                 payload
             }
@@ -188,7 +191,7 @@ impl QueuePair {
     }
 }
 
-/// The context that opened a packet.
+/// Returns the context that opened a packet.
 fn opener_of(meta: &RxMeta) -> Option<Handle> {
     match meta.marks.packet() {
         PacketMark::Opened { context, .. } => Some(context),
@@ -196,7 +199,7 @@ fn opener_of(meta: &RxMeta) -> Option<Handle> {
     }
 }
 
-/// Whether a packet may be joined to others, by what was found out about them.
+/// Tests whether a packet may be joined by its metadata: equal, with the next number.
 fn follows(so_far: &RxMeta, next: &RxMeta) -> bool {
     let mut expected = *so_far;
     if let PacketMark::Opened { context, number, packets, code } = so_far.marks.packet()

@@ -1,8 +1,8 @@
-//! The TLS receive engine: decrypts records as their bytes arrive in order, and finds its place again when they
-//! do not.
+//! The TLS receive engine: decrypts records as their bytes arrive in order, and finds its position again after a gap.
 //!
-//! All or nothing: a packet in which anything failed, or that is not the next of the stream, is left untouched.
-//! Nothing is held back, and nothing depends on more than sequence numbers and a state of constant size.
+//! A packet is processed as a whole: if it is not next in the stream, or any check fails, it is passed to the host
+//! unchanged. Packets are never held back. The state has constant size and depends on sequence numbers and stream bytes
+//! only.
 //!
 //! ```text
 //!            the next packet: decrypted                  a gap that hides a header
@@ -13,16 +13,16 @@
 //!   Tracking  --- software says yes, and the next header arrives --> Known
 //! ```
 //!
-//! A context that does not ask ([`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint)) waits instead of searching:
+//! A context without requests ([`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint)) waits instead of searching:
 //! ```text
 //!   Known --- a gap that hides a header --> Waiting --- software says where the next record begins --> Expecting
 //!   Expecting --- that header arrives --> Known        Expecting --- it was lost --> Waiting
 //! ```
 //!
-//! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux'
-//! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
+//! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux's tls-offload documentation.
+//! The two differ about a negative answer of software; this engine follows the paper.
 
-use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
+use super::record::{HEADER, RecordCursor, RecordMode, RecordProtection, WalkedRecords};
 use bytes::BytesMut;
 use nic_engine::UnitContent;
 use nic_engine::{ImageReader, ImageWriter};
@@ -30,110 +30,116 @@ use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
 use resumable_aead::Key;
 
-/// A receive context's state.
+/// The state of a receive context.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsReceive {
-    protection: Protection,
-    /// It searches, and asks; or else it waits to be told.
+    protection: RecordProtection,
+    /// Whether the context searches and asks, instead of waiting for a hint.
     asks: bool,
-    place: Place,
+    place: StreamTracking,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
-    /// `next` is the next byte of the stream, and the cursor stands there.
+enum StreamTracking {
+    /// `next` is the next byte of the stream; the cursor is at this byte.
     Known { next: Seq, cursor: RecordCursor },
-    /// Somewhere: looking for what may be a header; the stream was searched up to `seen_to`.
-    Searching { seen: Header, seen_to: Seq },
-    /// Following lengths from what may be a header.
-    Tracking(Track),
-    /// Somewhere, and waiting to be told; the stream was seen up to here.
+    /// Position unknown; looking for a header. The stream was searched up to `seen_to`.
+    Searching { seen: PartialHeader, seen_to: Seq },
+    /// Following record lengths from a candidate header.
+    Tracking(RecordTrack),
+    /// Position unknown; waiting for a hint. The stream was seen up to `seen_to`.
     Waiting { seen_to: Seq },
-    /// Told where the next record begins.
+    /// Software announced the position of the next record.
     Expecting { header: Seq, number: u64 },
 }
 
-/// A walk by lengths alone.
+/// A walk over records by their lengths, without decryption.
 #[derive(Clone, Copy, Debug)]
-struct Track {
-    /// The header that software was asked about.
+struct RecordTrack {
+    /// The candidate header about which software was asked.
     asked: Seq,
-    /// What software said: the number of the record that starts there.
+    /// Number of the record at `asked`, if software confirmed it.
     confirmed: Option<u64>,
-    /// Headers passed since, the one asked about included.
+    /// Headers passed so far, `asked` included.
     headers: u64,
-    /// The header being read or waited for.
-    header: Header,
-    /// The stream was seen up to here.
+    /// The header that is being read or awaited.
+    header: PartialHeader,
+    /// Sequence number up to which the stream was seen.
     seen_to: Seq,
 }
 
-/// The bytes of a header that have come so far.
+/// The received bytes of a header.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct PartialHeader {
     start: Seq,
     have: u8,
     bytes: [u8; HEADER],
 }
 
-/// What the engine made of a packet's payload.
+/// The result of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedRecords {
     pub(crate) verdict: TlsVerdict,
-    pub(crate) walked: Walked,
-    /// The context lost its place with this packet.
+    pub(crate) walked: WalkedRecords,
+    /// Whether the context lost its position with this packet.
     pub(crate) lost: bool,
-    /// The context found its place again with this packet, and works from the next on.
+    /// Whether the context found its position with this packet, and works from the next packet on.
     pub(crate) found: bool,
 }
 
-/// Where in the stream, and in which record, an engine stands.
-pub(crate) type Standing = (Seq, RecordCursor);
+/// A position: the next byte, and the cursor in its record.
+pub(crate) type RecordPosition = (Seq, RecordCursor);
 
-impl Received {
-    const UNTOUCHED: Received = Received {
+impl ReceivedRecords {
+    const UNTOUCHED: ReceivedRecords = ReceivedRecords {
         verdict: TlsVerdict::NotDecrypted,
-        walked: Walked { body_bytes: 0, records: 0 },
+        walked: WalkedRecords { body_bytes: 0, records: 0 },
         lost: false,
         found: false,
     };
 }
 
 impl TlsReceive {
-    /// A context that waits for the record `number` at `start`. If it loses its place it `asks`, or waits to be told.
-    pub(crate) fn new(protection: Protection, start: Seq, number: u64, asks: bool) -> TlsReceive {
-        TlsReceive { protection, asks, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
+    /// Makes a context that starts with record `number` at `start`. After a loss the context searches and `asks`, or
+    /// waits for a hint.
+    pub(crate) fn new(protection: RecordProtection, start: Seq, number: u64, asks: bool) -> TlsReceive {
+        TlsReceive {
+            protection,
+            asks,
+            place: StreamTracking::Known { next: start, cursor: RecordCursor::at_record(number) },
+        }
     }
 
-    /// Writes the state out.
+    /// Writes the state to an image.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         self.protection.write(image);
         image.put_u8(u8::from(self.asks));
         match &self.place {
-            Place::Known { next, cursor } => {
+            StreamTracking::Known { next, cursor } => {
                 image.put_u8(KNOWN);
                 image.put_seq(*next);
                 cursor.write(image);
             }
-            Place::Searching { seen, seen_to } => {
+            StreamTracking::Searching { seen, seen_to } => {
                 image.put_u8(SEARCHING);
                 seen.write(image);
                 image.put_seq(*seen_to);
             }
-            Place::Tracking(track) => {
+            StreamTracking::Tracking(track) => {
                 image.put_u8(TRACKING);
                 image.put_seq(track.asked);
                 image.put_u8(u8::from(track.confirmed.is_some()));
+                // Every state has a fixed layout, so an absent number is stored as 0 behind its flag.
                 image.put_u64(track.confirmed.unwrap_or(0));
                 image.put_u64(track.headers);
                 track.header.write(image);
                 image.put_seq(track.seen_to);
             }
-            Place::Waiting { seen_to } => {
+            StreamTracking::Waiting { seen_to } => {
                 image.put_u8(WAITING);
                 image.put_seq(*seen_to);
             }
-            Place::Expecting { header, number } => {
+            StreamTracking::Expecting { header, number } => {
                 image.put_u8(EXPECTING);
                 image.put_seq(*header);
                 image.put_u64(*number);
@@ -141,85 +147,105 @@ impl TlsReceive {
         }
     }
 
-    /// Reads back what [`write`](Self::write) wrote.
+    /// Reads the state from an image.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsReceive> {
-        let (protection, asks) = (Protection::read(image)?, image.take_u8()? != 0);
+        let (protection, asks) = (RecordProtection::read(image)?, image.take_u8()? != 0);
         let place = match image.take_u8()? {
-            KNOWN => Place::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
-            SEARCHING => Place::Searching { seen: Header::read(image)?, seen_to: image.take_seq()? },
+            KNOWN => StreamTracking::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
+            SEARCHING => StreamTracking::Searching { seen: PartialHeader::read(image)?, seen_to: image.take_seq()? },
             TRACKING => {
                 let asked = image.take_seq()?;
                 let (is_confirmed, number) = (image.take_u8()? != 0, image.take_u64()?);
                 let headers = image.take_u64()?;
-                let (header, seen_to) = (Header::read(image)?, image.take_seq()?);
-                Place::Tracking(Track { asked, confirmed: is_confirmed.then_some(number), headers, header, seen_to })
+                let (header, seen_to) = (PartialHeader::read(image)?, image.take_seq()?);
+                StreamTracking::Tracking(RecordTrack {
+                    asked,
+                    confirmed: is_confirmed.then_some(number),
+                    headers,
+                    header,
+                    seen_to,
+                })
             }
-            WAITING => Place::Waiting { seen_to: image.take_seq()? },
-            EXPECTING => Place::Expecting { header: image.take_seq()?, number: image.take_u64()? },
+            WAITING => StreamTracking::Waiting { seen_to: image.take_seq()? },
+            EXPECTING => StreamTracking::Expecting { header: image.take_seq()?, number: image.take_u64()? },
             _ => return None,
         };
         Some(TlsReceive { protection, asks, place })
     }
 
-    /// Decrypts `source`, the payload at `seq`, and appends what comes of it to `destination`. Only with the verdict
-    /// [`TlsVerdict::Decrypted`] is that all of it; otherwise there may be a part that the caller takes off again.
-    pub(crate) fn receive(&mut self, key: &Key, seq: Seq, source: &[u8], destination: &mut BytesMut) -> Received {
+    /// Decrypts `source`, the payload at `seq`, and appends the result to `destination`. The result is complete only
+    /// with the verdict [`TlsVerdict::Decrypted`]; otherwise the caller truncates `destination`.
+    pub(crate) fn receive(
+        &mut self,
+        key: &Key,
+        seq: Seq,
+        source: &[u8],
+        destination: &mut BytesMut,
+    ) -> ReceivedRecords {
         let end = seq + source.len() as u32;
         match &mut self.place {
-            Place::Known { next, cursor } if seq == *next => {
-                match cursor.walk(Mode::Open, key, &self.protection, source, destination) {
+            // The usual case: the packet continues the stream.
+            StreamTracking::Known { next, cursor } if seq == *next => {
+                match cursor.walk(RecordMode::Open, key, &self.protection, source, destination) {
                     Ok(walked) => {
                         *next = end;
-                        Received { verdict: TlsVerdict::Decrypted, walked, ..Received::UNTOUCHED }
+                        ReceivedRecords { verdict: TlsVerdict::Decrypted, walked, ..ReceivedRecords::UNTOUCHED }
                     }
                     Err(_) => {
                         self.lose(end);
-                        Received { verdict: TlsVerdict::Error, lost: true, ..Received::UNTOUCHED }
+                        ReceivedRecords { verdict: TlsVerdict::Error, lost: true, ..ReceivedRecords::UNTOUCHED }
                     }
                 }
             }
-            Place::Known { next, .. } if seq.before(*next) => Received::UNTOUCHED,
-            Place::Known { next, cursor } => {
+            // A retransmission, whole or in part: the bytes were processed before.
+            StreamTracking::Known { next, .. } if seq.before(*next) => ReceivedRecords::UNTOUCHED,
+            StreamTracking::Known { next, cursor } => {
                 let (next, cursor) = (*next, *cursor);
                 let received = self.jump(key, (next, cursor), seq, source, destination);
-                Received { lost: !matches!(self.place, Place::Known { .. }), ..received }
+                ReceivedRecords { lost: !matches!(self.place, StreamTracking::Known { .. }), ..received }
             }
-            Place::Searching { seen, seen_to } => {
+            StreamTracking::Searching { seen, seen_to } => {
                 let (seen, seen_to) = (*seen, *seen_to);
                 self.search_on((seen, seen_to), seq, source)
             }
-            Place::Tracking(track) => {
+            StreamTracking::Tracking(track) => {
                 let track = *track;
                 self.track(key, track, seq, source, destination)
             }
-            Place::Waiting { seen_to } => {
+            StreamTracking::Waiting { seen_to } => {
                 *seen_to = seen_to.max(end);
-                Received::UNTOUCHED
+                ReceivedRecords::UNTOUCHED
             }
-            Place::Expecting { header, number } => {
+            StreamTracking::Expecting { header, number } => {
                 let (header, number) = (*header, *number);
                 self.expect(key, (header, number), seq, source, destination)
             }
         }
     }
 
-    /// Where the context stands, if that is known.
-    pub(crate) fn standing(&self) -> Option<Standing> {
+    /// Returns the position, if it is known.
+    pub(crate) fn standing(&self) -> Option<RecordPosition> {
         match &self.place {
-            Place::Known { next, cursor } => Some((*next, *cursor)),
+            StreamTracking::Known { next, cursor } => Some((*next, *cursor)),
             _ => None,
         }
     }
 
     /// What a packet at `seq` showed of the content of records to the context that stood at `before`, was `received` so,
     /// and appended `plain`. `None`: nothing that could be set in relation to what was seen before.
-    pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<UnitContent> {
+    pub(crate) fn shown(
+        &self,
+        before: RecordPosition,
+        seq: Seq,
+        received: &ReceivedRecords,
+        plain: &[u8],
+    ) -> Option<UnitContent> {
         let (last, cursor) = before;
         match received.verdict {
             TlsVerdict::Decrypted if last == seq => {
                 Some(UnitContent { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
             }
-            // It has been through the packet from the next header on, and `plain` begins there.
+            // The engine parsed the packet from the next header on, where `plain` starts.
             TlsVerdict::NotDecrypted if received.found => {
                 let parts = RecordCursor::at_record(0).content(&self.protection, plain);
                 Some(UnitContent { last, skipped: cursor.content_left(&self.protection)?, parts })
@@ -228,30 +254,34 @@ impl TlsReceive {
         }
     }
 
-    /// Where software is to say whether a record starts, if the context waits for that.
+    /// Returns the header about which software must answer, if a request is open.
     pub(crate) fn question(&self) -> Option<Seq> {
         match &self.place {
-            Place::Tracking(track) if track.confirmed.is_none() => Some(track.asked),
+            StreamTracking::Tracking(track) if track.confirmed.is_none() => Some(track.asked),
             _ => None,
         }
     }
 
-    /// What software says about the header at `asked`: the number of the record that starts there, or that none
-    /// does. An answer to another question than the last is too late to be of use; so is a hint about a header that went
-    /// by. True if it was of use.
+    /// Handles the answer of software for the header at `asked`: the number of the record there, or `None`. Returns
+    /// whether the answer was useful. An answer to an earlier request is too late, and so is a hint for a header that
+    /// has passed.
     pub(crate) fn answer(&mut self, asked: Seq, number: Option<u64>) -> bool {
         match &mut self.place {
-            Place::Waiting { seen_to: earliest } | Place::Expecting { header: earliest, .. } => match number {
-                Some(number) if asked.at_or_after(*earliest) => {
-                    self.place = Place::Expecting { header: asked, number };
-                    true
+            StreamTracking::Waiting { seen_to: earliest } | StreamTracking::Expecting { header: earliest, .. } => {
+                match number {
+                    Some(number) if asked.at_or_after(*earliest) => {
+                        self.place = StreamTracking::Expecting { header: asked, number };
+                        true
+                    }
+                    _ => false,
                 }
-                _ => false,
-            },
-            Place::Tracking(track) if track.asked == asked => {
+            }
+            StreamTracking::Tracking(track) if track.asked == asked => {
                 match number {
                     Some(_) => track.confirmed = number,
-                    None => self.place = Place::Searching { seen: Header::NONE, seen_to: track.seen_to },
+                    None => {
+                        self.place = StreamTracking::Searching { seen: PartialHeader::NONE, seen_to: track.seen_to }
+                    }
                 }
                 true
             }
@@ -259,16 +289,16 @@ impl TlsReceive {
         }
     }
 
-    /// Nothing that is known leads on from `end`, where the stream was seen up to.
+    /// Gives up the position. The stream was seen up to `end`.
     fn lose(&mut self, end: Seq) {
         self.place = if self.asks {
-            Place::Searching { seen: Header::NONE, seen_to: end }
+            StreamTracking::Searching { seen: PartialHeader::NONE, seen_to: end }
         } else {
-            Place::Waiting { seen_to: end }
+            StreamTracking::Waiting { seen_to: end }
         };
     }
 
-    /// A packet while the place and number of the next header are known from software.
+    /// Handles a packet while the position of the next header is known from a hint.
     fn expect(
         &mut self,
         key: &Key,
@@ -276,25 +306,27 @@ impl TlsReceive {
         seq: Seq,
         source: &[u8],
         destination: &mut BytesMut,
-    ) -> Received {
+    ) -> ReceivedRecords {
         let end = seq + source.len() as u32;
         let record = RecordCursor::at_record(number);
         if end.at_or_before(header) {
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
+        // The packet starts behind the announced header, so the header was lost.
         if seq.after(header) {
             self.lose(end);
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
         if seq == header {
-            self.place = Place::Known { next: header, cursor: record };
+            self.place = StreamTracking::Known { next: header, cursor: record };
+            // The packet starts with the announced header, so it can be decrypted itself.
             let received = self.receive(key, seq, source, destination);
-            return Received { lost: false, found: !received.lost, ..received };
+            return ReceivedRecords { lost: false, found: !received.lost, ..received };
         }
         self.enter(key, record, &source[header.distance_from(seq) as usize..], end, destination)
     }
 
-    /// A packet after a gap behind `next`, where the cursor stands.
+    /// Handles a packet behind a gap after `next`, the cursor's position.
     fn jump(
         &mut self,
         key: &Key,
@@ -302,80 +334,92 @@ impl TlsReceive {
         seq: Seq,
         source: &[u8],
         scratch: &mut BytesMut,
-    ) -> Received {
+    ) -> ReceivedRecords {
         let Some(left) = cursor.bytes_left() else {
-            // The gap hides the length of the record it is in.
-            return self.search(Header::NONE, seq, source);
+            // The gap hides the header with the record's length.
+            return self.search(PartialHeader::NONE, seq, source);
         };
         let header = next + left;
         let end = seq + source.len() as u32;
         if end.at_or_before(header) {
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
+        // The next header lies in the gap, so record boundaries are unknown.
         if seq.after(header) {
-            return self.search(Header::NONE, seq, source);
+            return self.search(PartialHeader::NONE, seq, source);
         }
         let at = header.distance_from(seq) as usize;
         self.enter(key, RecordCursor::at_record(cursor.number.wrapping_add(1)), &source[at..], end, scratch)
     }
 
-    /// Takes up the stream at the start of a record, whose first bytes are `source`. They leave untouched: the
-    /// engine only needs to have been through them.
-    fn enter(&mut self, key: &Key, record: RecordCursor, source: &[u8], end: Seq, scratch: &mut BytesMut) -> Received {
+    /// Resumes at the start of a record; `source` starts with its header. The packet itself stays undecrypted, because
+    /// part of it belongs to a record that was not followed. The engine parses it to be ready for the next packet.
+    fn enter(
+        &mut self,
+        key: &Key,
+        record: RecordCursor,
+        source: &[u8],
+        end: Seq,
+        scratch: &mut BytesMut,
+    ) -> ReceivedRecords {
         let mut cursor = record;
-        match cursor.walk(Mode::Open, key, &self.protection, source, scratch) {
+        match cursor.walk(RecordMode::Open, key, &self.protection, source, scratch) {
             Ok(_) => {
-                self.place = Place::Known { next: end, cursor };
-                Received { found: true, ..Received::UNTOUCHED }
+                self.place = StreamTracking::Known { next: end, cursor };
+                ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED }
             }
             Err(_) => {
                 self.lose(end);
-                Received { verdict: TlsVerdict::Error, ..Received::UNTOUCHED }
+                ReceivedRecords { verdict: TlsVerdict::Error, ..ReceivedRecords::UNTOUCHED }
             }
         }
     }
 
-    /// Looks for a header in what a packet adds to the stream, and in the bytes before it that `seen` kept.
-    fn search_on(&mut self, (seen, seen_to): (Header, Seq), seq: Seq, source: &[u8]) -> Received {
+    /// Searches the new part of a packet for a header; `seen` contains the bytes before it.
+    fn search_on(&mut self, (seen, seen_to): (PartialHeader, Seq), seq: Seq, source: &[u8]) -> ReceivedRecords {
         if !seq.before(seen_to) {
             let follows = seq == seen_to;
-            return self.search(if follows { seen } else { Header::NONE }, seq, source);
+            return self.search(if follows { seen } else { PartialHeader::NONE }, seq, source);
         }
+        // Only the unseen part is searched; the rest was searched before.
         let fresh = source.get(seen_to.distance_from(seq) as usize..).unwrap_or_default();
         if !fresh.is_empty() {
             return self.search(seen, seen_to, fresh);
         }
-        // From the past: overtaken, or sent again. A header in it is of use if it leads beyond all that was seen.
-        match self.find(&mut { Header::NONE }, seq, source) {
+        // An overtaken or retransmitted packet. A header in it helps only if its record reaches beyond the bytes seen
+        // so far.
+        match self.find(&mut { PartialHeader::NONE }, seq, source) {
             Some(track) if track.header.start.at_or_after(seen_to) => {
-                self.place = Place::Tracking(Track { seen_to, ..track });
-                Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED }
+                self.place = StreamTracking::Tracking(RecordTrack { seen_to, ..track });
+                ReceivedRecords { verdict: TlsVerdict::ResyncRequested, ..ReceivedRecords::UNTOUCHED }
             }
-            _ => Received::UNTOUCHED,
+            _ => ReceivedRecords::UNTOUCHED,
         }
     }
 
-    /// Looks for a header in `source`, which follows on what `seen` kept, if that kept anything.
-    fn search(&mut self, mut seen: Header, seq: Seq, source: &[u8]) -> Received {
+    /// Searches `source` for a header, which may start in the bytes of `seen`.
+    fn search(&mut self, mut seen: PartialHeader, seq: Seq, source: &[u8]) -> ReceivedRecords {
         if !self.asks {
             self.lose(seq + source.len() as u32);
-            return Received::UNTOUCHED;
+            return ReceivedRecords::UNTOUCHED;
         }
         if let Some(track) = self.find(&mut seen, seq, source) {
-            self.place = Place::Tracking(track);
-            return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
+            self.place = StreamTracking::Tracking(track);
+            return ReceivedRecords { verdict: TlsVerdict::ResyncRequested, ..ReceivedRecords::UNTOUCHED };
         }
-        self.place = Place::Searching { seen, seen_to: seq + source.len() as u32 };
-        Received::UNTOUCHED
+        self.place = StreamTracking::Searching { seen, seen_to: seq + source.len() as u32 };
+        ReceivedRecords::UNTOUCHED
     }
 
-    /// What may be a header in `source`, or began in `seen`, and leads on: the last bytes are in `seen` if there is none.
-    fn find(&self, seen: &mut Header, seq: Seq, source: &[u8]) -> Option<Track> {
+    /// Returns a candidate header in `source`, possibly started in `seen`, with record lengths that hold up to the end
+    /// of `source`. If there is no candidate, `seen` contains the last bytes.
+    fn find(&self, seen: &mut PartialHeader, seq: Seq, source: &[u8]) -> Option<RecordTrack> {
         let end = seq + source.len() as u32;
         for (offset, byte) in source.iter().enumerate() {
             seen.push_sliding(seq + offset as u32, *byte);
             if seen.is_complete() && self.protection.record_bytes(&seen.bytes).is_some() {
-                let mut track = Track { asked: seen.start, confirmed: None, headers: 0, header: *seen, seen_to: end };
+                let mut track =
+                    RecordTrack { asked: seen.start, confirmed: None, headers: 0, header: *seen, seen_to: end };
                 let rest = seen.end();
                 if track.follow(&self.protection, rest, &source[rest.distance_from(seq) as usize..]).is_some() {
                     return Some(track);
@@ -385,20 +429,29 @@ impl TlsReceive {
         None
     }
 
-    /// Follows lengths through a packet.
-    fn track(&mut self, key: &Key, mut track: Track, seq: Seq, source: &[u8], scratch: &mut BytesMut) -> Received {
+    /// Follows record lengths through a packet.
+    fn track(
+        &mut self,
+        key: &Key,
+        mut track: RecordTrack,
+        seq: Seq,
+        source: &[u8],
+        scratch: &mut BytesMut,
+    ) -> ReceivedRecords {
         let end = seq + source.len() as u32;
         track.seen_to = track.seen_to.max(end);
         let wanted = track.header.end();
         if end.at_or_before(wanted) {
-            // Before the next header, or from the past.
-            self.place = Place::Tracking(track);
-            return Received::UNTOUCHED;
+            // Before the next header, or a retransmission.
+            self.place = StreamTracking::Tracking(track);
+            return ReceivedRecords::UNTOUCHED;
         }
         if seq.after(wanted) {
             // The gap hides the header.
-            return self.search(Header::NONE, seq, source);
+            return self.search(PartialHeader::NONE, seq, source);
         }
+        // Resume only at a header that starts in this packet: a header split over two packets was not decrypted from
+        // its first byte.
         if let (Some(number), 0) = (track.confirmed, track.header.have) {
             let record = RecordCursor::at_record(number.wrapping_add(track.headers));
             let at = track.header.start.distance_from(seq) as usize;
@@ -407,29 +460,31 @@ impl TlsReceive {
         let asked_at = track.headers / RECORDS_BETWEEN_QUESTIONS;
         match track.follow(&self.protection, wanted, &source[wanted.distance_from(seq) as usize..]) {
             Some(()) => {
-                self.place = Place::Tracking(track);
+                self.place = StreamTracking::Tracking(track);
                 if track.confirmed.is_none() && track.headers / RECORDS_BETWEEN_QUESTIONS > asked_at {
-                    // The question, or its answer, may have got lost.
-                    return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
+                    // The request or its answer may have been lost, so ask again.
+                    return ReceivedRecords { verdict: TlsVerdict::ResyncRequested, ..ReceivedRecords::UNTOUCHED };
                 }
-                Received::UNTOUCHED
+                ReceivedRecords::UNTOUCHED
             }
-            None => self.search(Header::NONE, seq, source),
+            None => self.search(PartialHeader::NONE, seq, source),
         }
     }
 }
 
-impl Track {
-    /// Follows lengths through `source`, which comes where the header stands. `None`: a length led to no header.
-    fn follow(&mut self, protection: &Protection, mut at: Seq, mut source: &[u8]) -> Option<()> {
+impl RecordTrack {
+    /// Follows record lengths through `source`, which starts at `at`. Returns `None` if a length does not lead to a
+    /// header.
+    fn follow(&mut self, protection: &RecordProtection, mut at: Seq, mut source: &[u8]) -> Option<()> {
         loop {
             if self.header.is_complete() {
                 let length = protection.record_bytes(&self.header.bytes)?;
                 self.headers += 1;
+                // After so many records the answer is not expected any more.
                 if self.headers > RECORDS_TO_WAIT {
                     return None;
                 }
-                self.header = Header { start: self.header.start + length, ..Header::NONE };
+                self.header = PartialHeader { start: self.header.start + length, ..PartialHeader::NONE };
             }
             let skipped = self.header.end().distance_from(at) as usize;
             let Some(rest) = source.get(skipped..).filter(|rest| !rest.is_empty()) else { return Some(()) };
@@ -443,8 +498,8 @@ impl Track {
     }
 }
 
-impl Header {
-    const NONE: Header = Header { start: Seq(0), have: 0, bytes: [0; HEADER] };
+impl PartialHeader {
+    const NONE: PartialHeader = PartialHeader { start: Seq(0), have: 0, bytes: [0; HEADER] };
 
     fn write(&self, image: &mut ImageWriter<'_>) {
         image.put_seq(self.start);
@@ -452,13 +507,13 @@ impl Header {
         image.put(&self.bytes);
     }
 
-    fn read(image: &mut ImageReader<'_>) -> Option<Header> {
+    fn read(image: &mut ImageReader<'_>) -> Option<PartialHeader> {
         let start = image.take_seq()?;
         let have = image.take_u8().filter(|have| usize::from(*have) <= HEADER)?;
-        Some(Header { start, have, bytes: image.take()? })
+        Some(PartialHeader { start, have, bytes: image.take()? })
     }
 
-    /// Sequence number of the byte that comes next.
+    /// Returns the sequence number of the next byte of the header.
     fn end(&self) -> Seq {
         self.start + u32::from(self.have)
     }
@@ -472,7 +527,7 @@ impl Header {
         self.have += 1;
     }
 
-    /// Keeps the last bytes of the stream, of which `byte`, at `seq`, is the newest.
+    /// Keeps the last bytes of the stream; `byte` at `seq` is the newest.
     fn push_sliding(&mut self, seq: Seq, byte: u8) {
         if self.have == 0 {
             self.start = seq;
@@ -491,9 +546,9 @@ const SEARCHING: u8 = 2;
 const TRACKING: u8 = 3;
 const WAITING: u8 = 4;
 const EXPECTING: u8 = 5;
-/// A question without an answer is asked again after so many records.
+/// Number of records after which an unanswered request is repeated.
 const RECORDS_BETWEEN_QUESTIONS: u64 = 64;
-/// Linux' limit for a question without an answer, in records.
+/// Number of records after which an unanswered request is given up, as in Linux.
 const RECORDS_TO_WAIT: u64 = 65_535;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Driver and device together: data digests that the NIC fills in are those that software would have made, whatever
-//! order packets are sent in; and what it places and checks of PDUs in TLS records is right, whatever is lost.
+//! Driver and device together. Data digests of the NIC equal those of software for any order of packets; placed and
+//! verified data of PDUs in TLS records are correct for any losses.
 
 mod stacked;
 
@@ -12,8 +12,8 @@ use nic_sim::{Delays, Device, Driver, EngineConfigs, NicConfig, NvmeTcpEngineCon
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, NvmeTcpStages, Piece,
-    PieceHome, QueuedBytes, RecordSource, Sent, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket,
-    TxTag, TypedContexts, Unit, XTS_STAGE, engines,
+    PieceHome, QueuedBytes, RecordSource, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TransmitResult, TxAsk,
+    TxPacket, TxTag, TypedContexts, Unit, XTS_STAGE, engines,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -27,18 +27,18 @@ use std::task::Wake;
 const HEADERS: usize = 54;
 const MSS: usize = 1446;
 
-/// A stream of PDUs, as queued for the device and as it belongs on the wire.
+/// A stream of PDUs, as queued for the device and as on the wire.
 struct Stream {
     start: Seq,
     units: Vec<Unit>,
     queued: Vec<u8>,
     wire: Vec<u8>,
-    /// PDUs whose digest software made in the queue.
+    /// Whether software computed each PDU's digest in the queue.
     sealed: Vec<bool>,
 }
 
 impl Stream {
-    /// PDUs with data of these lengths; without data they have no digest.
+    /// Makes PDUs with data of these lengths; without data a PDU has no digest.
     fn new(start: Seq, lengths: &[usize]) -> Stream {
         let (mut queued, mut wire, mut units) = (Vec::new(), Vec::new(), Vec::new());
         for (number, length) in lengths.iter().enumerate() {
@@ -64,7 +64,7 @@ impl Stream {
         Stream { start, sealed: vec![false; units.len()], units, queued, wire }
     }
 
-    /// A packet of up to `bytes` bytes: those of PDUs that are the context's, or of others.
+    /// Makes a packet of up to `bytes` bytes, of either context PDUs or other PDUs.
     fn packet(&self, at: usize, bytes: usize, context: Handle) -> TxPacket {
         let seq = self.start + at as u32;
         let first = self.units.iter().position(|unit| unit.contains(at as u64)).unwrap();
@@ -84,7 +84,7 @@ impl Stream {
         }
     }
 
-    /// Does what a transport does when a driver says that a packet needs software.
+    /// Computes a digest as a transport does after `NeedsSoftware`.
     fn seal(&mut self, unit: Unit) {
         let number = self.units.iter().position(|other| *other == unit).unwrap();
         assert!(!core::mem::replace(&mut self.sealed[number], true), "sealed twice");
@@ -113,7 +113,7 @@ fn flow() -> FlowKey {
     FlowKey::tcp("10.0.0.1:4420".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
 }
 
-/// Ethernet, IPv4 and TCP headers whose lengths and checksums the device fills in.
+/// Returns Ethernet, IPv4 and TCP headers; the device fills in lengths and checksums.
 fn headers(seq: Seq) -> Vec<u8> {
     let mut bytes = vec![0xff; 6];
     bytes.extend([2, 0, 0, 0, 0, 9, 8, 0]);
@@ -132,7 +132,8 @@ fn context(driver: &mut Driver) -> Handle {
     driver.nvme().unwrap().add_transmit(&flow()).unwrap()
 }
 
-/// Sends up to `bytes` bytes from `at` on, with software's help if need be; they must be right. Where they ended.
+/// Sends up to `bytes` bytes from `at` on, with the help of software if necessary, and checks them. Returns the end
+/// position.
 fn send(
     device: &mut Device,
     driver: &mut Driver,
@@ -145,16 +146,16 @@ fn send(
         let packet = stream.packet(at, bytes, handle);
         let length = packet.payload_len();
         match driver.transmit(Instant::ZERO, packet, &*stream) {
-            Sent::Posted => break length,
-            Sent::NeedsSoftware(unit) => stream.seal(unit),
-            Sent::Dropped(reason) => panic!("{reason:?}"),
+            TransmitResult::Posted => break length,
+            TransmitResult::NeedsSoftware(unit) => stream.seal(unit),
+            TransmitResult::Dropped(reason) => panic!("{reason:?}"),
         }
     };
     leaves(device, driver, &stream.wire[at..at + length], at);
     at + length
 }
 
-/// What was posted leaves as `expected`, which is `at` bytes into its stream.
+/// Checks that the posted packets leave as `expected`, which starts `at` bytes into the stream.
 fn leaves(device: &mut Device, driver: &mut Driver, expected: &[u8], at: usize) {
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
@@ -168,14 +169,14 @@ fn leaves(device: &mut Device, driver: &mut Driver, expected: &[u8], at: usize) 
     assert_eq!(seen, expected.len(), "all of it left");
 }
 
-/// Events of a stream: what they are about, how many bytes, and which they are.
+/// Random steps: a position, a number of bytes, and the kind of the step.
 type Events = Vec<(prop::sample::Index, usize, u8)>;
 
 fn events() -> impl Strategy<Value = Events> {
     prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40)
 }
 
-/// A NIC that recovers in one of both ways, with room for so many contexts.
+/// Returns a NIC configuration with one of the two recovery methods and space for `cached` contexts.
 fn config(next_record: bool, cached: usize) -> NicConfig {
     let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
     NicConfig {
@@ -185,8 +186,8 @@ fn config(next_record: bool, cached: usize) -> NicConfig {
     }
 }
 
-/// Has the next bytes of a stream of `len` bytes sent, or others again, by `send`, which says where they ended; and the device reset, after which
-/// `come_back` may make contexts anew, by a number and by how far the stream had come.
+/// Plays random steps on a stream of `len` bytes: sends the next bytes or earlier ones by `send`, which returns the end
+/// position, or resets the device. After a reset `come_back` may create contexts again.
 fn play(
     events: Events,
     len: usize,
@@ -199,7 +200,7 @@ fn play(
         match which {
             0 => {
                 device.reset(Instant::ZERO);
-                // What is sent until the driver hears of it is lost; the protocol may hear of it later.
+                // Packets sent before the driver learns of the reset are lost; the protocol may learn of it later.
                 while driver.poll_event().is_some() {}
                 come_back(device, driver, bytes, reached);
             }
@@ -211,7 +212,7 @@ fn play(
 }
 
 proptest! {
-    /// Transmission in any order, in any packets, with resets: the digests are right each time.
+    /// Transmission in any order, in any packets, with resets: the digests are correct each time.
     #[test]
     fn whatever_leaves_is_what_software_would_have_sent(
         lengths in prop::collection::vec(prop_oneof![3 => 1usize..6000, 1 => Just(0), 1 => 40_000usize..120_000], 1..8),
@@ -250,7 +251,7 @@ fn only_what_holds_a_digest_is_followed_when_it_is_sent_again() {
     }
     assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2);
     assert_eq!(driver.context_counters(engines::NVME_TCP).ooo, 0);
-    // A middle piece; then the last of the first PDU, which goes on into the second.
+    // A middle piece without a digest; then the end of the first PDU, which continues into the second.
     send(&mut device, &mut driver, &mut stream, 3000, MSS, handle);
     assert_eq!(
         (driver.context_counters(engines::NVME_TCP).bypass, driver.context_counters(engines::NVME_TCP).dump_packets),
@@ -279,7 +280,7 @@ fn a_context_goes_after_its_last_packet() {
     });
     let handle = context(&mut driver);
     let stream = Stream::new(Seq(7), &[100]);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), TransmitResult::Posted);
     driver.nvme().unwrap().remove(handle);
     assert!(driver.nvme().unwrap().add_transmit(&flow()).is_err(), "there is room for one");
     driver.flush(Instant::ZERO);
@@ -306,7 +307,7 @@ impl Wake for Woken {
     }
 }
 
-/// An application gives a context up while its last packet is with the device and the service of the host sleeps.
+/// The application removes a context while its last packet is in the device and the host's service sleeps.
 #[test]
 fn a_context_goes_though_nothing_else_happens() {
     let (mut device, mut driver) = pair(NicConfig::default());
@@ -320,19 +321,21 @@ fn a_context_goes_though_nothing_else_happens() {
         }
         core::mem::take(&mut events)
     };
+    // The creation is finished first, so that every later wakeup is due to the removal.
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     while device.poll_frame(Instant::ZERO).is_some() {}
     let ready = falls_asleep(&mut driver);
-    assert_eq!(ready, [], "it could be used at once");
+    assert_eq!(ready, [], "the context can be used at once");
     woken.0.store(false, Ordering::SeqCst);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), TransmitResult::Posted);
     driver.flush(Instant::ZERO);
     driver.nvme().unwrap().remove(handle);
+    // Packet, completion, removal and its answer each may need a round.
     for _ in 0..4 {
         device.process(Instant::ZERO);
         while device.poll_frame(Instant::ZERO).is_some() {}
-        assert!(woken.0.swap(false, Ordering::SeqCst), "there is something to see");
+        assert!(woken.0.swap(false, Ordering::SeqCst), "the service is woken");
         let mut seen: Vec<_> = std::iter::from_fn(|| driver.poll_event()).collect();
         seen.extend(falls_asleep(&mut driver));
         if seen == [DeviceEvent::Removed { flow: flow(), handle }] {
@@ -340,7 +343,7 @@ fn a_context_goes_though_nothing_else_happens() {
         }
         assert_eq!(seen, []);
     }
-    panic!("it never goes");
+    panic!("the context is never removed");
 }
 
 type Cipher = (TlsVersion, TlsSuite);
@@ -354,12 +357,12 @@ struct Records {
     start: Seq,
     units: Vec<Unit>,
     queued: Vec<u8>,
-    /// What is in the records, and where on the wire each byte of it is.
+    /// Content of the records, and the position of each content byte on the wire.
     content: Vec<u8>,
     places: Vec<usize>,
-    /// Where data of each command lie in the content.
+    /// Position of each command's data in the content.
     data: Vec<(usize, usize)>,
-    /// Where PDUs begin in the content.
+    /// Start of each PDU in the content.
     pdus: Vec<usize>,
 }
 
@@ -368,6 +371,7 @@ impl Records {
         let (mut content, mut data, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
         for (command, length) in lengths.iter().enumerate() {
             pdus.push(content.len());
+            // C2HData with a digest, as in the specification's figure: common header, command, offset, length.
             content.extend([7, 0b10, 24, 24]);
             content.extend((28 + *length as u32).to_le_bytes());
             content.extend((command as u16).to_le_bytes());
@@ -383,12 +387,14 @@ impl Records {
         let explicit = if version == TlsVersion::Tls12 && suite != TlsSuite::ChaCha20Poly1305 { 8 } else { 0 };
         let inner = if version == TlsVersion::Tls13 { &[23][..] } else { &[] };
         let (mut done, mut cuts) = (0, cuts.iter().cycle());
+        // Records end at any byte, also inside PDU headers.
         while done < content.len() {
             let from = start + queued.len() as u32;
             let part = &content[done..content.len().min(done + cuts.next().unwrap())];
             let after = (explicit + part.len() + inner.len() + 16) as u16;
             queued.extend([23, 3, 3, (after >> 8) as u8, after as u8]);
             queued.extend(vec![units.len() as u8; explicit]);
+            // Only content is searched later: framing of records has no position in the PDU stream.
             places.extend(queued.len()..queued.len() + part.len());
             queued.extend(part);
             queued.extend(inner);
@@ -401,7 +407,7 @@ impl Records {
         Records { start, units, queued, content, places, data, pdus }
     }
 
-    /// All of it in frames, as a NIC seals it.
+    /// Returns the whole stream in frames sealed by a NIC.
     fn frames(&self, cipher: Cipher, mss: usize) -> Vec<Frame> {
         let (mut device, mut driver) = pair(NicConfig::default());
         let context = driver.tls().unwrap().add(&flow(), Direction::Transmit, self.start, 0, &key(cipher)).unwrap();
@@ -415,7 +421,7 @@ impl Records {
                 fragments: [Bytes::copy_from_slice(bytes)].into_iter().collect(),
                 ask: TxAsk { seq, streams, checksum: true, mss: Some(mss as u16), ..TxAsk::default() },
             };
-            assert_eq!(driver.transmit(Instant::ZERO, packet, self), Sent::Posted);
+            assert_eq!(driver.transmit(Instant::ZERO, packet, self), TransmitResult::Posted);
             driver.flush(Instant::ZERO);
             device.process(Instant::ZERO);
             all.extend(std::iter::from_fn(|| device.poll_frame(Instant::ZERO)));
@@ -423,7 +429,7 @@ impl Records {
         all
     }
 
-    /// Where in the content the byte is that is at `place` on the wire.
+    /// Returns the content position of the byte at `place` on the wire.
     fn content_at(&self, place: usize) -> usize {
         self.places.binary_search(&place).expect("only content is placed")
     }
@@ -436,7 +442,7 @@ impl RecordSource for Records {
     }
 
     fn pieces(&self, _: Layer, from: u64, to: u64, _: &mut dyn FnMut(QueuedBytes)) {
-        assert_eq!(from, to, "it is sent in order");
+        assert_eq!(from, to, "the stream is sent in order");
     }
 }
 
@@ -446,7 +452,7 @@ impl PieceHome for Nowhere {
     fn take_back(&self, _: u64, _: BytesMut) {}
 }
 
-/// A receiving NIC with a context for each layer, and the buffers of all commands.
+/// Makes a receiving NIC with a context for each layer, and the buffers of all commands.
 fn receiver(cipher: Cipher, records: &Records, lengths: &[usize]) -> (Device, Driver, Handle, Handle) {
     let (mut device, mut driver) = pair(NicConfig {
         lro: false,
@@ -477,8 +483,8 @@ fn run(device: &mut Device) {
     device.process(Instant::ZERO);
 }
 
-/// Shows the device a frame, whose payload is at `at` on the wire, and holds what it makes of it to the truth. How many
-/// bytes it placed, and whether it vouched for the packet.
+/// Receives a frame with its payload at `at` on the wire, and checks the result. Returns the number of placed bytes,
+/// and whether the device verified the packet.
 fn take(
     device: &mut Device,
     driver: &mut Driver,
@@ -491,6 +497,7 @@ fn take(
     run(device);
     let packet = driver.receive(Instant::ZERO).unwrap();
     let length = frame.data.len() - HEADERS;
+    // Undecrypted payload is unknown to the NVMe/TCP engine, so nothing is placed.
     if packet.meta.tls() != TlsVerdict::Decrypted {
         assert!(packet.placed.is_empty() && packet.meta.nvme() == NvmeVerdict::NotChecked);
         assert_eq!(packet.frame[HEADERS..], frame.data[HEADERS..], "as it was on the wire");
@@ -507,6 +514,7 @@ fn take(
         bytes += piece.len();
     }
     let good = packet.meta.nvme() == NvmeVerdict::Good;
+    // A packet with the end of a wrong digest must not be reported as verified.
     if let Some((start, data)) = spoilt.and_then(|spoilt| records.data.get(spoilt)).filter(|_| good) {
         let end = records.places[start + data + 3];
         assert!(!(at..at + length).contains(&end), "a wrong digest");
@@ -514,7 +522,7 @@ fn take(
     (bytes, good)
 }
 
-/// Answers what the device asks. True if it asked.
+/// Answers the device's resync requests. Returns whether there was one.
 fn answer(device: &mut Device, driver: &mut Driver, records: &Records, (tls, nvme): (Handle, Handle)) {
     for _ in 0..2 {
         while let Some(event) = driver.poll_event() {
@@ -539,7 +547,7 @@ fn ciphers() -> impl Strategy<Value = Cipher> {
 }
 
 proptest! {
-    /// Records and PDUs cut each other anywhere, packets are lost, late and doubled.
+    /// Records and PDUs overlap at any position; packets are lost, late and duplicated.
     #[test]
     fn over_tls_what_is_placed_and_vouched_for_is_right(
         cipher in ciphers(),
@@ -556,6 +564,7 @@ proptest! {
         for (number, frame) in records.frames(cipher, mss).into_iter().enumerate() {
             let at = number * mss;
             let mut arrivals = vec![(at, frame.clone())];
+            // Lost, late, duplicated, and delivered after a late one.
             match fates[number % fates.len()] {
                 0 => {
                     gaps = true;
@@ -571,9 +580,11 @@ proptest! {
             }
             for (at, frame) in arrivals {
                 placed += take(&mut device, &mut driver, &records, spoilt, &frame, at).0;
+                // Software answers at once, as a protocol does.
                 answer(&mut device, &mut driver, &records, (tls, nvme));
             }
         }
+        // Without gaps every data byte is placed.
         if !gaps {
             prop_assert_eq!(placed, lengths.iter().sum::<usize>());
             prop_assert_eq!(device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_drop, 0);
@@ -596,7 +607,7 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
         placed += bytes;
         vouched += usize::from(good);
     }
-    // Of the record with the gap, the rest; and the packet with the header behind it.
+    // Lost are the rest of the record with the gap, and the packet with the next header.
     assert!(placed > 70_000 - 5_000, "{placed}");
     assert!((9..30).contains(&vouched), "the first packets, and those of the second PDU: {vouched}");
     assert_eq!(
@@ -608,14 +619,15 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
     );
 }
 
-/// Segments are joined, and what is placed of each of them is told where it is in the packet that they became. A command's data
-/// may come in several PDUs: parts of its buffer that are neighbours there are none in the packet.
+/// Segments are joined, and the placed parts of each segment are reported at their position in the joined packet. A
+/// command's data may arrive in several PDUs, so parts that are adjacent in the buffer need not be adjacent in the
+/// packet.
 #[test]
 fn what_is_placed_of_joined_segments_is_told_in_one_packet() {
     joined_segments_are_told_in_one_packet(None);
 }
 
-/// Segments cut blocks of the cipher: these are whole again.
+/// Cipher blocks that segments cut are whole again.
 #[test]
 fn what_is_decrypted_of_joined_segments_is_told_in_one_packet() {
     let key: Vec<u8> = (0..64).collect();
@@ -627,6 +639,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     const PARTS: [(u32, usize); 4] = [(0, 1504), (1504, 1008), (2512, 2688), (5200, 800)];
     let plain: Vec<u8> = (0..6000).map(|at| (at * 31) as u8).collect();
     let mut data = plain.clone();
+    // The volume's first block has number 3 in this test.
     volume.iter().for_each(|volume| volume.encrypt(3, 0, &mut data).unwrap());
     let (mut content, mut starts) = (Vec::new(), Vec::new());
     for (offset, length) in PARTS {
@@ -636,6 +649,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
         content.extend(offset.to_le_bytes());
         content.extend((length as u32).to_le_bytes());
         content.extend([0; 4]);
+        // The data of a PDU are placed at their offset, wherever the PDU lies in the stream.
         starts.push(content.len());
         content.extend(&data[offset as usize..][..length]);
     }
@@ -652,6 +666,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     // Two buffers, of 2,512 and 3,488 bytes.
     let piece = |offset, bytes| Piece::new(offset, BytesMut::zeroed(bytes), Arc::new(Nowhere));
     let buffers = vec![piece(0, 2512), piece(2512, 3488)];
+    // Without a volume the same data are placed unencrypted, with the same positions.
     match &volume {
         None => contexts.place(context, 0, buffers),
         Some(_) => {
@@ -667,6 +682,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     let told: Vec<_> = packet.placed.iter().map(|(at, piece)| (*at, piece.offset() as u32, piece.len())).collect();
     let expected: Vec<_> = starts.iter().zip(PARTS).map(|(at, (offset, length))| (*at, offset, length)).collect();
     assert_eq!(told, expected);
+    // Each piece is decrypted completely, although segments cut its blocks.
     for (_, piece) in &mut packet.placed {
         let (start, end) = (piece.offset(), piece.offset() + piece.len() as u64);
         assert_eq!(piece.opened(), if volume.is_some() { start..end } else { 0..0 });
@@ -674,13 +690,13 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     }
 }
 
-/// Sends these bytes to another NIC in segments of 1,000.
+/// Sends these bytes to another NIC in segments of 1,000 bytes.
 fn deliver(content: &[u8], far: &mut Device) {
     let (mut near, mut sender) = pair(NicConfig::default());
     let ask = TxAsk { seq: Seq(7), checksum: true, mss: Some(1000), ..TxAsk::default() };
     let fragments = [Bytes::copy_from_slice(content)].into_iter().collect();
     let packet = TxPacket { header: headers(Seq(7)).into(), fragments, ask };
-    assert_eq!(sender.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
+    assert_eq!(sender.transmit(Instant::ZERO, packet, &NoRecords), TransmitResult::Posted);
     sender.flush(Instant::ZERO);
     near.process(Instant::ZERO);
     while let Some(frame) = near.poll_frame(Instant::ZERO) {
@@ -689,18 +705,18 @@ fn deliver(content: &[u8], far: &mut Device) {
     run(far);
 }
 
-/// The way in which a buffer with stages leaves the device before a plain one comes under the same identifier.
+/// The way in which a buffer with stages leaves the device before a plain buffer with the same identifier.
 #[derive(Clone, Copy, Debug)]
 enum Before {
-    /// The control ring has this many free places.
+    /// Number of free places on the control ring.
     Room(usize),
-    /// The buffer has this many pieces.
+    /// Number of pieces of the buffer.
     Pieces(usize),
     Released,
 }
 
-/// A command of an encrypted volume is followed by a plain read under its identifier. Whatever the device got of the first command, the
-/// data of the second pass no stages.
+/// A command of an encrypted volume is followed by a plain read with the same identifier. Whatever the device received
+/// of the first command, the data of the second must pass no stages.
 #[test]
 fn stages_go_with_their_buffer() {
     let rooms = (0..4).map(Before::Room);
@@ -721,6 +737,7 @@ fn stages_go_with_their_buffer() {
         let key = tenant.import(contexts, 1, &SecretBytes::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let context = receiver.nvme().unwrap().add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
         settle(&mut receiver);
+        // Commands for another engine occupy the ring without side effects.
         let engine = receiver.contexts().unwrap().engine("quic").unwrap().number;
         let fill = |receiver: &mut Driver| {
             let change = offload_api::quic::QuicPort { port: 9, cid_bytes: None };
@@ -729,6 +746,7 @@ fn stages_go_with_their_buffer() {
         let mut pieces = 1;
         match before {
             Before::Room(room) => {
+                // The ring is filled up to the given number of free places.
                 let places = (0..).take_while(|_| fill(&mut receiver)).count();
                 settle(&mut receiver);
                 (room..places).for_each(|_| assert!(fill(&mut receiver)));
@@ -740,12 +758,14 @@ fn stages_go_with_their_buffer() {
             (0..pieces as u64).map(|at| Piece::new(512 * at, BytesMut::zeroed(512), Arc::new(Nowhere))).collect()
         };
         let stages = NvmeTcpStages { command: 0, unit: 3, stages: vec![StageSpec::new(XTS_STAGE, key)] };
+        // If the ring lacks room, the driver returns the buffer at once.
         receiver.nvme().unwrap().place_through(context, stages, buffer(pieces));
         settle(&mut receiver);
         if let Before::Released = before {
             receiver.nvme().unwrap().release(context, 0);
             settle(&mut receiver);
         }
+        // The second command has the same identifier and no stages.
         receiver.nvme().unwrap().place(context, 0, buffer(1));
         settle(&mut receiver);
         let data: Vec<u8> = (0..512).map(|at| (at * 31) as u8).collect();
@@ -757,8 +777,8 @@ fn stages_go_with_their_buffer() {
         pdu.extend(&data);
         deliver(&pdu, &mut far);
         let mut packet = receiver.receive(Instant::ZERO).unwrap();
-        let (_, piece) = packet.placed.first_mut().expect("it is placed");
-        assert!(piece.opened().is_empty(), "{before:?}: it was never encrypted");
+        let (_, piece) = packet.placed.first_mut().expect("the data are placed");
+        assert!(piece.opened().is_empty(), "{before:?}: these data were never encrypted");
         assert_eq!(piece.bytes_mut()[..], data);
     }
 }

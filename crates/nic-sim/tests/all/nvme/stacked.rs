@@ -1,5 +1,5 @@
-//! Data encrypted by AES-XTS and digests filled in, then records sealed, in one pass of the NIC: the bytes are those of software that does so,
-//! whatever is sent, and sent again, in whatever packets.
+//! Data encrypted by AES-XTS, digests computed, and records sealed in one pass of the NIC. The result equals software's
+//! for any packets and retransmissions.
 
 use super::{Cipher, HEADERS, MSS, ciphers, config, events, flow, headers, key, leaves, pair, play};
 use bytes::Bytes;
@@ -9,8 +9,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, EngineConfigs, NicConfig, TransmitResync};
 use offload_api::{
     DeviceEvent, Direction, Handle, Layer, Lookup, MarkedData, NetDevice, NvmeTcpStages, QueuedBytes, RecordSource,
-    Sent, StageSpec, StreamAsk, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag, XTS_STAGE,
-    engines,
+    StageSpec, StreamAsk, TlsSuite, TlsVersion, TransmitResult, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag,
+    XTS_STAGE, engines,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -22,9 +22,9 @@ use resumable_aead::{DataUnits, Volume, XtsKey};
 struct Queue {
     start: Seq,
     chunks: Vec<Chunk>,
-    /// As it belongs on the wire.
+    /// The stream as on the wire.
     wire: Vec<u8>,
-    /// The content of all records, digests made.
+    /// Content of all records, with digests.
     content: Vec<u8>,
     handles: Handles,
 }
@@ -35,7 +35,7 @@ struct Chunk {
     data: Bytes,
     record: UnitTag,
     pdu: Option<UnitTag>,
-    /// Where it is in the content.
+    /// Position in the content.
     content_at: usize,
     needs_digest: bool,
     needs_seal: bool,
@@ -56,20 +56,20 @@ impl Chunk {
         if layer == Layer::FIRST { Some(self.record) } else { self.pdu }
     }
 
-    /// Where in a layer's stream it is.
+    /// Returns the position in a layer's stream.
     fn offset(&self, layer: Layer) -> u64 {
         if layer == Layer::FIRST { self.at as u64 } else { self.content_at as u64 }
     }
 }
 
-/// A PDU as it is queued, as it belongs on the wire, and from where on the NIC changes it.
+/// A PDU as queued and as on the wire, and the first byte that the NIC changes.
 struct Made {
     queued: Vec<u8>,
     wire: Vec<u8>,
     touched_from: u32,
 }
 
-/// PDUs with data of these lengths, whose digests the NIC makes. Without data a PDU has no digest.
+/// Makes PDUs with data of these lengths and digests by the NIC. Without data a PDU has no digest.
 fn with_digests(lengths: &[usize]) -> Vec<Made> {
     let made = |(number, length): (usize, &usize)| {
         let data: Vec<u8> = (0..*length).map(|at| (at * 31 + number * 7) as u8).collect();
@@ -89,7 +89,7 @@ fn with_digests(lengths: &[usize]) -> Vec<Made> {
     lengths.iter().enumerate().map(made).collect()
 }
 
-/// PDUs of a host with so many blocks of 16 bytes of a volume, some with a digest.
+/// Makes host PDUs with data of these lengths, in blocks of 16 bytes of a volume, some with a digest.
 fn encrypted(volume: &Volume, lengths: &[usize]) -> Vec<Made> {
     let made = |(number, blocks): (usize, &usize)| {
         let data: Vec<u8> = (0..blocks * 16).map(|at| (at * 31 + number * 7) as u8).collect();
@@ -115,11 +115,11 @@ fn encrypted(volume: &Volume, lengths: &[usize]) -> Vec<Made> {
     lengths.iter().enumerate().map(made).collect()
 }
 
-/// By what number PDUs name the volume.
+/// Number by which PDUs name the volume's stages.
 const VOLUME: u16 = 3;
 
 impl Queue {
-    /// PDUs in records of these lengths of content.
+    /// Puts PDUs into records with content of these lengths.
     fn new((version, suite): Cipher, start: Seq, made: &[Made], cuts: &[usize], handles: Handles) -> Queue {
         let (mut queued, mut content, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
         for pdu in made {
@@ -139,6 +139,7 @@ impl Queue {
             prefix.extend(vec![number as u8; explicit]);
             let record_start = at;
             let len = prefix.len() as u32 + u32::from(after) - explicit as u32;
+            // A chunk is the unit of tagging: all of its bytes have the same record and PDU.
             let mut push = |data: Vec<u8>, pdu: Option<UnitTag>, content_at: usize| {
                 let record = UnitTag { number, at: (at - record_start) as u32, len, touched_from: 0 };
                 let data = Bytes::from(data);
@@ -146,6 +147,7 @@ impl Queue {
                 at = chunk.end();
                 chunks.push(chunk);
             };
+            // Framing of records belongs to no PDU.
             push(prefix, None, done);
             while done < end {
                 let pdu = pdus.partition_point(|(start, ..)| *start <= done) - 1;
@@ -159,11 +161,12 @@ impl Queue {
             push([inner, &[0; 16]].concat(), None, done);
         }
         let mut queue = Queue { start, chunks, wire: Vec::new(), content, handles };
+        // The expected bytes come from a NIC that sees the finished content, without the digest engine.
         queue.wire = queue.sealed((version, suite));
         queue
     }
 
-    /// All of it with digests made by software, as a NIC seals that.
+    /// Returns the whole stream with digests by software, sealed by a NIC.
     fn sealed(&self, cipher: Cipher) -> Vec<u8> {
         let (mut device, mut driver) = pair(NicConfig::default());
         let tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, self.start, 0, &key(cipher)).unwrap();
@@ -181,7 +184,7 @@ impl Queue {
             let streams = [Some(StreamAsk::whole(tls, at as u64, data.len() as u32)), None];
             let ask = TxAsk { seq, streams, checksum: true, ..TxAsk::default() };
             let packet = TxPacket { header: headers(seq).into(), fragments: [data].into_iter().collect(), ask };
-            assert_eq!(driver.transmit(Instant::ZERO, packet, self), Sent::Posted);
+            assert_eq!(driver.transmit(Instant::ZERO, packet, self), TransmitResult::Posted);
             driver.flush(Instant::ZERO);
             device.process(Instant::ZERO);
             while let Some(frame) = device.poll_frame(Instant::ZERO) {
@@ -205,7 +208,7 @@ impl Queue {
         self.chunks.iter().find(|chunk| (chunk.at..chunk.end()).contains(&at)).unwrap()
     }
 
-    /// A packet of up to `bytes` bytes that one context works on, in up to 64 pieces.
+    /// Makes a packet of up to `bytes` bytes for one set of contexts, in at most 64 pieces.
     fn packet(&self, at: usize, bytes: usize) -> TxPacket {
         let first = self.chunk_at(at);
         let (mut fragments, mut digests, mut needs): (Vec<Bytes>, Option<StreamAsk>, _) = (Vec::new(), None, None);
@@ -236,7 +239,8 @@ impl Queue {
         TxPacket { header: headers(seq).into(), fragments: fragments.into_iter().collect(), ask }
     }
 
-    /// After a reset one of the contexts comes back, both or none, by a number: that of PDUs, if it does.
+    /// Restores one context, both or none after a reset, chosen by `number`. Returns the NVMe/TCP context if it was
+    /// restored.
     fn come_back(&mut self, driver: &mut Driver, cipher: Cipher, number: usize, reached: usize) -> Option<Handle> {
         if number.is_multiple_of(2) {
             let start = self.start + reached as u32;
@@ -248,7 +252,7 @@ impl Queue {
         })
     }
 
-    /// Does what a transport does when a driver says that a packet needs software.
+    /// Seals a unit as a transport does after `NeedsSoftware`.
     fn seal(&mut self, unit: Unit) {
         let numbers: Vec<u64> = match unit.layer {
             Layer::SECOND => vec![unit.number],
@@ -260,7 +264,7 @@ impl Queue {
         let mut any = unit.layer == Layer::FIRST;
         for chunk in &mut self.chunks {
             if chunk.needs_digest && chunk.pdu.is_some_and(|pdu| numbers.contains(&pdu.number)) {
-                assert!(chunk.needs_seal, "no part of it may be sealed");
+                assert!(chunk.needs_seal, "no part of the record may be sealed already");
                 let data = &self.content[chunk.content_at..chunk.content_at + chunk.data.len()];
                 (chunk.data, chunk.needs_digest, any) = (Bytes::copy_from_slice(data), false, true);
             }
@@ -306,15 +310,16 @@ fn contexts(driver: &mut Driver, cipher: Cipher, start: Seq) -> Handles {
     Handles { tls, nvme: driver.nvme().unwrap().add_transmit(&flow()).unwrap() }
 }
 
-/// Sends up to `bytes` bytes from `at` on, with software's help if need be; they must be right. Where they ended.
+/// Sends up to `bytes` bytes from `at` on, with the help of software if necessary, and checks them. Returns the end
+/// position.
 fn send(device: &mut Device, driver: &mut Driver, queue: &mut Queue, at: usize, bytes: usize) -> usize {
     let length = loop {
         let packet = queue.packet(at, bytes);
         let length = packet.payload_len();
         match driver.transmit(Instant::ZERO, packet, &*queue) {
-            Sent::Posted => break length,
-            Sent::NeedsSoftware(unit) => queue.seal(unit),
-            Sent::Dropped(reason) => panic!("{reason:?}"),
+            TransmitResult::Posted => break length,
+            TransmitResult::NeedsSoftware(unit) => queue.seal(unit),
+            TransmitResult::Dropped(reason) => panic!("{reason:?}"),
         }
     };
     leaves(device, driver, &queue.wire[at..at + length], at);
@@ -322,7 +327,7 @@ fn send(device: &mut Device, driver: &mut Driver, queue: &mut Queue, at: usize, 
 }
 
 proptest! {
-    /// Transmission in any order, in any packets, with resets of the device: digests and records are right each time.
+    /// Transmission in any order, in any packets, with resets: digests and records are correct each time.
     #[test]
     fn whatever_leaves_is_what_software_would_have_sealed(
         cipher in ciphers(),
@@ -333,7 +338,7 @@ proptest! {
         cached in 1usize..4,
         events in events(),
     ) {
-        // Not so many records that a case takes for ever.
+        // Limits the number of records, and therefore the duration of a case.
         let least = lengths.iter().sum::<usize>() / 400;
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
         let (mut device, mut driver) = pair(config(next_record, cached));
@@ -354,7 +359,7 @@ proptest! {
     }
 }
 
-/// A volume, whose key the NIC gets.
+/// A volume and its key for the NIC.
 struct Keyed {
     volume: Volume,
     key: Vec<u8>,
@@ -368,7 +373,7 @@ impl Keyed {
         Keyed { volume, key, unit }
     }
 
-    /// Gives the NIC the key, and has the context for digests encrypt by it too. Where the NIC has it.
+    /// Gives the key to the NIC and to the digest context's stages. Returns the key's context.
     fn import(&self, device: &mut Device, driver: &mut Driver, nvme: Handle) -> Handle {
         let tenant = WrappingKey { tenant: 7, key: SecretBytes::new(vec![9; 32]) };
         let contexts = driver.contexts().unwrap();
@@ -381,7 +386,7 @@ impl Keyed {
 }
 
 proptest! {
-    /// The same with data that are encrypted before: blocks that packets, segments, records and DUMPs cut.
+    /// The same with encryption before the digest; packets, segments, records and DUMPs cut blocks at any position.
     #[test]
     fn whatever_leaves_is_what_software_would_have_encrypted_and_sealed(
         cipher in ciphers(),
@@ -394,6 +399,7 @@ proptest! {
         cached in 1usize..5,
         events in events(),
     ) {
+        // The minimum bounds the number of records.
         let least = lengths.iter().sum::<usize>() * 16 / 400;
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
         let (mut device, mut driver) = pair(config(next_record, cached));
@@ -409,17 +415,19 @@ proptest! {
             (&mut device, &mut driver),
             |device, driver, at, bytes| send(device, driver, &mut queue.borrow_mut(), at, bytes),
             |device, driver, number, reached| {
+                // The new context has no stages and no key yet.
                 if let Some(nvme) = queue.borrow_mut().come_back(driver, cipher, number, reached) {
                     keyed.import(device, driver, nvme);
                 }
             },
         );
+        // Every packet either left correctly or was prevented before the device.
         let counters = device.counters();
         prop_assert_eq!(counters.tx_drop_out_of_sync + counters.tx_drop_no_key + counters.tx_stale_parameters, 0);
     }
 }
 
-/// What is sent again is rebuilt: the NIC is told what follows each DUMP that ends within a block.
+/// After a retransmission, the NIC gets the bytes behind each DUMP that ends inside a block.
 #[test]
 fn dumps_of_records_bring_ciphertext() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
@@ -443,12 +451,12 @@ fn dumps_of_records_bring_ciphertext() {
     assert_eq!(device.counters().tx_stale_parameters, 0);
 }
 
-/// Has the NIC lose a key, and asks for a packet whose data or DUMPs need it: nothing leaves.
+/// Removes a key from the NIC, and sends a packet with data or DUMPs that need the key: no frame leaves.
 fn miss(device: &mut Device, driver: &mut Driver, queue: &Queue, key: Handle, at: usize, bytes: usize) -> usize {
     driver.contexts().unwrap().remove(key);
     let packet = queue.packet(at, bytes);
     let length = packet.payload_len();
-    assert_eq!(driver.transmit(Instant::ZERO, packet, queue), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, packet, queue), TransmitResult::Posted);
     leaves(device, driver, &[], at);
     let told = std::iter::from_fn(|| driver.poll_event());
     let (mut missing, mut removed) = (0, 0);
@@ -460,8 +468,8 @@ fn miss(device: &mut Device, driver: &mut Driver, queue: &Queue, key: Handle, at
     at + length
 }
 
-/// A packet that lacked a key took the records' context no further. What follows it, and what is sent again, leaves all the
-/// same, and the NIC goes on sealing.
+/// A packet without its key does not advance the records' context. Later packets and retransmissions leave, and the NIC
+/// continues to seal.
 #[test]
 fn records_go_on_where_a_key_was_missing() {
     for transmit_resync in [TransmitResync::Dump, TransmitResync::NextRecord] {
@@ -476,7 +484,7 @@ fn records_go_on_where_a_key_was_missing() {
         let made = encrypted(&keyed.volume, &[500, 500, 500]);
         let mut queue = Queue::new(cipher, Seq(7), &made, &[1000], handles);
         let mut lost = 0;
-        // By next records, two contexts do not begin at one packet: the first PDU is software's.
+        // With next-record resync, two contexts do not start at one packet, so software processes the first PDU.
         while device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_sealed_bytes == 0 {
             lost = send(&mut device, &mut driver, &mut queue, lost, 1500);
         }
@@ -506,9 +514,9 @@ fn a_key_may_be_missing_in_a_dump() {
     }
     miss(&mut device, &mut driver, &queue, key, 1000, 500);
     let counters = device.counters();
-    assert_eq!((counters.tx_drop_no_key, counters.tx_stale_parameters), (0, 1), "what brings the upper context there");
+    assert_eq!((counters.tx_drop_no_key, counters.tx_stale_parameters), (0, 1), "the DUMP for the upper context");
     assert_eq!(counters.tx_drop_unknown_context, 1, "the packet behind them");
-    // First what follows: the driver has the records' context stand there.
+    // First the following bytes: the driver expects the records' context there.
     for at in [1500, 1000, 4000, 2000] {
         send(&mut device, &mut driver, &mut queue, at, 500);
     }
@@ -520,7 +528,7 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
-    // PDUs of 8032 bytes in records of 3000: the digest of the first ends 2032 bytes into the third.
+    // PDUs of 8032 bytes in records of 3000: the first digest ends 2032 bytes into the third record.
     let mut queue = Queue::new(cipher, Seq(7), &with_digests(&[8000, 8000]), &[3000], handles);
     let mut at = 0;
     while at < queue.wire.len() {
@@ -528,25 +536,25 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     }
     assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2);
     assert_eq!((driver.context_counters(engines::NVME_TCP).ooo, driver.context_counters(engines::TLS).ooo), (0, 0));
-    // A piece without a digest, in the second record: its record is dumped, and the digest context is left alone.
+    // A piece without a digest, in the second record: the record is dumped, and the digest context is not touched.
     let record = 3022;
     send(&mut device, &mut driver, &mut queue, record + 1000, 500);
     let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
     assert_eq!((nvme.bypass, nvme.dump_packets, tls.ooo), (1, 0, 1));
-    // What follows a digest in its record: for the tag, the digest is made again of the whole PDU.
+    // Bytes behind a digest in its record: the tag needs the digest, which is computed again over the whole PDU.
     send(&mut device, &mut driver, &mut queue, 2 * record + 2500, 300);
     let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
     assert_eq!((nvme.ooo, nvme.dump_bytes, tls.ooo), (1, 6000, 2));
-    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2, "in a DUMP it is not sent");
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2, "digests in a DUMP are not sent");
     assert_eq!(nvme.needs_software + tls.needs_software, 0);
-    // A record that software has to seal takes the digests of its PDUs with it, also of those that end in others.
+    // If software seals a record, it also computes the digests of its PDUs, including PDUs that end in other records.
     let packet = queue.packet(record + 5, 100);
     let offset = packet.ask.streams[0].unwrap().offset;
-    let Lookup::In(unit) = queue.unit_at(Layer::FIRST, offset) else { panic!("there is one") };
+    let Lookup::In(unit) = queue.unit_at(Layer::FIRST, offset) else { panic!("the offset is in a unit") };
     queue.seal(unit);
     assert!(queue.chunks.iter().all(|chunk| chunk.pdu.is_none_or(|pdu| chunk.needs_digest == (pdu.number == 1))));
     send(&mut device, &mut driver, &mut queue, 2 * record, 1400);
-    assert_eq!(driver.context_counters(engines::NVME_TCP).ooo, 1, "what has its digest asks for none");
+    assert_eq!(driver.context_counters(engines::NVME_TCP).ooo, 1, "a PDU with its digest asks for no context");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Contexts that come and go: places, generations, the pool, resets, and keys that nobody sees.
+//! Lifecycle of contexts: slots, generations, the pool, resets, and secrecy of keys.
 
 use super::*;
 
@@ -11,23 +11,26 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     };
     let (mut device, mut driver) = nic(fast(config));
     let first = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
-    assert_eq!(driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), Sent::Posted);
+    assert_eq!(
+        driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()),
+        Err(ContextRefusal::NoSpace)
+    );
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), TransmitResult::Posted);
     driver.tls().unwrap().remove(first);
-    assert_eq!(driver.poll_event(), None, "a packet is still under way");
+    assert_eq!(driver.poll_event(), None, "a packet is still in the device");
     driver.flush(Instant::ZERO);
     let payload: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
     assert_eq!(payload, stream.wire);
-    assert_eq!(driver.poll_event(), None, "now the device is told");
+    assert_eq!(driver.poll_event(), None, "the removal is posted now");
     frames(&mut device);
     assert_eq!(driver.poll_event(), Some(DeviceEvent::Removed { flow: sender(), handle: first }));
     let second = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     assert_eq!((second.index, second.generation), (first.index, first.generation + 1));
     let sent = driver.transmit(Instant::ZERO, stream.packet(0, 100, 1000, first), &stream);
-    assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old name finds nothing");
+    assert_eq!(sent, TransmitResult::NeedsSoftware(stream.units[0]), "the old handle is stale");
 }
 
-/// A pool spares the device what it takes to create and destroy, and the driver the wait for it.
+/// The pool saves the device a creation and removal, and saves the driver the wait.
 #[test]
 fn a_context_from_the_pool_needs_a_key_only() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
@@ -36,10 +39,14 @@ fn a_context_from_the_pool_needs_a_key_only() {
             engines: TlsEngineConfig { contexts: 1, context_pool, ..TlsEngineConfig::default() }.into(),
             ..NicConfig::default()
         }));
+        // The slot is reused five times, with or without the pool.
         for generation in 0..5 {
             let handle = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
             assert_eq!(handle, Handle { index: 0, generation });
-            assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, handle), &stream), Sent::Posted);
+            assert_eq!(
+                driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, handle), &stream),
+                TransmitResult::Posted
+            );
             driver.tls().unwrap().remove(handle);
             driver.flush(Instant::ZERO);
             let left: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
@@ -49,13 +56,14 @@ fn a_context_from_the_pool_needs_a_key_only() {
             assert_eq!(device.contexts(), 0, "no key is left there");
             let gone = Some(DeviceEvent::Removed { flow: sender(), handle });
             assert_eq!(pooled.or_else(|| driver.poll_event()), gone);
-            assert_eq!(pooled.is_some(), context_pool == 1, "there is nothing to wait for");
+            assert_eq!(pooled.is_some(), context_pool == 1, "a pooled context is removed at once");
         }
         let counted = driver.context_counters(engines::TLS);
         let made = if context_pool == 1 { (1, 0) } else { (5, 5) };
         assert_eq!((counted.pool_alloc, counted.pool_free), made);
+        // The counters of contexts are the same in both cases.
         assert_eq!((counted.transmit.created, counted.transmit.removed), (5, 5));
-        // What is in the pool is there for receive contexts too, and a reset empties it.
+        // The pool's contexts can be used for receiving too, and a reset empties the pool.
         let flow = sender().reversed();
         let handle = driver.tls().unwrap().add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
         frames(&mut device);
@@ -70,6 +78,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
         assert_eq!(driver.context_counters(engines::TLS).pool_alloc, alloc + 1);
         (device.dma().control, device.dma().completions)
     });
+    // The pool more than halves the bytes of commands.
     assert!(control[1].0 * 2 < control[0].0 && control[1].1 < control[0].1, "{control:?}");
 }
 
@@ -78,7 +87,7 @@ fn commands_from_before_a_reset_are_forgotten() {
     let stream = Stream::new(Seq(0), 0, &[100]);
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     device.reset(Instant::ZERO);
-    // The driver has not heard of the reset when it gives this command.
+    // The driver does not know of the reset when it posts this command.
     driver.tls().unwrap().add(&sender().reversed(), Direction::Receive, Seq(0), 0, &key()).unwrap();
     frames(&mut device);
     assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
@@ -88,7 +97,7 @@ fn commands_from_before_a_reset_are_forgotten() {
     assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls(), TlsVerdict::NotDecrypted);
 }
 
-/// However many resets come before the driver looks, and however full the control ring is.
+/// For any number of resets before the driver looks, and any fill level of the control ring.
 #[test]
 fn a_driver_that_looks_away_hears_of_the_last_reset() {
     for commands in 0..4 {
@@ -110,8 +119,8 @@ fn a_driver_that_looks_away_hears_of_the_last_reset() {
     }
 }
 
-/// Whatever a NIC's two halves are printed for, keys and IVs are not among it: with a command under way, a context on the
-/// NIC in the middle of a record, one in host memory, one parked.
+/// The debug output of both halves contains no key or IV, with a pending command, an active context inside a record, an
+/// evicted context, and a parked context.
 #[test]
 fn keys_are_never_printed() {
     let (key, iv) = ([0xc7; 16], [0xb3; 12]);
@@ -125,7 +134,10 @@ fn keys_are_never_printed() {
         frames(&mut device);
         while driver.poll_event().is_some() {}
         if direction == Direction::Transmit {
-            assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 900, 1000, handle), &stream), Sent::Posted);
+            assert_eq!(
+                driver.transmit(Instant::ZERO, stream.packet(0, 900, 1000, handle), &stream),
+                TransmitResult::Posted
+            );
             driver.flush(Instant::ZERO);
             assert_eq!(frames(&mut device).len(), 1);
         }

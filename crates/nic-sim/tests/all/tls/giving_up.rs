@@ -1,5 +1,5 @@
-//! Contexts and keys leave the NIC, and what waits for room is done, though nothing else ever happens: the host's service
-//! sleeps unless it is woken, as shells run it.
+//! Contexts and keys leave the NIC, and waiting commands are executed, even without other traffic. The host's service
+//! sleeps unless it is woken, as in a real shell.
 
 use super::*;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ impl std::task::Wake for Wakes {
     }
 }
 
-/// A NIC, and the service of its host, asleep.
+/// A NIC, and its host's service, which sleeps.
 struct Host {
     device: Device,
     driver: Driver,
@@ -39,7 +39,7 @@ impl Host {
         self.events.clear();
     }
 
-    /// Device and service run until neither has anything to do: the service when it is woken.
+    /// Runs device and service until both are idle. The service runs only when woken.
     fn run(&mut self) -> usize {
         let mut sent = 0;
         for _ in 0..LONG {
@@ -84,7 +84,7 @@ fn contexts_given_up_at_once_all_leave() {
     }
 }
 
-/// The ring is full of keys for contexts from the pool, which are not reported either.
+/// The ring is full of keys for pooled contexts, which have no completions either.
 #[test]
 fn what_waits_behind_keys_for_pooled_contexts_is_done() {
     let mut host = Host::new(NicConfig { control_ring: 8, ..NicConfig::default() });
@@ -102,7 +102,7 @@ fn what_waits_behind_keys_for_pooled_contexts_is_done() {
         host.driver.tls().unwrap().add(&flow, Direction::Transmit, Seq(0), 0, &key()).ok()
     });
     handles.extend(taken);
-    assert_eq!(handles.len(), 8, "as many as the ring has places");
+    assert_eq!(handles.len(), 8, "one per place of the ring");
     host.driver.tls().unwrap().remove(receiver);
     host.driver.tls().unwrap().remove(handles[0]);
     for handle in &handles[1..4] {
@@ -113,7 +113,7 @@ fn what_waits_behind_keys_for_pooled_contexts_is_done() {
     assert_eq!(host.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 3, "answers came, too");
 }
 
-/// An application gives a context up while its last packet is with the device and the service sleeps.
+/// The application removes a context while its last packet is in the device and the service sleeps.
 #[test]
 fn a_context_leaves_after_its_last_packet() {
     for context_pool in [0, 8] {
@@ -126,7 +126,7 @@ fn a_context_leaves_after_its_last_packet() {
         let context = host.add(0, Direction::Transmit);
         host.falls_asleep();
         let sent = host.driver.transmit(Instant::ZERO, stream.packet(0, 2000, 1000, context), &stream);
-        assert_eq!(sent, Sent::Posted);
+        assert_eq!(sent, TransmitResult::Posted);
         host.driver.flush(Instant::ZERO);
         host.driver.tls().unwrap().remove(context);
         assert_eq!(host.run(), 2);
@@ -134,7 +134,7 @@ fn a_context_leaves_after_its_last_packet() {
     }
 }
 
-/// Until it is gone, it encrypts what was posted, and nothing else.
+/// A context that is being removed encrypts the posted packets and accepts no new ones.
 #[test]
 fn a_context_that_leaves_is_named_by_no_packet() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
@@ -145,10 +145,14 @@ fn a_context_that_leaves_is_named_by_no_packet() {
         host.driver.flush(Instant::ZERO);
         sent
     };
-    assert_eq!(send(&mut host, 0), Sent::Posted);
+    assert_eq!(send(&mut host, 0), TransmitResult::Posted);
     host.driver.tls().unwrap().remove(context);
     for at in [1000, 0] {
-        assert_eq!(send(&mut host, at), Sent::NeedsSoftware(stream.units[0]), "in step or not");
+        assert_eq!(
+            send(&mut host, at),
+            TransmitResult::NeedsSoftware(stream.units[0]),
+            "with and without the right position"
+        );
     }
     assert_eq!(host.run(), 1);
 }
@@ -160,5 +164,5 @@ impl Host {
     }
 }
 
-/// Rounds in which everything that ends has ended.
+/// Number of rounds after which all pending work is done.
 const LONG: usize = 50;

@@ -1,5 +1,5 @@
-//! Driver and device together, against ring as the oracle: whatever order packets are sent or arrive in, what the
-//! device encrypted is what software would have sent, and what it says it decrypted is the plaintext.
+//! Driver and device together, compared with ring: for any order of packets, encrypted data equal those of software,
+//! and data reported as decrypted are the plaintext.
 
 mod contexts;
 mod giving_up;
@@ -15,8 +15,9 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{
-    DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Refused,
-    ResyncMode, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, engines,
+    ContextRefusal, DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes,
+    RecordSource, ResyncMode, StreamAsk, TlsKey, TlsSuite, TlsVersion, TransmitResult, TxAsk, TxPacket, TxTag,
+    TypedContexts, Unit, engines,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -50,13 +51,13 @@ fn flow(remote_port: u16) -> FlowKey {
     FlowKey::tcp("10.0.0.1:443".parse().unwrap(), ([10, 0, 0, 2], remote_port).into())
 }
 
-/// A stream of records, as queued for the device and as it belongs on the wire.
+/// A stream of records, as queued for the device and as on the wire.
 struct Stream {
     start: Seq,
     units: Vec<Unit>,
     queued: Bytes,
     wire: Vec<u8>,
-    /// Units that software sealed in the queue.
+    /// Whether software sealed each unit in the queue.
     sealed: Vec<bool>,
 }
 
@@ -77,13 +78,16 @@ impl Stream {
         for (number, length) in (first_number..).zip(lengths) {
             let unit_start = start + wire.len() as u32;
             let is_12 = version == TlsVersion::Tls12;
+            // The nonce is built here from the RFCs, independently of the code under test.
             let mut nonce = IV;
             nonce.iter_mut().skip(4).zip(number.to_be_bytes()).for_each(|(byte, part)| *byte ^= part);
             let explicit = if is_12 && suite != TlsSuite::ChaCha20Poly1305 { nonce[4..].to_vec() } else { Vec::new() };
             let after = length + explicit.len() + 16;
             let header = [23, 3, 3, (after >> 8) as u8, after as u8];
             let mut body: Vec<u8> = b"MARKER".iter().copied().cycle().take(*length).collect();
+            // The queued form has plaintext and an empty tag.
             queued.extend_from_slice(&[&header[..], &explicit, &body, &[0; 16]].concat());
+            // TLS 1.2 authenticates number, type, version and content length; TLS 1.3 authenticates the header.
             let long = [&number.to_be_bytes()[..], &header[..3], &(*length as u16).to_be_bytes()].concat();
             let aad = if is_12 { &long[..] } else { &header };
             let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
@@ -96,7 +100,7 @@ impl Stream {
         Stream { start, sealed: vec![false; units.len()], units, queued: queued.into(), wire }
     }
 
-    /// A packet of up to `bytes` bytes: sealed and unsealed ones never share one.
+    /// Makes a packet of up to `bytes` bytes. Sealed and unsealed units are never in one packet.
     fn packet(&self, at: usize, bytes: usize, mss: u16, context: Handle) -> TxPacket {
         let seq = self.start + at as u32;
         let first = self.unit_of(at);
@@ -116,7 +120,7 @@ impl Stream {
         self.units.iter().position(|unit| unit.contains(at as u64)).unwrap()
     }
 
-    /// Does what a transport does when a driver says that a packet needs software.
+    /// Seals a unit as a transport does after `NeedsSoftware`.
     fn seal(&mut self, unit: Unit) {
         let number = self.units.iter().position(|other| *other == unit).unwrap();
         assert!(!core::mem::replace(&mut self.sealed[number], true), "sealed twice");
@@ -130,7 +134,7 @@ impl RecordSource for Stream {
     }
 
     fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
-        // In two pieces, as a record comes as header and payload.
+        // In two pieces, like the header and payload of a record.
         let middle = from + (to - from) / 3;
         for range in [from..middle, middle..to] {
             let bytes = self.queued.slice(range.start as usize..range.end as usize);
@@ -139,7 +143,7 @@ impl RecordSource for Stream {
     }
 }
 
-/// Ethernet, IPv4 and TCP headers whose lengths and checksums the device fills in.
+/// Returns Ethernet, IPv4 and TCP headers; the device fills in lengths and checksums.
 fn headers(flow: FlowKey, seq: Seq) -> Vec<u8> {
     let (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) = (flow.local.ip(), flow.remote.ip()) else {
         panic!("IPv4 here")
@@ -169,13 +173,13 @@ fn seq_of(frame: &Frame) -> Seq {
     Seq(u32::from_be_bytes(frame.data[38..42].try_into().unwrap()))
 }
 
-/// Frames that carry a whole wire stream in segments, for the receiving side.
+/// Returns frames with a whole wire stream in segments, for the receiver.
 fn segments(stream: &Stream, mss: usize) -> Vec<Frame> {
     let cuts: Vec<usize> = (mss..stream.wire.len()).step_by(mss).collect();
     segments_cut_at(stream, sender(), &cuts)
 }
 
-/// The same of `flow`, cut at these bytes of the stream.
+/// Returns frames of `flow` with the stream cut at these positions.
 fn segments_cut_at(stream: &Stream, flow: FlowKey, cuts: &[usize]) -> Vec<Frame> {
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let wire = Bytes::from(stream.wire.clone());
@@ -187,7 +191,7 @@ fn segments_cut_at(stream: &Stream, flow: FlowKey, cuts: &[usize]) -> Vec<Frame>
             fragments: [wire.slice(at..end)].into_iter().collect(),
             ask: TxAsk { seq, checksum: true, mss: Some((end - at) as u16), ..TxAsk::default() },
         };
-        assert_eq!(driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+        assert_eq!(driver.transmit(Instant::ZERO, packet, stream), TransmitResult::Posted);
         driver.flush(Instant::ZERO);
         all.extend(frames(&mut device));
         at = end;
@@ -200,7 +204,7 @@ fn lengths() -> impl Strategy<Value = Vec<usize>> {
 }
 
 proptest! {
-    /// Transmission in any order, with any segment size, with resets: nothing but the right ciphertext leaves.
+    /// Transmission in any order, with any segment size and with resets: only correct ciphertext leaves.
     #[test]
     fn whatever_leaves_is_what_software_would_have_sent(
         cipher in ciphers(),
@@ -220,14 +224,14 @@ proptest! {
             prop_assert!(driver.room(&sender()) > 0);
             let mut packet = stream.packet(at, bytes, mss, context);
             let mut sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
-            if let Sent::NeedsSoftware(unit) = sent {
-                prop_assert!(next_record, "the device can be brought to any place");
+            if let TransmitResult::NeedsSoftware(unit) = sent {
+                prop_assert!(next_record, "DUMPs can restore any position");
                 stream.seal(unit);
                 packet = stream.packet(at, bytes, mss, context);
                 sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
             }
             driver.flush(Instant::ZERO);
-            prop_assert_eq!(sent, Sent::Posted);
+            prop_assert_eq!(sent, TransmitResult::Posted);
             let bytes = packet.payload_len();
             if fate == 0 {
                 device.reset(Instant::ZERO);
@@ -241,19 +245,20 @@ proptest! {
                 seen += 1;
             }
             let whole = next == at + bytes;
-            prop_assert!(whole || fate == 0, "without a reset all of it leaves");
+            prop_assert!(whole || fate == 0, "without a reset all bytes leave");
             if fate == 0 {
-                // Until the driver has heard of it, packets are lost; then they are for software; then all is new.
+                // Until the driver learns of the reset, packets are lost; then software seals them; then new contexts
+                // start.
                 let unit = stream.units[stream.unit_of(at)];
                 if packet.ask.has_context() {
                     let unheard = driver.transmit(Instant::ZERO, packet.clone(), &stream);
                     driver.flush(Instant::ZERO);
-                    prop_assert!(unheard == Sent::Posted || next_record && unheard == Sent::NeedsSoftware(unit));
+                    prop_assert!(unheard == TransmitResult::Posted || next_record && unheard == TransmitResult::NeedsSoftware(unit));
                     prop_assert!(frames(&mut device).is_empty());
                 }
                 prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
                 let refused = driver.transmit(Instant::ZERO, packet.clone(), &stream);
-                let expected = if packet.ask.has_context() { Sent::NeedsSoftware(unit) } else { Sent::Posted };
+                let expected = if packet.ask.has_context() { TransmitResult::NeedsSoftware(unit) } else { TransmitResult::Posted };
                 prop_assert_eq!(refused, expected);
                 driver.flush(Instant::ZERO);
                 frames(&mut device);
@@ -263,11 +268,11 @@ proptest! {
         prop_assert!(seen > 0 || device.counters().resets > 0);
         prop_assert!(!next_record || device.dma().tx_resync == 0, "nothing is read twice");
         prop_assert_eq!(driver.poll_event(), None);
-        prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
+        prop_assert!(driver.arm(Waker::noop()), "every descriptor was completed");
     }
 
-    /// Two flows share a NIC, with packets that ask for a rate and packets that ask for none, resyncs between them:
-    /// each flow's frames leave in the order they were posted, rightly encrypted, and a removal waits for the last.
+    /// Two flows share a NIC, with paced and unpaced packets and resyncs between them. Frames of each flow leave in
+    /// order and correctly encrypted, and a removal waits for the last frame.
     #[test]
     fn paced_or_not_a_flow_stays_in_order(
         starts in any::<[u32; 2]>(),
@@ -286,6 +291,7 @@ proptest! {
         let mut run = |device: &mut Device, now: &mut Instant, until: Option<Instant>| loop {
             device.process(*now);
             while let Some(frame) = device.poll_frame(*now) {
+                // The last byte of the destination port identifies the flow.
                 let number = usize::from(frame.data[37] - 5000u16.to_be_bytes()[1]);
                 left[number].push((seq_of(&frame), frame.data.slice(HEADERS..)));
             }
@@ -298,6 +304,7 @@ proptest! {
             let stream = &streams[number];
             let at = at.index(stream.wire.len());
             let bytes = bytes.min(stream.wire.len() - at);
+            // A transport waits for room; the device needs time to pass, because paced packets wait.
             while driver.room(&flows[number]).min(driver.room_paced(&flows[number])) == 0 {
                 let until = now + core::time::Duration::from_micros(100);
                 run(&mut device, &mut now, Some(until));
@@ -306,25 +313,27 @@ proptest! {
             let mut packet = stream.packet(at, bytes, mss, contexts[number]);
             packet.header = headers(flows[number], stream.start + at as u32).into();
             packet.ask.rate = rate.and_then(core::num::NonZeroU64::new);
-            prop_assert_eq!(driver.transmit(now, packet, stream), Sent::Posted);
+            prop_assert_eq!(driver.transmit(now, packet, stream), TransmitResult::Posted);
             driver.flush(now);
             posted[number].push((at, bytes));
             let until = now + core::time::Duration::from_nanos(after);
             run(&mut device, &mut now, Some(until));
         }
+        // The removal waits for the packets in the shaper.
         contexts.into_iter().for_each(|context| driver.tls().unwrap().remove(context));
         run(&mut device, &mut now, None);
         let mut events: Vec<DeviceEvent> = std::iter::from_fn(|| driver.poll_event()).collect();
         run(&mut device, &mut now, None);
         events.extend(std::iter::from_fn(|| driver.poll_event()));
         prop_assert_eq!(events.iter().filter(|event| matches!(event, DeviceEvent::Removed { .. })).count(), 2);
-        prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
+        prop_assert!(driver.arm(Waker::noop()), "every descriptor was completed");
+        // Frames of a flow must follow the order in which its packets were posted.
         for ((stream, posted), left) in streams.iter().zip(posted).zip(left) {
             let mut left = left.into_iter();
             for (at, bytes) in posted {
                 let mut sent = 0;
                 while sent < bytes {
-                    let (seq, payload) = left.next().expect("all of it leaves");
+                    let (seq, payload) = left.next().expect("all bytes leave");
                     prop_assert_eq!(seq, stream.start + (at + sent) as u32);
                     prop_assert_eq!(&payload[..], &stream.wire[at + sent..at + sent + payload.len()]);
                     sent += payload.len();
@@ -334,7 +343,7 @@ proptest! {
         }
     }
 
-    /// Arrival in any order, with losses and repetitions.
+    /// Arrival in any order, with losses and duplicates.
     #[test]
     fn a_verdict_says_what_the_bytes_are(
         cipher in ciphers(),
@@ -347,6 +356,7 @@ proptest! {
         let stream = Stream::sealed_with(cipher, Seq(start), 3, &lengths);
         let mut frames = segments(&stream, mss);
         let in_order = moves.is_empty();
+        // Moving a frame causes a gap and a late arrival.
         for (from, to) in moves {
             let frame = frames.remove(from.index(frames.len()));
             let to = to.index(frames.len() + 1);
@@ -373,6 +383,7 @@ proptest! {
             prop_assert_eq!(packet.frame.len(), frame.len());
             let at = seq_of(&frame).distance_from(stream.start) as usize;
             let payload = &packet.frame[HEADERS..];
+            // A damaged checksum hides everything else; otherwise the verdict must match the bytes.
             match packet.meta.checksums {
                 Checksums::Bad => {
                     prop_assert!(corrupt.is_some());
@@ -386,19 +397,20 @@ proptest! {
                     prop_assert_eq!(&packet.frame[..], &frame.data[..]);
                     prop_assert!(!in_order || corrupt.is_some(), "in order, everything is decrypted");
                 }
-                Checksums::Unchecked => prop_assert!(false, "this device looks at checksums"),
+                Checksums::Unchecked => prop_assert!(false, "this device checks checksums"),
             }
         }
     }
 
-    /// More flows than the NIC has memory for, both ways, interleaved at any byte: contexts go to host memory and come
-    /// back in the middle of records, and nothing changes but what that costs.
+    /// More flows than the NIC's cache holds, in both directions, interleaved at any byte. Contexts are evicted and
+    /// reloaded inside records, which changes only the cost.
     #[test]
     fn evicted_contexts_go_on_where_they_were(
         flows in prop::collection::vec((ciphers(), lengths(), any::<u32>()), 2..6),
         fits in 1usize..4,
         turns in prop::collection::vec((any::<prop::sample::Index>(), 1usize..3000), 1..80),
     ) {
+        // The cache holds fewer contexts than there are flows.
         let config = fast(NicConfig { context_cache_bytes: fits * 208, ..NicConfig::default() });
         let (mut sends, mut sender_driver) = nic(config.clone());
         let (mut receives, mut receiver_driver) = nic(config);
@@ -411,6 +423,7 @@ proptest! {
             receiver_driver.tls().unwrap().add(&flow.reversed(), Direction::Receive, stream.start, 9, &key).unwrap();
             streams.push((stream, flow, context, 0));
         }
+        // The receive contexts are ready after this.
         frames(&mut receives);
         for (turn, bytes) in turns {
             let flow_number = turn.index(streams.len());
@@ -420,8 +433,9 @@ proptest! {
                 continue;
             }
             let packet = TxPacket { header: headers(*flow, stream.start + *at as u32).into(), ..stream.packet(*at, bytes, 700, *context) };
-            prop_assert_eq!(sender_driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+            prop_assert_eq!(sender_driver.transmit(Instant::ZERO, packet, stream), TransmitResult::Posted);
             sender_driver.flush(Instant::ZERO);
+            // Each frame is delivered at once, so both NICs evict between packets.
             for frame in frames(&mut sends) {
                 let payload = &frame.data[HEADERS..];
                 prop_assert_eq!(payload, &stream.wire[*at..*at + payload.len()]);
@@ -436,10 +450,11 @@ proptest! {
         let counted = receives.counters();
         prop_assert_eq!(receives.contexts(), streams.len());
         prop_assert_eq!(counted.ctx_evicted > 0, streams.len() > fits);
+        // Every eviction and every fetch moves one image of 208 bytes.
         prop_assert_eq!(receives.dma().context, 208 * (counted.ctx_evicted + counted.ctx_fetched));
     }
 
-    /// Nothing on the wire makes the device panic, or lose a buffer.
+    /// No frame makes the device panic or lose a buffer.
     #[test]
     fn garbage_is_handed_up_or_dropped(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1600), 1..20)) {
         let (mut device, mut driver) = nic(fast(NicConfig { receive_ring: 2, ..NicConfig::default() }));
@@ -458,7 +473,7 @@ proptest! {
     }
 }
 
-/// Whether `payload` is the stream from `at` on with bodies in plaintext; tags are as they are on the wire.
+/// Tests whether `payload` is the stream from `at` on, with decrypted bodies and unchanged tags.
 fn decrypted(stream: &Stream, at: usize, payload: &[u8]) -> bool {
     payload.iter().zip(at..).all(|(byte, at)| {
         let unit = stream.units.iter().find(|unit| unit.contains(at as u64)).unwrap();

@@ -1,5 +1,5 @@
-//! Contexts that lost their place, step by step: questions, answers and hints on receive; DUMP and next-record sync on
-//! transmit.
+//! Contexts that lost their position, step by step: requests, answers and hints on receive; DUMP and next-record resync
+//! on transmit.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
     for at in 5..10 {
         driver.tls().unwrap().answer_resync(handle, Seq(at), None);
     }
-    assert_eq!(driver.context_counters(engines::TLS).retried, 1, "with the command before them, two had a place");
+    assert_eq!(driver.context_counters(engines::TLS).retried, 1, "two answers found a place behind the first command");
     for _ in 0..4 {
         frames(&mut device);
         while driver.poll_event().is_some() {}
@@ -19,12 +19,12 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
     assert_eq!(
         device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
         3,
-        "of those that waited the last one came, and none was of use"
+        "only the last waiting answer arrived, and no answer was useful"
     );
     assert_eq!(driver.context_counters(engines::TLS).skipped, 0);
 }
 
-/// The whole way: a gap over a header, the question, the answer, and offload again.
+/// The complete sequence: a gap over a header, the request, the answer, and offload again.
 #[test]
 fn a_receive_context_finds_its_place_again_with_help() {
     for resync in [ResyncMode::DriverRequest, ResyncMode::Asynchronous] {
@@ -38,7 +38,7 @@ fn a_receive_context_finds_its_place_again_with_help() {
             if resync == ResyncMode::Asynchronous && number == 4 {
                 let (from, to) = (rig.stream.start + 2800, rig.stream.start + 3500);
                 let started = DeviceEvent::ResyncStarted { flow: rig.flow, handle: rig.context, from, to };
-                assert_eq!(rig.driver.poll_event(), Some(started), "announced with the packet");
+                assert_eq!(rig.driver.poll_event(), Some(started), "the start is reported with the packet");
             }
             assert!(self::frames(&mut rig.device).is_empty());
             if let Some(event) = rig.driver.poll_event() {
@@ -49,7 +49,8 @@ fn a_receive_context_finds_its_place_again_with_help() {
             }
         }
         use TlsVerdict::{Decrypted, NotDecrypted, ResyncRequested};
-        // Frame 0; 3 is searched in vain; 4 holds the header at 3063 and 5 the one at 4084; from 6 on all is well.
+        // Frame 0 is decrypted; 3 is searched in vain; 4 contains the header at 3063 and 5 the one at 4084; from 6 on
+        // frames are decrypted.
         assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
         assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
         let (counted, driver) =
@@ -59,7 +60,7 @@ fn a_receive_context_finds_its_place_again_with_help() {
     }
 }
 
-/// The question is moot by the time the driver asks what it is: what was noted for it may be forgotten.
+/// The request is obsolete when the driver asks for its header, so the recorded headers may be discarded.
 #[test]
 fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
     let mut rig = Lossy::new(ResyncMode::Asynchronous);
@@ -67,7 +68,7 @@ fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
     rig.deliver(3);
     assert_eq!(rig.deliver(4), TlsVerdict::ResyncRequested);
     assert!(matches!(rig.driver.poll_event(), Some(DeviceEvent::ResyncStarted { .. })));
-    // Before the device sees the query, a gap over the next header has it search again.
+    // Before the device sees the query, a gap over the next header makes it search again.
     rig.device.receive_frame(Instant::ZERO, rig.frames[6].clone());
     assert!(frames(&mut rig.device).is_empty());
     let cancelled = DeviceEvent::ResyncCancelled { flow: rig.flow, handle: rig.context };
@@ -75,20 +76,20 @@ fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
     assert_eq!(rig.driver.context_counters(engines::TLS).skipped, 1);
 }
 
-/// Nobody is asked; what comes late, or for a context that is not lost, is passed over and counted.
+/// Without requests: a hint that is late, or for a context with a known position, is ignored and counted.
 #[test]
 fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     use TlsVerdict::{Decrypted, NotDecrypted};
     let mut rig = Lossy::new(ResyncMode::CoreHint);
     assert_eq!(rig.deliver(0), Decrypted);
     rig.tell(rig.stream.units[2].start, Some(42));
-    assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "it knows its place");
+    assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "the context knows its position");
     assert_eq!([3, 4].map(|number| rig.deliver(number)), [NotDecrypted; 2]);
     rig.tell(rig.stream.units[3].start, Some(43));
     assert_eq!(
         rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
         2,
-        "3063 went by with the last packet"
+        "3063 passed with the last packet"
     );
     assert_eq!(rig.deliver(5), NotDecrypted, "3500..4200");
     assert_eq!(rig.stream.units[5].start, rig.stream.start + 5105);
@@ -103,7 +104,7 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     assert_eq!(rig.driver.poll_event(), None);
 }
 
-/// A receive context, and packets of 700 bytes with records of 1021, from number 40 on.
+/// A receive context, with packets of 700 bytes and records of 1021 bytes from number 40 on.
 struct Lossy {
     stream: Stream,
     frames: Vec<Frame>,
@@ -129,7 +130,7 @@ impl Lossy {
         Lossy { stream, frames, device, driver, flow, context }
     }
 
-    /// The frame arrives; what the driver does about it is not carried out yet.
+    /// Receives a frame. The driver's commands in response are not executed yet.
     fn deliver(&mut self, number: usize) -> TlsVerdict {
         self.device.receive_frame(Instant::ZERO, self.frames[number].clone());
         self.device.process(Instant::ZERO);
@@ -143,8 +144,8 @@ impl Lossy {
     }
 }
 
-/// The law of retransmission: a segment at byte x of its record has x bytes read again, so the last one of a record of
-/// 16 KiB more than ten times its own.
+/// A retransmitted segment at byte x of its record makes the device read x bytes again. For the last segment of a 16
+/// KiB record that is more than ten times its own length.
 #[test]
 fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
     const MSS: usize = 1448;
@@ -154,7 +155,10 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut send = |at: usize| {
         let before = (device.dma(), driver.context_counters(engines::TLS));
-        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(at, MSS, MSS as u16, context), &stream), Sent::Posted);
+        assert_eq!(
+            driver.transmit(Instant::ZERO, stream.packet(at, MSS, MSS as u16, context), &stream),
+            TransmitResult::Posted
+        );
         driver.flush(Instant::ZERO);
         let sent = frames(&mut device);
         assert_eq!(sent[0].data[HEADERS..], stream.wire[at..at + MSS]);
@@ -167,14 +171,14 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
     for at in [MSS, 2 * MSS, 8000, record - MSS] {
         let read_again = send(at) as usize;
         assert_eq!(read_again, at, "a segment at byte {at} of its record");
-        // And the way back, to the second record, costs what comes before the place there.
+        // Returning to the second record costs the bytes before the position there.
         assert_eq!(send(record + at) as usize, at);
     }
-    assert!(send(record - MSS) > 10 * MSS as u64, "the last segment's ten times its own bytes");
+    assert!(send(record - MSS) > 10 * MSS as u64, "for the last segment, ten times its own length");
 }
 
-/// The alternative, step by step: what is behind the context goes to software and disturbs nothing; a record that was
-/// in the middle of being sent is given up; the next one is the device's again.
+/// The alternative, step by step: bytes before the context's position are sealed in software without disturbing the
+/// context. A record interrupted in the middle is given up, and the device continues with the next record.
 #[test]
 fn next_record_sync_reads_nothing_twice() {
     let mut stream = Stream::new(Seq(0), 0, &[2000; 4]);
@@ -193,24 +197,32 @@ fn next_record_sync_reads_nothing_twice() {
         assert!(stream.wire[at..].starts_with(&left));
         (sent, by_device, left.len())
     };
-    assert_eq!(send(&stream, 0, 3000), (Sent::Posted, true, 3000), "a record of 2021 bytes and part of the next");
-    // The first record's middle again: the whole of it is sealed.
-    assert_eq!(send(&stream, 1000, 500), (Sent::NeedsSoftware(stream.units[0]), true, 0));
+    assert_eq!(
+        send(&stream, 0, 3000),
+        (TransmitResult::Posted, true, 3000),
+        "a record of 2021 bytes and part of the next"
+    );
+    // The first record's middle again: software seals the whole record.
+    assert_eq!(send(&stream, 1000, 500), (TransmitResult::NeedsSoftware(stream.units[0]), true, 0));
     stream.seal(stream.units[0]);
-    assert_eq!(send(&stream, 1000, 500), (Sent::Posted, false, 500));
-    assert_eq!(send(&stream, 3000, 500), (Sent::Posted, true, 500), "the device is where it was");
-    // The second's start again. It is a record's, but behind the context.
-    assert_eq!(send(&stream, 2021, 500), (Sent::NeedsSoftware(stream.units[1]), true, 0));
+    assert_eq!(send(&stream, 1000, 500), (TransmitResult::Posted, false, 500));
+    assert_eq!(send(&stream, 3000, 500), (TransmitResult::Posted, true, 500), "the device kept its position");
+    // The second record's start again. It is a record start, but before the context's position.
+    assert_eq!(send(&stream, 2021, 500), (TransmitResult::NeedsSoftware(stream.units[1]), true, 0));
     stream.seal(stream.units[1]);
-    assert_eq!(send(&stream, 2021, 2021), (Sent::Posted, false, 2021));
-    assert_eq!(send(&stream, 4042, 4042), (Sent::Posted, true, 4042), "afresh at the third");
+    assert_eq!(send(&stream, 2021, 2021), (TransmitResult::Posted, false, 2021));
+    assert_eq!(
+        send(&stream, 4042, 4042),
+        (TransmitResult::Posted, true, 4042),
+        "the device resumes at the third record"
+    );
     let (counted, dma) = (driver.context_counters(engines::TLS), device.dma());
     assert_eq!((counted.ooo, counted.needs_software, counted.next_record), (2, 2, 1));
     assert_eq!((counted.dump_packets, dma.tx_resync), (0, 0));
     assert_eq!(device.counters().tx_drop_out_of_sync, 0);
 }
 
-/// Says of every byte what it was told to.
+/// A source that gives the same answer for every byte.
 struct Forgetful(Lookup);
 
 impl RecordSource for Forgetful {
@@ -221,7 +233,7 @@ impl RecordSource for Forgetful {
     fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
-/// What is to be encrypted never leaves without, whatever the transport says of it.
+/// Plaintext never leaves unencrypted, whatever the transport answers.
 #[test]
 fn what_cannot_be_encrypted_is_dropped_and_counted() {
     let stream = Stream::new(Seq(0), 0, &[2000; 2]);
@@ -231,7 +243,7 @@ fn what_cannot_be_encrypted_is_dropped_and_counted() {
     for (handle, reason) in [(context, DropReason::NoSyncData), (stranger, DropReason::DeviceGone)] {
         for lookup in [Lookup::Released, Lookup::BeforeStart] {
             let packet = stream.packet(500, 500, 1448, handle);
-            assert_eq!(driver.transmit(Instant::ZERO, packet, &Forgetful(lookup)), Sent::Dropped(reason));
+            assert_eq!(driver.transmit(Instant::ZERO, packet, &Forgetful(lookup)), TransmitResult::Dropped(reason));
         }
     }
     driver.flush(Instant::ZERO);
@@ -240,7 +252,7 @@ fn what_cannot_be_encrypted_is_dropped_and_counted() {
     assert_eq!((counted.no_sync_data, counted.no_unit), (2, 2));
 }
 
-/// Packets, contexts and errors as the device counts them.
+/// Packets, contexts and errors, as the device counts them.
 #[test]
 fn what_a_receive_context_does_is_counted() {
     let mut rig = Lossy::new(ResyncMode::DriverRequest);

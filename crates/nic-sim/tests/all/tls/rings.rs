@@ -1,4 +1,4 @@
-//! Transmit rings that are full.
+//! Full transmit rings.
 
 use super::*;
 
@@ -9,8 +9,11 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut posted = 0;
     while driver.room(&sender()) > 0 {
-        // Each from the middle on, so that each needs a resync.
-        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
+        // Each packet starts in the middle of the record, so that each needs a resync.
+        assert_eq!(
+            driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream),
+            TransmitResult::Posted
+        );
         posted += 1;
     }
     assert_eq!(posted, 3, "16000 bytes each, DUMPs included");
@@ -20,14 +23,14 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     assert_eq!(frames(&mut device).len(), 3 * 6);
     assert!(!driver.arm(Waker::noop()), "the device has caught up");
     driver.poll_event();
-    assert!(driver.arm(Waker::noop()), "who was told that there is no room may be gone: it is not said for ever");
+    assert!(driver.arm(Waker::noop()), "room is announced once, because the waiting task may be gone");
     assert!(driver.room(&sender()) > 0);
     assert_eq!(driver.context_counters(engines::TLS).ooo, 2, "the first is where the context begins");
     assert_eq!(driver.context_counters(engines::TLS).dump_bytes, 3 * 8000);
     assert_eq!(device.counters().interrupts, 2, "one for the context, one for the room");
 }
 
-/// Room may run out while the one who serves interrupts is asleep: it is woken when there is some again.
+/// The ring fills while the interrupt service sleeps. The service is woken when there is room again.
 #[test]
 fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     #[derive(Default)]
@@ -39,24 +42,29 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     }
     let woken = std::sync::Arc::new(Woken::default());
     let stream = Stream::new(Seq(0), 0, &[16_000]);
+    // One packet fills the ring.
     let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 1, ..NicConfig::default() }));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     frames(&mut device);
     driver.poll_event();
-    assert!(driver.arm(&woken.clone().into()), "nothing to do: it goes to sleep");
+    assert!(driver.arm(&woken.clone().into()), "no work: the service sleeps");
     assert!(driver.room(&sender()) > 0);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 8000, 1448, context), &stream), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 8000, 1448, context), &stream), TransmitResult::Posted);
     driver.flush(Instant::ZERO);
+    // A result of 0 requests a wakeup.
     assert_eq!(driver.room(&sender()), 0);
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 0);
     assert!(!frames(&mut device).is_empty());
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
-    assert!(!driver.arm(&woken.clone().into()), "there is something to do");
-    assert!(driver.arm(&woken.clone().into()), "it was said");
+    assert!(!driver.arm(&woken.clone().into()), "room has returned");
+    assert!(driver.arm(&woken.clone().into()), "room was announced before");
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
-    // With room for all, what is sent wakes nobody.
+    // With enough room for all, sending wakes no task.
     assert!(driver.room(&sender()) > 0);
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
+    assert_eq!(
+        driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream),
+        TransmitResult::Posted
+    );
     driver.flush(Instant::ZERO);
     assert!(driver.arm(&woken.clone().into()));
     assert!(!frames(&mut device).is_empty());

@@ -1,11 +1,11 @@
-//! Tags whose bytes come in two packets: each byte is compared, whenever it comes.
+//! Tags split over two packets: each byte is compared, in either packet.
 
 use super::*;
 
 const LENGTH: usize = 300;
 
-/// A record in two packets cut at byte `split` of its tag, whose byte `wrong` is flipped, if any: what the device says of
-/// the second. Between the two, if it is `evicted`, the context goes to host memory and back.
+/// Returns the verdict on the second packet of a record that is cut at byte `split` of its tag, with byte `wrong`
+/// flipped, if any. If `evicted`, the context goes to host memory and back between the packets.
 fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: bool) -> TlsVerdict {
     let mut stream = Stream::sealed_with(cipher, Seq(u32::MAX - 50), 7, &[LENGTH]);
     let tag = stream.wire.len() - 16;
@@ -14,6 +14,7 @@ fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: b
     }
     let other = Stream::sealed_with(cipher, Seq(0), 7, &[LENGTH]);
     let (mut device, mut driver) = nic(fast(NicConfig { context_cache_bytes: 208, ..NicConfig::default() }));
+    // The second flow's context evicts the first one from a cache of one.
     for (stream, port) in [(&stream, 5000), (&other, 5001)].into_iter().take(1 + usize::from(evicted)) {
         driver
             .tls()
@@ -28,7 +29,8 @@ fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: b
         driver.receive(Instant::ZERO).unwrap().meta.tls()
     };
     let [first, second] = &segments_cut_at(&stream, flow(5000), &[tag + split])[..] else { panic!("one cut") };
-    assert_eq!(deliver(first), TlsVerdict::Decrypted, "so far nothing can be told");
+    // The first packet ends inside the tag, and all its record bytes are decrypted.
+    assert_eq!(deliver(first), TlsVerdict::Decrypted, "the first part cannot be judged yet");
     if evicted {
         assert_eq!(deliver(&segments_cut_at(&other, flow(5001), &[])[0]), TlsVerdict::Decrypted);
     }
@@ -60,7 +62,7 @@ fn each_byte_of_a_tag_counts_though_its_context_was_in_host_memory_in_between() 
     each_byte_counts(true);
 }
 
-/// What was right of a tag, and what it should be, is not printed: the message is not verified yet.
+/// Neither the received nor the expected tag is printed, because the message is not verified yet.
 #[test]
 fn a_tag_that_is_awaited_is_never_printed() {
     let stream = Stream::new(Seq(0), 7, &[LENGTH]);
@@ -73,6 +75,6 @@ fn a_tag_that_is_awaited_is_never_printed() {
     assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls(), TlsVerdict::Decrypted);
     let printed = format!("{device:?}");
     let bytes = stream.wire[tag..].iter().map(u8::to_string).collect::<Vec<_>>();
-    assert!(printed.contains("Tag"), "it stands at the tag");
+    assert!(printed.contains("Tag"), "the context is at the tag");
     assert!(!printed.contains(&bytes.join(", ")), "{printed}");
 }

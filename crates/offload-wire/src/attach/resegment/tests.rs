@@ -4,7 +4,7 @@ use super::*;
 use bytes::Bytes;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
-use offload_api::{NetDevice, NoRecords, Sent, TxAsk, TxPacket};
+use offload_api::{NetDevice, NoRecords, TransmitResult, TxAsk, TxPacket};
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
@@ -81,7 +81,7 @@ fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
         fragments: [Bytes::copy_from_slice(&packet[header_bytes..])].into_iter().collect(),
         ask: TxAsk { seq, checksum: true, mss: Some(mss), ..TxAsk::default() },
     };
-    assert_eq!(driver.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
+    assert_eq!(driver.transmit(Instant::ZERO, packet, &NoRecords), TransmitResult::Posted);
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     std::iter::from_fn(|| device.poll_frame(Instant::ZERO)).map(|frame| frame.data).collect()

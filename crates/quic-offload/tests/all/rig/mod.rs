@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
-use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefusal, SocketEvent, TxDatagram};
 use offload_base::counters::CounterSet;
 use offload_base::{RandomSource, Seed, Timers};
 use offload_host_stack::{TcpConfig, UdpSocket};
@@ -361,12 +361,12 @@ impl DatagramSocket for RigSocket {
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut VecDeque<TxDatagram>,
-    ) -> Poll<Result<usize, SendRefused>> {
+    ) -> Poll<Result<usize, SendRefusal>> {
         *self.waker.lock().unwrap() = Some(cx.waker().clone());
         self.step();
         let asks_nothing = batch.iter().take_while(|datagram| !self.is_gone || datagram.ask.is_none()).count();
         if asks_nothing == 0 && !batch.is_empty() {
-            return Poll::Ready(Err(SendRefused::Ask));
+            return Poll::Ready(Err(SendRefusal::Ask));
         }
         let mut rest = batch.split_off(asks_nothing);
         let sent = self.sockets[self.at.load(Ordering::Relaxed)].poll_send(cx, batch);

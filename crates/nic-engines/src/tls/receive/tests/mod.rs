@@ -1,4 +1,4 @@
-//! The receive engine against streams of its own making. The packet traces that were published are in [`traces`].
+//! The receive engine on generated streams. The published packet traces are in [`traces`].
 
 mod traces;
 
@@ -7,7 +7,7 @@ use offload_api::{TlsSuite, TlsVersion};
 use proptest::prelude::*;
 use resumable_aead::Algorithm;
 
-fn protection() -> Protection {
+fn protection() -> RecordProtection {
     crate::tls::record::tests::protection(TlsVersion::Tls13, TlsSuite::Aes128Gcm, [3; 12])
 }
 
@@ -17,29 +17,29 @@ fn key() -> Key {
     Key::new(Algorithm::Aes128Gcm, &[1; 16]).unwrap()
 }
 
-/// One record of `length` body bytes, sealed.
+/// Returns a sealed record with a body of `length` bytes.
 fn sealed(number: u64, length: usize) -> Vec<u8> {
     let mut record = vec![23, 3, 3, ((length + 16) >> 8) as u8, (length + 16) as u8];
     record.resize(5 + length + 16, number as u8);
     let mut out = BytesMut::new();
-    RecordCursor::at_record(number).walk(Mode::Seal, &key(), &protection(), &record, &mut out).unwrap();
+    RecordCursor::at_record(number).walk(RecordMode::Seal, &key(), &protection(), &record, &mut out).unwrap();
     out.into()
 }
 
-/// Records 5, 6, 7 ... of the same length, and an engine that waits for them.
-struct Rig {
+/// Records 5, 6, 7 and so on, of one length, and an engine that starts with record 5.
+struct ReceiveRig {
     key: Key,
     stream: Vec<u8>,
     engine: TlsReceive,
 }
 
-impl Rig {
-    fn new(records: u64, length: usize) -> Rig {
+impl ReceiveRig {
+    fn new(records: u64, length: usize) -> ReceiveRig {
         let stream = (5..5 + records).flat_map(|number| sealed(number, length)).collect();
-        Rig { key: key(), stream, engine: TlsReceive::new(protection(), START, 5, true) }
+        ReceiveRig { key: key(), stream, engine: TlsReceive::new(protection(), START, 5, true) }
     }
 
-    fn feed(&mut self, from: usize, to: usize) -> Received {
+    fn feed(&mut self, from: usize, to: usize) -> ReceivedRecords {
         let mut out = BytesMut::new();
         let received = self.engine.receive(&self.key, START + from as u32, &self.stream[from..to], &mut out);
         assert!(received.verdict != TlsVerdict::Error, "this stream has no errors");
@@ -55,7 +55,7 @@ use TlsVerdict::{Decrypted, NotDecrypted, ResyncRequested};
 
 #[test]
 fn the_past_passes_by() {
-    let mut rig = Rig::new(3, 100);
+    let mut rig = ReceiveRig::new(3, 100);
     assert_eq!(rig.verdict(0, 60), Decrypted);
     assert_eq!(rig.verdict(0, 60), NotDecrypted);
     assert_eq!(rig.verdict(30, 90), NotDecrypted);
@@ -64,51 +64,51 @@ fn the_past_passes_by() {
 
 #[test]
 fn what_was_missing_may_still_come_in_order() {
-    let mut rig = Rig::new(2, 100);
+    let mut rig = ReceiveRig::new(2, 100);
     assert_eq!(rig.verdict(0, 30), Decrypted);
     assert_eq!(rig.verdict(60, 90), NotDecrypted);
     assert_eq!(rig.verdict(30, 60), Decrypted);
-    assert_eq!(rig.verdict(90, 121), NotDecrypted, "60..90 went by");
+    assert_eq!(rig.verdict(90, 121), NotDecrypted, "60..90 was ignored");
     assert!(rig.feed(121, 200).found);
     assert_eq!(rig.verdict(200, 242), Decrypted);
 }
 
 #[test]
 fn a_context_that_does_not_ask_waits_for_a_hint() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     rig.engine.asks = false;
-    assert!(rig.feed(10, 130).lost, "121 is in it, but it does not know that");
+    assert!(rig.feed(10, 130).lost, "121 is in the packet, but the context does not search");
     assert_eq!(rig.verdict(130, 250), NotDecrypted);
     assert_eq!(rig.engine.question(), None);
-    assert!(!rig.engine.answer(START + 242, Some(7)), "late: that header went by");
-    assert!(!rig.engine.answer(START + 363, None), "a no says nothing");
+    assert!(!rig.engine.answer(START + 242, Some(7)), "late: the header has passed");
+    assert!(!rig.engine.answer(START + 363, None), "a negative answer is no hint");
     assert!(rig.engine.answer(START + 363, Some(8)));
-    assert!(!rig.engine.answer(START + 242, Some(7)), "older than what it was told");
-    assert_eq!(rig.feed(250, 363), Received::UNTOUCHED, "before it");
-    assert_eq!(rig.feed(350, 480), Received { found: true, ..Received::UNTOUCHED }, "contains it");
+    assert!(!rig.engine.answer(START + 242, Some(7)), "older than the last hint");
+    assert_eq!(rig.feed(250, 363), ReceivedRecords::UNTOUCHED, "before it");
+    assert_eq!(rig.feed(350, 480), ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED }, "contains it");
     assert_eq!(rig.verdict(480, 605), Decrypted);
-    // Lost again, and told of the very next packet's first byte.
+    // Lost again, with a hint for the first byte of the next packet.
     assert!(rig.feed(730, 740).lost);
     assert!(rig.engine.answer(START + 847, Some(12)));
-    assert_eq!(rig.feed(740, 847), Received::UNTOUCHED);
+    assert_eq!(rig.feed(740, 847), ReceivedRecords::UNTOUCHED);
     let received = rig.feed(847, 968);
     assert_eq!((received.verdict, received.found), (Decrypted, true));
 }
 
 #[test]
 fn a_hint_whose_header_is_lost_helps_nobody() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     rig.engine.asks = false;
     assert!(rig.feed(10, 130).lost);
     assert!(rig.engine.answer(START + 242, Some(7)));
-    assert_eq!(rig.feed(250, 300), Received::UNTOUCHED);
-    assert_eq!(rig.feed(300, 363), Received::UNTOUCHED);
+    assert_eq!(rig.feed(250, 300), ReceivedRecords::UNTOUCHED);
+    assert_eq!(rig.feed(300, 363), ReceivedRecords::UNTOUCHED);
     assert!(!rig.engine.answer(START + 242, Some(7)));
     assert!(rig.engine.answer(START + 363, Some(8)));
     assert_eq!(rig.verdict(363, 605), Decrypted);
 }
 
-/// A body that looks like a header somewhere: its length leads nowhere, and the search goes on.
+/// A body that contains a false header: its length leads nowhere, and the search continues.
 #[test]
 fn a_false_header_is_found_out() {
     let mut stream = vec![0; 50];
@@ -118,28 +118,27 @@ fn a_false_header_is_found_out() {
     let record = sealed(9, 100);
     stream.extend_from_slice(&record);
     stream.extend_from_slice(&sealed(10, 300));
-    let mut rig = Rig { key: key(), engine: TlsReceive::new(protection(), START - 1000, 1, true), stream };
+    let mut rig = ReceiveRig { key: key(), engine: TlsReceive::new(protection(), START - 1000, 1, true), stream };
     assert_eq!(rig.verdict(0, 100), ResyncRequested);
     assert_eq!(rig.engine.question(), Some(START + 50));
     assert_eq!(rig.verdict(100, 200), ResyncRequested);
-    assert_eq!(rig.engine.question(), Some(START + real as u32), "where a header should be is none");
+    assert_eq!(rig.engine.question(), Some(START + real as u32), "the length of the false header leads to no header");
     assert!(rig.engine.answer(START + real as u32, Some(9)));
     assert!(rig.feed(200, 300).found);
     assert_eq!(rig.verdict(300, real + 121 + 321), Decrypted);
 }
 
-/// While it searches, a packet that is sent again between two that follow on one another does not hide the header that is
-/// split over those.
+/// A retransmission during a search does not hide a header that is split over the two packets around it.
 #[test]
 fn the_past_does_not_disturb_a_search() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     assert!(rig.feed(10, 120).lost);
     assert_eq!(rig.verdict(130, 244), NotDecrypted, "two bytes of the header at 242");
-    assert_eq!(rig.verdict(100, 140), NotDecrypted, "the header at 121 is in it");
+    assert_eq!(rig.verdict(100, 140), NotDecrypted, "a retransmission that contains the header at 121");
     assert_eq!(rig.engine.question(), None);
-    assert_eq!(rig.verdict(230, 260), ResyncRequested, "its end is new");
+    assert_eq!(rig.verdict(230, 260), ResyncRequested, "the end of the packet is new");
     assert_eq!(rig.engine.question(), Some(START + 242));
-    // After a "no", too, the search goes on behind all that was seen.
+    // After a negative answer, too, the search continues behind all bytes seen.
     assert_eq!(rig.verdict(260, 300), NotDecrypted);
     assert!(rig.engine.answer(START + 242, None));
     assert_eq!(rig.verdict(100, 140), NotDecrypted);
@@ -147,10 +146,10 @@ fn the_past_does_not_disturb_a_search() {
     assert_eq!(rig.engine.question(), Some(START + 363));
 }
 
-/// A packet that was overtaken may hold the header that the gap hid.
+/// An overtaken packet may contain the header that the gap hid.
 #[test]
 fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() {
-    let mut rig = Rig::new(3, 1000);
+    let mut rig = ReceiveRig::new(3, 1000);
     assert_eq!(rig.verdict(0, 900), Decrypted);
     assert!(rig.feed(1100, 1500).lost);
     assert_eq!(rig.verdict(900, 1100), ResyncRequested, "the header at 1021 leads to 2042");
@@ -161,13 +160,13 @@ fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() 
     assert_eq!(rig.verdict(2100, 3063), Decrypted);
 }
 
-/// A question may get lost on its way, or its answer.
+/// A request or its answer may be lost.
 #[test]
 fn a_question_is_asked_again_until_it_is_given_up() {
     let header = [23, 3, 3, 0, 17];
     let record: Vec<u8> = header.iter().copied().chain([0; 17]).collect();
     let many = record.repeat(RECORDS_BETWEEN_QUESTIONS as usize);
-    let mut rig = Rig::new(1, 100);
+    let mut rig = ReceiveRig::new(1, 100);
     assert!(rig.feed(10, 120).lost);
     let mut at = START + 130;
     let mut asked = Vec::new();
@@ -179,23 +178,23 @@ fn a_question_is_asked_again_until_it_is_given_up() {
         at += many.len() as u32;
     }
     let (last, before) = asked.split_last().unwrap();
-    assert!(before.iter().all(|header| *header == START + 130), "the same question every time");
-    assert!(last.after(START + 130), "too long ago: another header is asked about");
+    assert!(before.iter().all(|header| *header == START + 130), "the same request every time");
+    assert!(last.after(START + 130), "given up: the request is about another header");
 }
 
 #[test]
 fn a_wrong_tag_is_an_error_once() {
-    let mut rig = Rig::new(1, 50);
+    let mut rig = ReceiveRig::new(1, 50);
     rig.stream[70] ^= 1;
     let mut out = BytesMut::new();
     let received = rig.engine.receive(&rig.key, START, &rig.stream, &mut out);
     assert_eq!((received.verdict, received.lost), (TlsVerdict::Error, true));
     let after = rig.engine.receive(&rig.key, START + 71, &[0; 71], &mut out);
-    assert_eq!(after, Received::UNTOUCHED);
+    assert_eq!(after, ReceivedRecords::UNTOUCHED);
 }
 
 proptest! {
-    /// Whatever arrives in whatever order, with answers given or not: what is called decrypted is.
+    /// For any order of packets and any answers, bytes reported as decrypted are decrypted.
     #[test]
     fn decrypted_means_decrypted(
         lengths in prop::collection::vec(1usize..400, 1..30),

@@ -1,113 +1,117 @@
-//! The packet traces by which autonomous offload was published, step by step: what the engine says of each packet, and
-//! where it stands after it.
+//! The packet traces of the publication on autonomous offload, step by step: the verdict on each packet and the
+//! engine's position afterwards.
 //!
-//! Records have 121 bytes here, from number 5 at byte 0 on, so headers are at 0, 121, 242, 363 ...; "M" is the header that
-//! comes next when packets go missing.
+//! Records have 121 bytes, starting with number 5 at byte 0, so headers are at 0, 121, 242, 363 and so on. "M" is the
+//! next header when packets are lost.
 //!
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3 and its figures; Linux'
 //! Documentation/networking/tls-offload.rst, "Resync handling".
 
 use super::*;
 
-/// Where the engine stands.
+/// The state of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    /// It offloads; the next byte is this one.
+enum TrackingState {
+    /// Offloading; the next byte is this one.
     Offloading(u32),
     Searching,
-    /// It asked about the header at this byte, and follows lengths.
+    /// Asked about the header at this byte, and following lengths.
     Tracking(u32),
-    /// The same, and software said yes.
+    /// Tracking, and confirmed by software.
     Confirmed(u32),
 }
-use At::{Confirmed, Offloading, Searching, Tracking};
+use TrackingState::{Confirmed, Offloading, Searching, Tracking};
 
-impl Rig {
-    fn at(&self) -> At {
+impl ReceiveRig {
+    fn at(&self) -> TrackingState {
         match &self.engine.place {
-            Place::Known { next, .. } => Offloading(next.distance_from(START)),
-            Place::Searching { .. } => Searching,
-            Place::Tracking(track) if track.confirmed.is_some() => Confirmed(track.asked.distance_from(START)),
-            Place::Tracking(track) => Tracking(track.asked.distance_from(START)),
-            place => panic!("an engine that asks does not stand at {place:?}"),
+            StreamTracking::Known { next, .. } => Offloading(next.distance_from(START)),
+            StreamTracking::Searching { .. } => Searching,
+            StreamTracking::Tracking(track) if track.confirmed.is_some() => Confirmed(track.asked.distance_from(START)),
+            StreamTracking::Tracking(track) => Tracking(track.asked.distance_from(START)),
+            place => panic!("unexpected state of a searching engine: {place:?}"),
         }
     }
 
-    /// The packet of bytes `from..to` arrives.
-    fn step(&mut self, from: usize, to: usize) -> (TlsVerdict, At) {
+    /// Receives the packet of bytes `from..to`.
+    fn step(&mut self, from: usize, to: usize) -> (TlsVerdict, TrackingState) {
         (self.verdict(from, to), self.at())
     }
 
-    fn says(&mut self, header: u32, number: Option<u64>) -> (bool, At) {
+    fn says(&mut self, header: u32, number: Option<u64>) -> (bool, TrackingState) {
         (self.engine.answer(START + header, number), self.at())
     }
 }
 
-/// A packet from the past: a retransmission that was not needed, or one that fills a hole.
+/// A packet from the past: an unnecessary retransmission, or a packet that fills a hole.
 #[test]
 fn a_retransmission_passes_by() {
-    let mut rig = Rig::new(3, 100);
+    let mut rig = ReceiveRig::new(3, 100);
     assert_eq!(rig.step(0, 60), (Decrypted, Offloading(60)));
     assert_eq!(rig.step(60, 120), (Decrypted, Offloading(120)));
     assert_eq!(rig.step(0, 60), (NotDecrypted, Offloading(120)));
-    assert_eq!(rig.step(30, 90), (NotDecrypted, Offloading(120)), "cut otherwise than the first time");
-    assert_eq!(rig.step(90, 180), (NotDecrypted, Offloading(120)), "from the past in part: as a whole");
+    assert_eq!(rig.step(30, 90), (NotDecrypted, Offloading(120)), "cut differently from the first time");
+    assert_eq!(rig.step(90, 180), (NotDecrypted, Offloading(120)), "partly from the past: ignored as a whole");
     assert_eq!(rig.step(120, 180), (Decrypted, Offloading(180)));
 }
 
-/// A gap inside a record: M's place is known, and M arrives.
+/// A gap inside a record: M's position is known, and M arrives.
 #[test]
 fn a_gap_inside_a_record() {
-    let mut rig = Rig::new(4, 100);
+    let mut rig = ReceiveRig::new(4, 100);
     assert_eq!(rig.step(0, 30), (Decrypted, Offloading(30)));
     // 30..60 is missing.
     assert_eq!(rig.step(60, 100), (NotDecrypted, Offloading(30)), "before M: ignored");
-    assert_eq!(rig.feed(100, 160), Received { found: true, ..Received::UNTOUCHED }, "contains M: not offloaded");
-    assert_eq!(rig.at(), Offloading(160), "but moved to");
+    assert_eq!(
+        rig.feed(100, 160),
+        ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED },
+        "contains M: not offloaded"
+    );
+    assert_eq!(rig.at(), Offloading(160), "but the position moved on");
     assert_eq!(rig.step(30, 60), (NotDecrypted, Offloading(160)), "the hole is filled: from the past");
     assert_eq!(rig.step(160, 300), (Decrypted, Offloading(300)), "offloaded again from the next packet on");
 }
 
-/// A gap over a header: M itself is missing. The engine searches, asks, follows lengths, is told, goes on.
+/// A gap over a header: M itself is missing. The engine searches, asks, follows lengths, gets an answer, and resumes.
 #[test]
 fn a_gap_over_a_header() {
-    let mut rig = Rig::new(7, 100);
+    let mut rig = ReceiveRig::new(7, 100);
     assert_eq!(rig.step(0, 30), (Decrypted, Offloading(30)));
-    // 30..150 is missing, and M at 121 with it.
+    // 30..150 is missing, and with it M at 121.
     assert_eq!(rig.step(150, 200), (NotDecrypted, Searching));
-    assert_eq!(rig.step(200, 260), (ResyncRequested, Tracking(242)), "what looks like a header");
+    assert_eq!(rig.step(200, 260), (ResyncRequested, Tracking(242)), "a candidate header");
     assert_eq!(rig.engine.question(), Some(START + 242));
     assert_eq!(rig.step(260, 380), (NotDecrypted, Tracking(242)), "a header at 363, as its length says");
     assert_eq!(rig.step(30, 150), (NotDecrypted, Tracking(242)), "the hole is filled: from the past");
     assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)));
     assert_eq!(rig.step(380, 480), (NotDecrypted, Confirmed(242)), "no header in it");
-    assert_eq!(rig.feed(480, 500), Received { found: true, ..Received::UNTOUCHED }, "record 9 at 484");
+    assert_eq!(rig.feed(480, 500), ReceivedRecords { found: true, ..ReceivedRecords::UNTOUCHED }, "record 9 at 484");
     assert_eq!(rig.at(), Offloading(500));
     assert_eq!(rig.step(500, 847), (Decrypted, Offloading(847)));
 }
 
-/// A gap that begins inside the very header of a record, so that not even its length is known.
+/// A gap that starts inside a record header, so that even the length is unknown.
 #[test]
 fn a_gap_inside_a_header() {
-    let mut rig = Rig::new(5, 100);
+    let mut rig = ReceiveRig::new(5, 100);
     assert_eq!(rig.step(0, 123), (Decrypted, Offloading(123)), "two bytes of M");
     // 123..130 is missing.
-    assert_eq!(rig.step(130, 200), (NotDecrypted, Searching), "where M's record ends nobody knows");
+    assert_eq!(rig.step(130, 200), (NotDecrypted, Searching), "the end of M's record is unknown");
     assert_eq!(rig.step(200, 300), (ResyncRequested, Tracking(242)));
     assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)));
     assert_eq!(rig.step(300, 400), (NotDecrypted, Offloading(400)));
     assert_eq!(rig.step(400, 605), (Decrypted, Offloading(605)));
 }
 
-/// A gap beyond the next header: M and the one after it are missing, with a whole record.
+/// A gap beyond the next header: M and the next header are missing, with a whole record.
 #[test]
 fn a_gap_beyond_the_next_header() {
-    let mut rig = Rig::new(9, 100);
+    let mut rig = ReceiveRig::new(9, 100);
     assert_eq!(rig.step(0, 100), (Decrypted, Offloading(100)));
     // 100..400 is missing: headers at 121, 242 and 363.
     assert_eq!(rig.step(400, 450), (NotDecrypted, Searching), "no header in it");
     assert_eq!(rig.step(450, 500), (ResyncRequested, Tracking(484)));
-    // While it follows lengths, a second gap hides the header at 605: what it asked is moot.
+    // While tracking, a second gap hides the header at 605, and the request becomes pointless.
     assert_eq!(rig.step(650, 700), (NotDecrypted, Searching));
     assert_eq!(rig.says(484, Some(9)), (false, Searching), "late");
     assert_eq!(rig.step(700, 800), (ResyncRequested, Tracking(726)));
@@ -116,31 +120,35 @@ fn a_gap_beyond_the_next_header() {
     assert_eq!(rig.step(860, 1089), (Decrypted, Offloading(1089)));
 }
 
-/// Answers that come late, or are about something else, change nothing; a "no" sends the engine searching.
+/// Late answers and answers to other requests have no effect; a negative answer restarts the search.
 #[test]
 fn a_late_answer_and_a_no() {
-    let mut rig = Rig::new(8, 100);
-    assert_eq!(rig.step(10, 130), (ResyncRequested, Tracking(121)), "asked about in the packet that shows the gap");
+    let mut rig = ReceiveRig::new(8, 100);
+    assert_eq!(
+        rig.step(10, 130),
+        (ResyncRequested, Tracking(121)),
+        "the packet that shows the gap contains the candidate"
+    );
     assert_eq!(rig.says(122, Some(6)), (false, Tracking(121)), "another question");
     assert_eq!(rig.says(121, None), (true, Searching));
-    assert_eq!(rig.says(121, Some(6)), (false, Searching), "after the no");
+    assert_eq!(rig.says(121, Some(6)), (false, Searching), "after the negative answer");
     assert_eq!(rig.step(130, 250), (ResyncRequested, Tracking(242)));
-    // The answer may take as long as it likes: lengths are followed meanwhile.
+    // The answer may take any time, because lengths are followed meanwhile.
     assert_eq!(rig.step(250, 500), (NotDecrypted, Tracking(242)));
     assert_eq!(rig.step(500, 700), (NotDecrypted, Tracking(242)));
-    assert_eq!(rig.says(121, Some(6)), (false, Tracking(242)), "the answer to the question before");
-    assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)), "and to this one, three records later");
+    assert_eq!(rig.says(121, Some(6)), (false, Tracking(242)), "the answer to the previous request");
+    assert_eq!(rig.says(242, Some(7)), (true, Confirmed(242)), "the answer to this request, three records later");
     assert_eq!(rig.step(700, 750), (NotDecrypted, Offloading(750)), "record 11 at 726");
     assert_eq!(rig.step(750, 968), (Decrypted, Offloading(968)));
     assert_eq!(rig.says(242, Some(7)), (false, Offloading(968)), "said twice");
 }
 
-/// The magic pattern lies in two packets, and so does the header that leads back.
+/// A header split over two packets, and the header that leads back.
 #[test]
 fn a_header_split_over_two_packets() {
     for split in 122..126 {
-        let mut rig = Rig::new(5, 100);
-        assert_eq!(rig.step(10, split), (NotDecrypted, Searching), "the first bytes of it");
+        let mut rig = ReceiveRig::new(5, 100);
+        assert_eq!(rig.step(10, split), (NotDecrypted, Searching), "the first bytes of the header");
         assert_eq!(rig.step(split, 200), (ResyncRequested, Tracking(121)), "split at {split}");
         assert_eq!(rig.says(121, Some(6)), (true, Confirmed(121)));
         let next_split = 242 + split - 121;
@@ -151,16 +159,16 @@ fn a_header_split_over_two_packets() {
         );
         assert_eq!(rig.step(next_split, 605), (Decrypted, Offloading(605)));
     }
-    // Two packets that do not follow each other do not make one, even if the bytes would.
-    let mut rig = Rig::new(5, 100);
+    // Two packets that are not adjacent do not form a header, even if their bytes would.
+    let mut rig = ReceiveRig::new(5, 100);
     assert_eq!(rig.step(10, 123), (NotDecrypted, Searching));
     assert_eq!(rig.step(124, 200), (NotDecrypted, Searching));
 }
 
-/// While it follows lengths, a header in two packets is one.
+/// While tracking, a header split over two packets is recognized.
 #[test]
 fn a_header_split_while_tracking() {
-    let mut rig = Rig::new(6, 100);
+    let mut rig = ReceiveRig::new(6, 100);
     assert_eq!(rig.step(10, 130), (ResyncRequested, Tracking(121)));
     assert_eq!(rig.step(130, 244), (NotDecrypted, Tracking(121)));
     assert_eq!(rig.step(244, 364), (NotDecrypted, Tracking(121)));
