@@ -1,9 +1,9 @@
-//! SipHash-2-4 (Aumasson, Bernstein 2012): a keyed hash, so that nobody outside can choose flows that fall into
-//! one bucket, nor guess initial sequence numbers (RFC 6528). The same key gives the same table on any machine.
+//! SipHash-2-4 (Aumasson, Bernstein 2012), a keyed hash. Without the key, a remote host can neither choose flows that
+//! fall into one bucket nor guess initial sequence numbers (RFC 6528). Equal keys give equal tables on any machine.
 
 use core::hash::{BuildHasher, Hasher};
 
-/// A key, and the maker of hashers with it.
+/// A SipHash key. Builds hashers that use it.
 #[derive(Clone, Copy)]
 pub(crate) struct SipKey(pub(crate) u64, pub(crate) u64);
 
@@ -30,7 +30,7 @@ impl core::fmt::Debug for SipKey {
     }
 }
 
-/// The running state.
+/// Running state of a SipHash computation.
 #[derive(Clone, Debug)]
 pub(crate) struct SipHasher {
     state: [u64; 4],

@@ -1,12 +1,12 @@
-//! What the queues of all connections of a stack take: Linux's tcp_mem.
+//! Memory accounting over the queues of all connections of a stack, like Linux's tcp_mem.
 //!
-//! Invariant: `used` is the sum of what the stack's connections are charged; each call that changes a connection's queues
-//! changes it by as much, and looks at no other connection.
+//! Invariant: `used` is the sum of the charges of all connections. Each call that changes a connection's queues adjusts
+//! `used` by the difference, without a look at other connections.
 
 use crate::config::TcpMemory;
 use crate::counters::HostCounters;
 
-/// The account of a stack.
+/// Memory account of a stack.
 #[derive(Debug)]
 pub(crate) struct Memory {
     limits: TcpMemory,
@@ -14,15 +14,15 @@ pub(crate) struct Memory {
     pressed: bool,
 }
 
-/// How much of the memory is taken.
+/// Degree of memory use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// There is enough.
+    /// Below the pressure threshold.
     #[default]
     Free,
-    /// What queues want is little: peers are offered small windows, and applications small send queues.
+    /// Under pressure: receive windows and send queues are limited.
     Pressed,
-    /// Connections keep what they cannot do without; new ones are refused.
+    /// Exhausted: connections keep a minimum, and new connections are refused.
     Full,
 }
 
@@ -43,10 +43,10 @@ impl Memory {
         }
     }
 
-    /// A connection takes `after` instead of `before`.
+    /// Changes the charge of one connection from `before` to `after`.
     pub(crate) fn change(&mut self, before: usize, after: usize, counters: &mut HostCounters) {
         self.used = self.used + after - before;
-        // It ends well below where it begins, or each segment would begin it anew.
+        // Pressure ends well below its threshold. Otherwise each segment could begin and end it again.
         if self.used > self.limits.pressure && !self.pressed {
             self.pressed = true;
             counters.memory_pressures += 1;
@@ -57,7 +57,7 @@ impl Memory {
 }
 
 impl Level {
-    /// How much a connection may want for a queue: `most`, if there is enough.
+    /// Returns the limit of one queue at this level, where `most` is the limit without pressure.
     pub(crate) fn wanted(self, most: usize) -> usize {
         match self {
             Level::Free => most,
@@ -67,9 +67,9 @@ impl Level {
     }
 }
 
-/// Enough for a few records.
+/// Queue limit under pressure: room for a few records.
 const PRESSED_BYTES: usize = 64 << 10;
-/// What each connection may have whatever the others take: the least of Linux's tcp_rmem and tcp_wmem.
+/// Guaranteed queue memory of each connection: the minimum of Linux's tcp_rmem and tcp_wmem.
 pub(crate) const LEAST_BYTES: usize = 4096;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The interface's own addresses, and whom it reaches how.
+//! The interface's own addresses, and its routes.
 //!
-//! Invariant: a next hop is another host on this Ethernet, never this one, and never an address of many.
+//! Invariant: a next hop is another host on this Ethernet: never this host, and never a multicast or broadcast address.
 
 use super::six::{AdvertisedPrefix, DueSix, Six};
 use crate::config::Config;
@@ -9,12 +9,12 @@ use core::time::Duration;
 use offload_api::Prefix;
 use offload_base::Instant;
 
-/// What the interface is called, and which addresses are its neighbours'.
+/// The own addresses, on-link prefixes and routes of an interface.
 #[derive(Clone, Debug)]
 pub(super) struct Addresses {
     four: Four,
     six: Option<Six>,
-    /// The first with a packet's destination decides.
+    /// Static routes. The first route that contains a destination is used.
     routes: Vec<(Prefix, Option<IpAddr>)>,
 }
 
@@ -37,7 +37,7 @@ impl Addresses {
         self.routes = routes;
     }
 
-    /// The interface's IPv4 address.
+    /// Returns the interface's IPv4 address.
     pub(super) fn four(&self) -> Ipv4Addr {
         self.four.address
     }
@@ -46,7 +46,7 @@ impl Addresses {
         self.six.is_some()
     }
 
-    /// Whether `address` is one of the interface's.
+    /// Returns whether `address` is assigned to the interface.
     pub(super) fn are(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => address == self.four.address,
@@ -54,13 +54,13 @@ impl Addresses {
         }
     }
 
-    /// Whether `address` is one of many among whom this host is: all of them on this link, or those whose address
-    /// looks like one of its own (RFC 4291 2.8).
+    /// Returns whether this host is a member of the multicast group `address`: all nodes, or a solicited-node address
+    /// (RFC 4291 2.8).
     pub(super) fn are_among(&self, address: Ipv6Addr) -> bool {
         self.six.as_ref().is_some_and(|six| address == ALL_NODES || six.is_solicited_at(address))
     }
 
-    /// The address under which `destination` is spoken to (RFC 6724 5, rules 2 and 3, as far as there is a choice).
+    /// Returns the source address for `destination` (RFC 6724 5, rules 2 and 3, as far as there is a choice).
     pub(super) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         match destination {
             IpAddr::V4(_) => Some(IpAddr::V4(self.four.address)),
@@ -73,13 +73,14 @@ impl Addresses {
         }
     }
 
-    /// The destination whose way packets for `destination` go.
+    /// Applies the static routes: returns the address that packets for `destination` are routed by.
     pub(super) fn routed(&self, destination: IpAddr) -> IpAddr {
         let route = self.routes.iter().find(|(prefix, _)| prefix.contains(destination));
         route.and_then(|(_, via)| *via).unwrap_or(destination)
     }
 
-    /// The neighbour to which packets for `destination` go. `known`: it was set up by hand as one.
+    /// Returns the neighbour that is the next hop to `destination`. `known` means that `destination` has a static
+    /// neighbour entry.
     pub(super) fn next_hop(&self, destination: IpAddr, known: bool) -> Option<IpAddr> {
         if self.are(destination) {
             return None;
@@ -107,8 +108,9 @@ impl Addresses {
         }
     }
 
-    /// Whether another host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: nobody is many, or nobody; and
-    /// what is said to come from this host, be it from within, does not come by a wire.
+    /// Returns whether another host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: a multicast,
+    /// broadcast or unspecified address is no source; and this host's own or loopback addresses never arrive from a
+    /// wire.
     pub(super) fn may_be_others(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => {
@@ -122,7 +124,7 @@ impl Addresses {
         }
     }
 
-    /// Whether `address` can be another host on this Ethernet.
+    /// Returns whether `address` can be another host on this Ethernet.
     pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
         let near = match address {
             IpAddr::V4(address) => self.four.shares_prefix(address) && !self.four.is_of_all(address),
@@ -131,23 +133,23 @@ impl Addresses {
         near && !self.are(address)
     }
 
-    /// All of them.
+    /// Returns all assigned addresses.
     pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
         let six = self.six.iter().flat_map(|six| six.addresses().map(IpAddr::V6));
         core::iter::once(IpAddr::V4(self.four.address)).chain(six)
     }
 
-    /// Whether `address` would be one of the interface's, if nobody else has it.
+    /// Returns whether `address` is tentative.
     pub(super) fn is_tentative(&self, address: Ipv6Addr) -> bool {
         self.six.as_ref().is_some_and(|six| six.is_tentative(address))
     }
 
-    /// Somebody else has it.
+    /// Gives up the tentative `address`, because another host has it.
     pub(super) fn give_up(&mut self, address: Ipv6Addr) {
         self.six.iter_mut().for_each(|six| six.give_up(address));
     }
 
-    /// Whether routers' advertisements are believed.
+    /// Returns whether router advertisements are used.
     pub(super) fn hears_routers(&self) -> bool {
         self.six.as_ref().is_some_and(Six::hears_routers)
     }
@@ -164,7 +166,7 @@ impl Addresses {
         self.six.iter_mut().for_each(|six| six.note_prefix(now, prefix));
     }
 
-    /// The largest packet that the link takes for `destination`, if a router said so.
+    /// Returns the advertised link MTU for `destination`.
     pub(super) fn link_mtu(&self, destination: IpAddr) -> Option<u16> {
         self.six.as_ref().filter(|_| destination.is_ipv6())?.mtu()
     }
@@ -183,11 +185,11 @@ impl Four {
         u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0)
     }
 
-    /// Whether it is the address of this network, or of all in it.
+    /// Returns whether `address` is the network or broadcast address of the local prefix.
     fn is_of_all(&self, address: Ipv4Addr) -> bool {
         let host_bits = self.host_bits();
         let host = address.to_bits() & host_bits;
-        // RFC 3021: in a network of two there is neither.
+        // RFC 3021: a prefix of 31 bits has neither.
         self.prefix_len < 31 && self.shares_prefix(address) && (host == 0 || host == host_bits)
     }
 
@@ -196,14 +198,14 @@ impl Four {
     }
 }
 
-/// Whether an address may be a single host's elsewhere than in this one. IPv4's in IPv6's clothes are none
-/// (RFC 4038 4.2: they belong on no wire).
+/// Returns whether an address can belong to one other host. IPv4-mapped addresses cannot, because they must not appear
+/// on a wire (RFC 4038 4.2).
 pub(super) fn is_somebody(address: Ipv6Addr) -> bool {
     let nobody = address.is_multicast() || address.is_unspecified() || address.is_loopback();
     !nobody && address.to_ipv4_mapped().is_none()
 }
 
-/// The multicast address at which a host with `address` is solicited (RFC 4291 2.7.1).
+/// Returns the solicited-node multicast address of `address` (RFC 4291 2.7.1).
 pub(super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)
@@ -213,7 +215,7 @@ fn link_local_multicast(address: Ipv6Addr) -> bool {
     address.segments()[0] & 0xff0f == 0xff02
 }
 
-/// RFC 4291 2.7.1.
+/// Multicast address of all nodes (RFC 4291 2.7.1).
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 #[cfg(test)]
@@ -288,7 +290,7 @@ mod tests {
         }
         addresses.set_routes(vec![(prefix("10.0.0.0", 8), Some(ip("10.0.0.7")))]);
         assert_eq!(addresses.routed(ip("10.0.0.70")), ip("10.0.0.7"));
-        assert_eq!(addresses.routed(ip("fd01::2")), ip("fd01::2"), "there is no such route any more");
+        assert_eq!(addresses.routed(ip("fd01::2")), ip("fd01::2"), "the old routes must be gone");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! ARP packets, read and written (RFC 826, RFC 5227).
+//! Parsing and building of ARP packets (RFC 826, RFC 5227).
 
 use super::ndp::is_of_one_station;
 use super::{ETHERNET_BYTES, Network};
@@ -9,7 +9,8 @@ use offload_base::Instant;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 
 impl Network {
-    /// An ARP packet arrived. If `answers`, a request for this host is answered; what waited for the sender's address is sent.
+    /// Processes an ARP packet. Packets that waited for the sender's address are sent. A request for this host is
+    /// answered if `answers`.
     pub(super) fn on_arp(&mut self, now: Instant, packet: &[u8], answers: bool, counters: &mut HostCounters) {
         let parsed = ArpPacket::new_checked(packet).and_then(|packet| ArpRepr::parse(&packet));
         let Ok(ArpRepr::EthernetIpv4 {
@@ -29,7 +30,7 @@ impl Network {
             return;
         }
         let asked = operation == ArpOperation::Request && target == self.addresses.four();
-        // RFC 5227 1.1: a probe, which has no sender's address, is to leave no trace.
+        // RFC 5227 1.1: a probe has no sender address, and must not change the table.
         if !sender.is_unspecified() {
             let create = asked && self.addresses.is_on_link(sender.into());
             self.learn(now, sender.into(), mac, create);
@@ -40,7 +41,7 @@ impl Network {
         }
     }
 
-    /// Asks for the Ethernet address of `target`: everybody, or the one who had it last.
+    /// Sends a request for the Ethernet address of `target`, by broadcast or to the last known address.
     pub(super) fn ask(&mut self, target: Ipv4Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
         counters.arp_requests += 1;
         let to = at.unwrap_or(EthernetAddress::BROADCAST);

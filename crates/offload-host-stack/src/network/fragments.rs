@@ -1,6 +1,6 @@
-//! Packets in pieces: received ones put together, sent ones cut to what their path takes.
+//! Reassembly of received fragments, and fragmentation of sent packets.
 //!
-//! Invariant: a packet is put together of fragments that came equally protected by ESP, so it came as they did.
+//! Invariant: all fragments of a packet had the same ESP protection, which therefore is the packet's protection.
 
 use super::icmp::Refusal;
 use super::{ETHERNET_BYTES, Network};
@@ -13,12 +13,12 @@ use offload_base::{Instant, Rng};
 use offload_formats::reassembly::{Limits, Reassembler, Taken};
 use offload_formats::{IpHeaders, Problem, Report, Version};
 
-/// What waits for the rest of its packet, of each IP.
+/// Incomplete packets of both IP versions.
 #[derive(Debug)]
 pub(super) struct Fragments {
     four: Reassembler,
     six: Reassembler,
-    /// Identifications of IPv6 packets cut here (RFC 7739: not to be guessed).
+    /// Identifications of sent IPv6 fragments, which must be unpredictable (RFC 7739).
     identifications: Rng,
 }
 
@@ -41,7 +41,7 @@ impl Fragments {
 }
 
 impl Network {
-    /// Takes a fragment in; the frame as it would have come whole, if it is the last that was missing. `reply`: as of
+    /// Processes a fragment. Returns the reassembled frame if the fragment was the last missing one. `reply` is as for
     /// [`refuse`](Self::refuse).
     pub(super) fn on_fragment(
         &mut self,
@@ -75,7 +75,7 @@ impl Network {
         None
     }
 
-    /// Tells the sender of an IPv6 packet, if it is to know, what in its headers is not acceptable.
+    /// Reports an invalid IPv6 header to the packet's sender, if it may be reported.
     pub(super) fn report_problem(
         &mut self,
         now: Instant,
@@ -89,7 +89,7 @@ impl Network {
         let wanted = match report {
             Report::Never => false,
             Report::UnlessMulticast => !for_many,
-            // RFC 4443 2.4 (e.3): of what goes to many, only an option that asks for it is reported.
+            // RFC 4443 2.4 (e.3): about a multicast packet, only an option that requires it is reported.
             Report::Always => !for_many || code == 2,
         };
         if wanted {
@@ -97,7 +97,7 @@ impl Network {
         }
     }
 
-    /// Gives up packets of which not all came in time, and tells their senders.
+    /// Drops the packets with fragments still missing at their timeout, and reports this to the senders.
     pub(super) fn expire_fragments(&mut self, now: Instant, counters: &mut HostCounters) {
         for version in [Version::Four, Version::Six] {
             while let Some(expired) = self.fragments.of(version).expire(now) {
@@ -111,7 +111,7 @@ impl Network {
         }
     }
 
-    /// The next packet for a device that takes `mtu` bytes, cut if it is longer than its path takes.
+    /// Takes the next packet for a device with an MTU of `mtu` bytes. A packet that exceeds the path MTU is fragmented.
     pub(crate) fn next_mail(&mut self, now: Instant, mtu: u16, counters: &mut HostCounters) -> Option<TxPacket> {
         loop {
             let packet = self.outbox.pop_front()?;
@@ -120,6 +120,7 @@ impl Network {
                 Version::Four => u32::from(u16::from_be_bytes([packet.header[18], packet.header[19]])),
                 Version::Six => self.fragments.identifications.next_u32(),
             };
+            // The pieces go back to the front of the outbox, so that the packet keeps its place.
             let Ok(pieces) = fragment(packet, ETHERNET_BYTES, takes, identification) else {
                 counters.count(version, Ip::FragmentationFails);
                 continue;
@@ -132,8 +133,8 @@ impl Network {
         }
     }
 
-    /// The IP of a packet that is longer than its path takes, and what that takes. Only what is complete can be cut:
-    /// a packet that the device is still to work on was made to fit.
+    /// Returns the IP version and the path MTU of a packet that exceeds the path MTU. Only a complete packet can be
+    /// fragmented. A packet with work for the device was built to fit.
     fn is_too_long(&self, now: Instant, packet: &TxPacket, mtu: u16) -> Option<(Version, u16)> {
         let bytes = (packet.header.len() + packet.payload_len()).saturating_sub(ETHERNET_BYTES);
         if !packet.ask.is_nothing() || bytes <= FITS_EVERYWHERE {
@@ -146,11 +147,11 @@ impl Network {
     }
 }
 
-/// How fragments came that are kept apart from others by this.
+/// Returns the protection of fragments with the reassembly group `among`.
 fn came_among(among: u64) -> Protection {
     let all = [Protection::None, Protection::Authentic, Protection::Secret];
     all.into_iter().find(|came| *came as u64 == among).unwrap_or(Protection::Secret)
 }
 
-/// Linux's min_pmtu: no path is believed to take less.
+/// Packet length that fits every path: Linux's min_pmtu, below which no path MTU is accepted.
 const FITS_EVERYWHERE: usize = 552;

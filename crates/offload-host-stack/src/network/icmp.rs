@@ -1,8 +1,10 @@
-//! ICMP (RFC 792): echo requests are answered, errors about this host's packets are passed on, and packets that
-//! nobody here wants are refused.
+//! ICMP (RFC 792): answers echo requests, passes on errors about this host's packets, and reports undeliverable
+//! packets.
 //!
-//! Invariant: an ICMP error is never answered, nor is anything that came by broadcast (RFC 1122 3.2.2); how many
-//! answers leave in a second is bounded; and what came protected by ESP leaves, quoted or echoed, only as well protected.
+//! Invariants:
+//! - ICMP errors and broadcast packets are not answered (RFC 1122 3.2.2).
+//! - The number of answers per second is bounded.
+//! - An answer that contains ESP-protected bytes leaves with the same protection only.
 
 use super::{Arrival, ETHERNET_BYTES, Network, Why};
 use crate::counters::HostCounters;
@@ -17,7 +19,7 @@ use smallvec::{SmallVec, smallvec};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};
 
 impl Network {
-    /// An ICMP message from `source` arrived.
+    /// Processes an ICMP message from `source`.
     pub(super) fn on_icmp(
         &mut self,
         now: Instant,
@@ -31,7 +33,7 @@ impl Network {
             counters.icmp_in_errors += 1;
             return None;
         };
-        // Whatever a device says of checksums, it is not of ICMP's.
+        // A device's verdict on checksums does not cover ICMP's.
         let mut sum = Sum::default();
         sum.add(message);
         if !sum.is_right() {
@@ -68,8 +70,8 @@ impl Network {
         }
     }
 
-    /// Tells the sender of `packet`, given from its IP header on, that nobody wants it here. `reply`: the protection that the
-    /// packet had and an answer needs. `None`: the packet is not answered.
+    /// Reports to the sender of `packet`, which begins with its IP header, that it was undeliverable. `reply` is the
+    /// packet's protection, which the answer needs, too. `None` means that the packet is not answered.
     pub(super) fn refuse(
         &mut self,
         now: Instant,
@@ -79,7 +81,7 @@ impl Network {
         counters: &mut HostCounters,
     ) {
         let Ok(headers) = IpHeaders::walk(packet) else {
-            // Headers that cannot be walked are refused in IPv6 only.
+            // Only IPv6 reports headers that cannot be parsed.
             return self.refuse_six(now, packet, None, refusal, reply, counters);
         };
         let IpAddr::V4(source) = headers.source(packet) else {
@@ -93,6 +95,7 @@ impl Network {
         };
         let is_echo =
             |kind: u8| matches!(Icmpv4Message::from(kind), Icmpv4Message::EchoRequest | Icmpv4Message::EchoReply);
+        // RFC 1122 3.2.2: an ICMP error is not answered by an error.
         if headers.protocol == ICMP && !packet.get(headers.upper).is_some_and(|kind| is_echo(*kind)) {
             return;
         }
@@ -126,7 +129,8 @@ impl Network {
         self.send_message(now, (source, to.into()), (ICMP, shows), &message, rest, counters);
     }
 
-    /// Sends an ICMP message of either IP, its checksum made, with something in it that came so protected.
+    /// Sends an ICMP message of either IP version with a valid checksum. `shows` is the protection of the bytes that
+    /// the message contains.
     pub(super) fn send_message(
         &mut self,
         now: Instant,
@@ -146,24 +150,25 @@ impl Network {
     }
 }
 
-/// The header that all messages have, and all of some.
+/// The header of an ICMP message; some messages are a header only.
 pub(super) type IcmpHeader = SmallVec<[u8; 8]>;
 
-/// Why a packet is not wanted.
+/// Reason for which a packet is undeliverable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
-    /// Nobody speaks what it carries.
+    /// Unsupported protocol.
     Protocol,
-    /// Nobody listens at its port.
+    /// Closed port.
     Port,
-    /// Others of its fragments did not come in time.
+    /// Missing fragments at the reassembly timeout.
     Incomplete,
-    /// Something in IPv6's headers is not acceptable.
+    /// Invalid IPv6 header.
     Problem { code: u8, pointer: u32 },
 }
 
+/// Length of an ICMP header.
 pub(super) const ICMP_BYTES: usize = 8;
-/// RFC 1812 4.3.2.3: as much of the packet as makes 576 bytes with the headers in front of it.
+/// Maximum length of a quoted packet: 576 bytes minus the headers (RFC 1812 4.3.2.3).
 const QUOTED_BYTES: usize = 576 - 20 - ICMP_BYTES;
 
 #[cfg(test)]
@@ -185,7 +190,7 @@ mod tests {
         Network::new(&config.with_neighbour("fd00::2".parse().unwrap(), [2, 0, 0, 0, 0, 2]))
     }
 
-    /// A packet for this host; `place`: what IPv4 says of fragments.
+    /// Returns a packet for this host. `place` is IPv4's fragment field.
     fn packet(ipv6: bool, protocol: u8, place: u16, text: &[u8]) -> RxPacket {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         if ipv6 {

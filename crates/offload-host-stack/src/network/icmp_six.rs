@@ -1,9 +1,10 @@
-//! ICMPv6 (RFC 4443): echo requests are answered, errors about this host's packets are passed on, and packets that
-//! nobody here wants are refused. Neighbour discovery goes to [`ndp`](super::ndp).
+//! ICMPv6 (RFC 4443): answers echo requests, passes on errors about this host's packets, and reports undeliverable
+//! packets. Neighbour discovery is in [`ndp`](super::ndp).
 //!
-//! Invariant: an ICMPv6 error is never answered, nor is anything that came for many, but for what RFC 4443 2.4 (e)
-//! lets through; how many answers leave in a second is bounded; and what came protected by ESP leaves, quoted or echoed,
-//! only as well protected.
+//! Invariants:
+//! - ICMPv6 errors and multicast packets are not answered, with the exceptions of RFC 4443 2.4 (e).
+//! - The number of answers per second is bounded.
+//! - An answer that contains ESP-protected bytes leaves with the same protection only.
 
 use super::addresses::is_somebody;
 use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
@@ -18,7 +19,7 @@ use smallvec::smallvec;
 use smoltcp::wire::{Icmpv6Message, Ipv6Packet};
 
 impl Network {
-    /// An ICMPv6 message, in `packet`, arrived.
+    /// Processes the ICMPv6 message in `packet`.
     pub(super) fn on_icmp_six(
         &mut self,
         now: Instant,
@@ -80,7 +81,8 @@ impl Network {
         reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
-        // RFC 4443 4.2: from the address that was asked, or, if many were, from one of this host's.
+        // RFC 4443 4.2: the answer comes from the destination address of the request or, after a multicast request,
+        // from one of this host's addresses.
         let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from) };
         let Some(source) = source else { return };
         let Some(shows) = reply.filter(|_| self.echoes.allow(now)) else {
@@ -93,7 +95,7 @@ impl Network {
         self.send_icmp_six(now, (source, from), answer, &message[ICMP_BYTES..], shows, counters);
     }
 
-    /// Tells the sender of `packet`, whose headers could be walked if there are any, that nobody wants it here.
+    /// Reports to the sender of `packet` that it was undeliverable. `headers` are `None` if they could not be parsed.
     pub(super) fn refuse_six(
         &mut self,
         now: Instant,
@@ -116,7 +118,7 @@ impl Network {
         };
         let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from.into()) };
         let Some(source) = source.filter(|_| is_somebody(from)) else { return };
-        // RFC 4443 2.4 (e.1): errors beget no errors.
+        // RFC 4443 2.4 (e.1): an error is not answered by an error.
         let is_error = |headers: &IpHeaders| {
             headers.protocol == ICMPV6 && packet.get(headers.upper).is_none_or(|kind| kind & 0x80 == 0)
         };
@@ -152,7 +154,7 @@ impl Network {
     }
 }
 
-/// Makes the checksum of a message of which `rest` is what does not lie in `message`.
+/// Computes the checksum of a message that consists of `message` and `rest`.
 pub(super) fn fill_checksum(message: &mut [u8], rest: &[u8], (source, destination): (IpAddr, IpAddr)) {
     message[2..4].fill(0);
     let mut sum = Sum::pseudo_header(ICMPV6, source, destination, message.len() + rest.len());
@@ -161,14 +163,15 @@ pub(super) fn fill_checksum(message: &mut [u8], rest: &[u8], (source, destinatio
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// The Ethernet address of all who listen at a multicast address (RFC 2464 7).
+/// Returns the Ethernet address of an IPv6 multicast address (RFC 2464 7).
 pub(super) fn ethernet_of(multicast: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = multicast.octets();
     [0x33, 0x33, a, b, c, d]
 }
 
-/// Codes of "destination unreachable" and of "parameter problem".
+/// Code of "destination unreachable" for a closed port.
 const PORT_UNREACHABLE: u8 = 4;
+/// Code of "parameter problem" for an unknown next header.
 const UNKNOWN_NEXT_HEADER: u8 = 1;
-/// RFC 4443 3.1: as much of the packet as fits the least that every link takes.
+/// Maximum length of a quoted packet: as much as fits the minimum MTU (RFC 4443 3.1).
 const QUOTED_BYTES: usize = 1280 - Version::Six.header_bytes() - ICMP_BYTES;

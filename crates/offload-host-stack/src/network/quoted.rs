@@ -1,37 +1,39 @@
-//! What an ICMP error quotes: the beginning of a packet that this host has sent.
+//! Parsing of the packets that ICMP errors quote.
 
 use super::Network;
 use offload_api::{FlowKey, Protocol};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
 
-/// A report that a packet of this host did not get through.
+/// A report of an undelivered packet of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Undelivered {
-    /// Its flow.
+    /// The packet's flow.
     pub(crate) flow: FlowKey,
-    /// A TCP segment's sequence number.
+    /// Sequence number of a TCP segment.
     pub(crate) seq: Seq,
-    /// Bytes of the whole packet.
+    /// Length of the whole packet in bytes.
     pub(crate) length: u16,
+    /// Cause of the error.
     pub(crate) why: Why,
 }
 
-/// Why it did not.
+/// Cause of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Nobody there listens, or speaks the protocol.
+    /// The port is closed, or the protocol unsupported.
     Refused,
-    /// There is no way to the host.
+    /// The host is unreachable.
     Unreachable,
-    /// A router would have to fragment it; what it could forward, 0 if it did not say.
+    /// The packet exceeded an MTU on the path. `mtu` is the reported MTU, 0 if none was reported.
     TooLarge { mtu: u16 },
 }
 
 impl Network {
-    /// The packet that is quoted from its IP header on; `None` if it is not TCP or UDP from this host.
+    /// Parses the quoted packet, which begins with its IP header. Returns `None` if it is not a TCP or UDP packet of
+    /// this host.
     pub(super) fn undelivered(&self, quoted: &[u8], why: Why) -> Option<Undelivered> {
-        // A quotation is cut short: its headers are not held against its length.
+        // A quotation is truncated, so the packet length is not checked against it.
         let headers = IpHeaders::walk(quoted).ok()?;
         if headers.fragment.is_some_and(|fragment| fragment.offset > 0) {
             return None;
@@ -45,7 +47,7 @@ impl Network {
         if !self.addresses.are(source) {
             return None;
         }
-        // RFC 792: at least eight bytes of what came behind the header. RFC 4443 promises more.
+        // RFC 792: at least eight bytes after the IP header. RFC 4443 guarantees more.
         let start = quoted.get(headers.upper..headers.upper + 8)?;
         let port = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
         Some(Undelivered {

@@ -1,9 +1,10 @@
-//! Routers asked and heard (RFC 4861 6.3), and addresses checked before they are used (RFC 4862 5.4).
+//! Router discovery (RFC 4861 6.3), and duplicate address detection (RFC 4862 5.4).
 //!
-//! Of an advertisement this host takes the router, for as long as it serves, prefixes, addresses made of them, and the
-//! link's MTU. Hop limit, timers and whatever is told by DHCPv6 stay what they are: who lowers a hop limit cuts a host off.
+//! From an advertisement, this host uses the router with its lifetime, the prefixes, addresses made of them, and the
+//! link's MTU. It ignores the hop limit, timers and DHCPv6 flags, because a forged low hop limit would cut the host
+//! off.
 //!
-//! Invariant: an advertisement is believed as a whole or not at all, and only if it has passed no router (6.1.2).
+//! Invariant: an advertisement is used as a whole or not at all, and only if it has passed no router (6.1.2).
 
 use super::Network;
 use super::addresses::{ALL_NODES, solicited_node};
@@ -18,7 +19,7 @@ use offload_formats::IpHeaders;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message};
 
-/// What a router says.
+/// A parsed router advertisement.
 #[derive(Debug)]
 struct Advertisement {
     lifetime: Duration,
@@ -28,7 +29,7 @@ struct Advertisement {
 }
 
 impl Network {
-    /// Asks what is due at `now`: who has an address, where routers are.
+    /// Sends the duplicate-address probes and router solicitations that are due.
     pub(super) fn configure_six(&mut self, now: Instant, counters: &mut HostCounters) {
         while let Some(due) = self.addresses.pop_due(now) {
             match due {
@@ -38,7 +39,7 @@ impl Network {
         }
     }
 
-    /// A router's advertisement arrived in `packet`, its checksum right.
+    /// Processes a router advertisement in `packet`. Its checksum was verified.
     pub(super) fn on_router_advertisement(
         &mut self,
         now: Instant,
@@ -68,13 +69,13 @@ impl Network {
         advertisement.prefixes.iter().for_each(|prefix| self.addresses.note_prefix(now, prefix));
     }
 
-    /// Somebody has, or wants, an address that this host was about to take.
+    /// Gives up a tentative address, because another host has or wants it.
     pub(super) fn on_duplicate(&mut self, address: Ipv6Addr, counters: &mut HostCounters) {
         counters.duplicate_addresses += 1;
         self.addresses.give_up(address);
     }
 
-    /// Asks, from nobody, whether somebody has `address`.
+    /// Sends a duplicate-address probe for `address`, from the unspecified address.
     fn probe(&mut self, address: Ipv6Addr, counters: &mut HostCounters) {
         counters.neighbour_solicits_out += 1;
         let mut message: SmallVec<[u8; 32]> = SmallVec::new();
@@ -99,7 +100,7 @@ impl Network {
 }
 
 impl Advertisement {
-    /// RFC 4861 4.2, 4.6; 6.1.2: an option of no length spoils all of it.
+    /// Parses an advertisement (RFC 4861 4.2, 4.6). An option of length zero makes the whole message invalid (6.1.2).
     fn parse(bytes: &[u8]) -> Option<Advertisement> {
         let word = |bytes: &[u8], at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let lifetime = Duration::from_secs(u64::from(u16::from_be_bytes([*bytes.get(6)?, *bytes.get(7)?])));
@@ -131,10 +132,13 @@ impl Advertisement {
     }
 }
 
-/// RFC 4291 2.7.1.
+/// Multicast address of all routers (RFC 4291 2.7.1).
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Options, and the flags of the first.
+/// Type of the prefix option.
 const PREFIX: u8 = 3;
+/// Type of the MTU option.
 const MTU: u8 = 5;
+/// On-link flag of the prefix option.
 const ON_LINK: u8 = 0x80;
+/// Autonomous-configuration flag of the prefix option.
 const AUTONOMOUS: u8 = 0x40;

@@ -1,4 +1,4 @@
-//! UDP headers, read and written (RFC 768; over IPv6, RFC 8200 8.1).
+//! Parsing and building of UDP headers (RFC 768; over IPv6, RFC 8200 8.1).
 
 use super::icmp::Refusal;
 use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, ParsedDatagram};
@@ -15,7 +15,7 @@ use offload_formats::{IpHeaders, Sum, Version};
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
 
 impl Network {
-    /// A datagram arrived in `packet`.
+    /// Processes the datagram in `packet`.
     pub(super) fn on_udp(
         &self,
         packet: &[u8],
@@ -32,7 +32,7 @@ impl Network {
         let source = headers.source(packet);
         let right = match (checksums, udp.checksum(), headers.version) {
             (Checksums::Good, ..) => true,
-            // RFC 768: zero says that the sender made none. RFC 8200 8.1: over IPv6 it has to.
+            // RFC 768: zero means no checksum. RFC 8200 8.1: IPv6 requires one.
             (_, 0, version) => version == Version::Four,
             (Checksums::Bad, ..) => false,
             (Checksums::Unchecked, ..) => {
@@ -54,7 +54,7 @@ impl Network {
         }))
     }
 
-    /// Tells the sender of the datagram in `frame`, which came so protected, that nobody listens at its port.
+    /// Reports a closed port to the sender of the datagram in `frame`. `came` is the datagram's protection.
     pub(crate) fn refuse_datagram(
         &mut self,
         now: Instant,
@@ -65,9 +65,8 @@ impl Network {
         self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, Some(came), counters);
     }
 
-    /// Puts datagrams on their way: one, to be cut into fragments if the path takes no packet of its size and nothing
-    /// speaks against it; or several, as packets that the device cuts, or one by one if it does not. `caps` are the
-    /// device's.
+    /// Queues datagrams: a single one, fragmented if it exceeds the path MTU and may be; or several, cut by a device
+    /// with UDP segmentation, or else one by one. `caps` are the device's capabilities.
     pub(crate) fn send_datagrams(
         &mut self,
         now: Instant,
@@ -88,7 +87,7 @@ impl Network {
         if all > most {
             return Err(SendError::TooLong { most });
         }
-        // Where the path takes less than the device, packets that the device cuts are none the smaller for it.
+        // The limit for packets that the device cuts is the device's, not the path's.
         let offered = if caps.checksum && caps.udp_segmentation { caps.tso_max_bytes as usize } else { 0 };
         let at_once = (offered / each.max(1)).max(1);
         let packets = datagrams.count().div_ceil(at_once);
@@ -98,14 +97,14 @@ impl Network {
         for _ in 0..packets {
             let part = datagrams.split_to(at_once);
             counters.udp_out_datagrams += part.count() as u64;
-            // No device makes a checksum over fragments.
+            // A device cannot compute a checksum over several fragments.
             let checksum = caps.checksum && each <= fits;
             self.send_packet(now, source, part, checksum, counters);
         }
         Ok(())
     }
 
-    /// The address that datagrams to `to` are sent from: `source`, if they name one.
+    /// Returns the source address of datagrams to `to`: `source` if given and acceptable.
     pub(crate) fn source_of(&self, to: SocketAddr, source: Option<IpAddr>) -> Result<IpAddr, SendError> {
         let usual = self.source_to(to)?;
         match source {
@@ -116,8 +115,8 @@ impl Network {
         }
     }
 
-    /// The most bytes of a datagram that the path to `to` takes as one packet; of several datagrams together, the most that
-    /// a packet has space for; and how many may be sent at once.
+    /// Returns the limits for datagrams to `to`: bytes of one datagram within the path MTU, number of segments per
+    /// call, and total bytes of all segments.
     pub(crate) fn datagram_limits(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> SendLimits {
         SendLimits {
             bytes: self.fits_path(now, to, caps).min(most_bytes(to)),
@@ -126,19 +125,19 @@ impl Network {
         }
     }
 
-    /// The address from which `to` is reached.
+    /// Returns the default source address for `to`.
     fn source_to(&self, to: SocketAddr) -> Result<IpAddr, SendError> {
         let source = self.addresses.source_for(to.ip()).filter(|_| to.port() != 0 && self.reaches(to.ip()));
         source.ok_or(SendError::Unreachable)
     }
 
-    /// The most bytes of a datagram that the path to `to` takes as one packet.
+    /// Returns the maximum datagram length within the path MTU to `to`.
     fn fits_path(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
         let headers = Version::of(&to.ip()).header_bytes() + UDP_BYTES;
         usize::from(self.path_mtu_of_datagrams(now, to.ip(), caps.mtu)).saturating_sub(headers)
     }
 
-    /// Puts headers on datagrams and sends them. What is not asked of the device is done here.
+    /// Builds the packet of datagrams and sends it. Work that the device does not do is done here.
     fn send_packet(
         &mut self,
         now: Instant,
@@ -168,7 +167,7 @@ impl Network {
             let mut sum = Sum::pseudo_header(UDP, source, destination, bytes);
             sum.add(&header[udp_at..]);
             pieces.iter().for_each(|piece| sum.add(piece));
-            // RFC 768: a sum of zero is sent as its other form, for zero says that there is none.
+            // RFC 768: a computed sum of zero is sent as all ones, because zero means no checksum.
             let sum = Some(sum.finish()).filter(|sum| *sum != 0).unwrap_or(u16::MAX);
             UdpPacket::new_unchecked(&mut header[udp_at..]).set_checksum(sum);
         }
@@ -177,14 +176,14 @@ impl Network {
     }
 }
 
-/// The most bytes of a datagram that a packet to `to` has space for. IPv4's length counts its own header.
+/// Returns the maximum datagram length in a packet to `to`. IPv4's length field includes the header.
 fn most_bytes(to: &SocketAddr) -> usize {
     let version = Version::of(&to.ip());
     let headers = UDP_BYTES + if version == Version::Four { version.header_bytes() } else { 0 };
     usize::from(u16::MAX) - headers
 }
 
-/// Linux's UDP_MAX_SEGMENTS. One by one, they all find space in the outbox.
+/// Linux's UDP_MAX_SEGMENTS. The outbox has room for so many single datagrams.
 const SEGMENTS_AT_MOST: usize = 128;
-/// A UDP header.
+/// Length of a UDP header.
 const UDP_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! A listening port.
+//! An async TCP listener.
 
 use super::{Shard, TcpStream};
 use core::fmt;
@@ -7,7 +7,7 @@ use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
 
-/// A port at which connections are taken, by either IP. Dropping it closes the port and resets what nobody accepted.
+/// A TCP listener for both IP versions. Dropping it closes the port and resets the connections that were not accepted.
 ///
 /// ```
 /// use offload_host_stack::Host;
@@ -30,20 +30,20 @@ impl TcpListener {
         TcpListener { shard, port }
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
     ///
     /// # Errors
-    /// None at present; as with other listeners, a caller should be ready for them.
+    /// Never at present. Callers should still handle errors, as with other listeners.
     pub async fn accept(&mut self) -> io::Result<TcpStream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// The next connection; one task waits at a time.
+    /// Polls for the next connection. Only the task of the last call is woken.
     ///
     /// # Errors
     /// As for [`accept`](Self::accept).

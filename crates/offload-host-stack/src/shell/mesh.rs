@@ -1,7 +1,7 @@
-//! Between the shards of a host: a mailbox for each, and who empties it.
+//! Mailboxes between the shards of a host.
 //!
-//! Invariant: no mailbox is locked for longer than it takes to put packets in or take them out, and none while another is;
-//! so shards on different threads may hand packets to each other whichever way.
+//! Invariant: a mailbox is locked only while packets are put in or taken out, and never together with another mailbox.
+//! Shards on different threads can therefore pass packets to each other without a deadlock.
 
 use crate::stack::shards::Passed;
 use core::task::Waker;
@@ -9,21 +9,21 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the shards of a host share.
+/// The state shared by the shards of a host.
 #[derive(Debug)]
 pub(crate) struct Mesh {
     mailboxes: Vec<Mutex<Mailbox>>,
-    /// The device does not spread packets by the table it began with.
+    /// Whether the device's indirection table has changed.
     flows_moved: AtomicBool,
 }
 
-/// What others have handed to a shard.
+/// Packets that other shards have passed to one shard.
 #[derive(Debug, Default)]
 struct Mailbox {
     packets: Vec<Passed>,
-    /// The shard's service task, if it would sleep.
+    /// Waker of the shard's service task, if the task has ever polled the mailbox.
     reader: Option<Waker>,
-    /// Nobody empties it any more.
+    /// Whether the shard's service task has ended.
     closed: bool,
 }
 
@@ -33,7 +33,7 @@ impl Mesh {
         Mesh { mailboxes, flows_moved: AtomicBool::new(false) }
     }
 
-    /// The table by which the device spreads packets is about to change.
+    /// Records that the device's indirection table is about to change.
     pub(crate) fn note_flows_moved(&self) {
         self.flows_moved.store(true, Ordering::Release);
     }
@@ -42,7 +42,7 @@ impl Mesh {
         self.flows_moved.load(Ordering::Acquire)
     }
 
-    /// What came for `shard`; `reader` is woken at the next packet.
+    /// Takes the packets for `shard`. The next packet wakes `reader`.
     pub(crate) fn collect(&self, shard: usize, reader: &Waker) -> Vec<Passed> {
         let mut mailbox = self.mailbox(shard);
         if !mailbox.reader.as_ref().is_some_and(|known| known.will_wake(reader)) {
@@ -51,12 +51,12 @@ impl Mesh {
         core::mem::take(&mut mailbox.packets)
     }
 
-    /// Nobody looks after the packets of `shard` any more.
+    /// Closes the mailbox of `shard` because its service task ends.
     pub(crate) fn close(&self, shard: usize) {
         *self.mailbox(shard) = Mailbox { closed: true, ..Mailbox::default() };
     }
 
-    /// Hands on what `shard` has nothing to do with. Returns how many found no room.
+    /// Delivers packets from `shard` to other shards. Returns the number of packets dropped because a mailbox was full.
     pub(crate) fn post(&self, shard: usize, passed: Vec<Passed>) -> u64 {
         let mut wakers = SmallVec::<[Waker; 4]>::new();
         let mut dropped = 0;
@@ -69,11 +69,12 @@ impl Mesh {
             }
             dropped += u64::from(!self.put_in_next(shard, packet, &mut wakers));
         }
+        // Waking happens without a lock: a waker may run its task on this thread.
         wakers.into_iter().for_each(Waker::wake);
         dropped
     }
 
-    /// Puts a packet into the mailbox of the next shard that there still is.
+    /// Puts a packet into the mailbox of the next shard that is still served.
     fn put_in_next(&self, shard: usize, mut packet: Passed, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
         let mut next = (shard + 1) % self.mailboxes.len();
         while self.mailbox(next).closed {
@@ -89,7 +90,7 @@ impl Mesh {
     fn put(&self, shard: usize, packet: Passed, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
         let mut mailbox = self.mailbox(shard);
         if mailbox.closed || mailbox.packets.len() >= MOST_PACKETS {
-            // For a shard that is no more, there is nothing to be lost.
+            // A packet for a closed shard is no loss, because the shard has no flows any more.
             return mailbox.closed;
         }
         if mailbox.packets.is_empty() {
@@ -104,5 +105,5 @@ impl Mesh {
     }
 }
 
-/// Packets in a mailbox: as many as a device's receive ring takes.
+/// Capacity of a mailbox in packets: the size of a device's receive ring.
 const MOST_PACKETS: usize = 1024;

@@ -1,4 +1,4 @@
-//! A connection in an application's hands: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
+//! An async TCP stream: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
 
 use super::{Inner, Shard, Waiting};
 use crate::config::{CongestionAlgorithm, KeepAlive};
@@ -23,18 +23,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A TCP connection.
 ///
-/// As a [`SegmentStream`] it carries tagged ranges both ways; as `AsyncRead + AsyncWrite` it is like any other
-/// stream. Each kind of waiting (to read, to write, for acknowledgments, for device events) is one task's at a time.
+/// As a [`SegmentStream`] it carries tagged ranges in both directions. As `AsyncRead + AsyncWrite` it is an ordinary
+/// byte stream. One task at a time can wait for each event: readable, writable, acknowledged, device event.
 ///
-/// **Dropping it** is an orderly close: what was queued is delivered, sealed by software if no device will, with
-/// nobody polling; then the FIN is. What was received and not read, or comes later, is thrown away, and answered
-/// with a reset once everything queued has been acknowledged, so that the peer knows.
+/// **Dropping it** closes the connection in order. The stack delivers the queued data, sealed in software if no device
+/// will seal them, and then the FIN. Nobody has to poll. Received data that were not read, or that arrive later, are
+/// discarded. After all queued data are acknowledged, the stack answers them with a reset, to tell the peer.
 ///
 /// ```
 /// use offload_host_stack::TcpStream;
 /// use offload_api::{SegmentStream, TxTag};
 ///
-/// /// Copies what arrives back to where it came from, and says what the device made of it.
+/// /// Sends received data back, and prints the device's TLS verdict on each segment.
 /// async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
 ///     while let Some(segment) = core::future::poll_fn(|cx| stream.poll_segment(cx)).await? {
 ///         println!("{:?}: {:?}", segment.seq, segment.meta.tls());
@@ -51,7 +51,7 @@ pub struct TcpStream {
     shard: Arc<Shard>,
     id: ConnectionId,
     flow: FlowKey,
-    /// What is left of a segment that `AsyncRead` has read from.
+    /// Rest of a segment that `AsyncRead` has read in part.
     unread: Option<RxSegment>,
 }
 
@@ -65,17 +65,17 @@ impl TcpStream {
         TcpStream { shard, id, flow, unread: None }
     }
 
-    /// This end's address and port.
+    /// Returns the local address and port.
     pub fn local_addr(&self) -> SocketAddr {
         self.flow.local
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     pub fn peer_addr(&self) -> SocketAddr {
         self.flow.remote
     }
 
-    /// Whether short segments leave at once (true), or wait for an acknowledgment or a flush (false, the default).
+    /// Sets whether short segments leave at once. Otherwise (the default) they wait for an acknowledgment or a flush.
     pub fn set_nodelay(&self, nodelay: bool) {
         self.shard.with(|inner, now| {
             inner.stack.set_nodelay(self.id, nodelay);
@@ -83,7 +83,7 @@ impl TcpStream {
         });
     }
 
-    /// Whether the peer is probed when nothing has been heard of it for long.
+    /// Sets the probing of a silent peer. `None` disables probing.
     pub fn set_keep_alive(&self, keep_alive: Option<KeepAlive>) {
         self.shard.with(|inner, now| {
             inner.stack.set_keep_alive(now, self.id, keep_alive);
@@ -91,8 +91,8 @@ impl TcpStream {
         });
     }
 
-    /// How long bytes may wait for their acknowledgment before the connection is given up. `None`: as long as the
-    /// configured number of retransmissions takes.
+    /// Sets the maximum time that sent bytes may stay unacknowledged; then the connection is aborted. `None` leaves the
+    /// limit to the configured number of retransmissions.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.shard.with(|inner, now| {
             inner.stack.set_user_timeout(now, self.id, timeout);
@@ -100,12 +100,12 @@ impl TcpStream {
         });
     }
 
-    /// What controls congestion from now on; the window stays.
+    /// Replaces the congestion control. The window is kept.
     pub fn set_congestion(&self, algorithm: CongestionAlgorithm) {
         self.shard.with(|inner, _| inner.stack.set_congestion(self.id, algorithm));
     }
 
-    /// Whether data leave no faster than window and round-trip time ask for: see [`Stack::set_paced`](crate::Stack::set_paced).
+    /// Sets whether data are paced: see [`Stack::set_paced`](crate::Stack::set_paced).
     pub fn set_paced(&self, paced: bool) {
         self.shard.with(|inner, now| {
             inner.stack.set_paced(self.id, paced);
@@ -113,9 +113,8 @@ impl TcpStream {
         });
     }
 
-    /// How many bytes a second leave at most, counted as [`TxAsk::rate`](offload_api::TxAsk::rate) counts them. The device
-    /// spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)), they leave as they
-    /// would without.
+    /// Limits the send rate in bytes per second, counted as in [`TxAsk::rate`](offload_api::TxAsk::rate). The device
+    /// spaces the packets. Without [`PathCaps::pacing`](offload_api::PathCaps::pacing) the limit has no effect.
     pub fn set_pacing_rate(&self, rate: Option<NonZeroU64>) {
         self.shard.with(|inner, now| {
             inner.stack.set_pacing_rate(self.id, rate);
@@ -123,12 +122,12 @@ impl TcpStream {
         });
     }
 
-    /// Figures of the connection.
+    /// Returns the figures of the connection.
     pub fn stats(&self) -> TcpStats {
         self.shard.with(|inner, _| inner.stack.stats(self.id))
     }
 
-    /// The sequence number of the first byte this end sends or sent.
+    /// Returns the sequence number of the first byte in the send direction.
     pub fn first_seq(&self) -> Seq {
         self.shard.with(|inner, _| inner.stack.first_seq(self.id))
     }
@@ -147,12 +146,13 @@ impl TcpStream {
         })
     }
 
-    /// The next range, or why there is none.
+    /// Polls for the next received range. `None` at the end of the stream.
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if let Some(unread) = self.unread.take() {
             return Poll::Ready(Ok(Some(unread)));
         }
         let id = self.id;
+        // Received data come before the end and before an error, so that no byte is lost to a reader.
         self.shard.with(|inner, now| {
             if let Some(segment) = inner.stack.take(id) {
                 return Poll::Ready(Ok(Some(segment)));
@@ -167,7 +167,7 @@ impl TcpStream {
                 return Poll::Ready(Ok(None));
             }
             remember(&mut inner.waiting(id).readable, cx.waker());
-            // The answer may be to something that was queued and not flushed.
+            // The peer may be waiting for data that were queued and not flushed.
             if inner.stack.has_work() {
                 inner.transmit(now);
             }
@@ -175,7 +175,7 @@ impl TcpStream {
         })
     }
 
-    /// What the device has to say, for the application.
+    /// Polls for the next device event.
     fn poll_news(inner: &mut Inner, id: ConnectionId, listener: &Waker) -> Poll<DeviceEvent> {
         match inner.stack.device_event(id) {
             Some(event) => Poll::Ready(event),
@@ -186,7 +186,7 @@ impl TcpStream {
         }
     }
 
-    /// Room in the send queue.
+    /// Polls for room in the send queue.
     fn poll_writable(inner: &mut Inner, id: ConnectionId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !inner.stack.may_send(id) {
             return Poll::Ready(Err(inner.stack.error(id).map_or(io::ErrorKind::BrokenPipe.into(), Into::into)));
@@ -200,7 +200,7 @@ impl TcpStream {
         }
     }
 
-    /// Room in the send queue; what is queued is sent first if there is none.
+    /// Polls for room in the send queue. If there is none, the queued data are sent first.
     fn poll_room_after_sending(
         inner: &mut Inner,
         now: Instant,
@@ -228,7 +228,7 @@ impl TcpStream {
                 return Poll::Ready(Err(ConnectionError::Aborted.into()));
             }
             remember(&mut inner.waiting(id).acknowledged, cx.waker());
-            // What is waited for has to leave.
+            // The bytes in question must be sent before they can be acknowledged.
             inner.stack.push(id);
             inner.transmit(now);
             Poll::Pending
@@ -314,7 +314,7 @@ impl SegmentStream for TcpStream {
         });
     }
 
-    /// The connection lives on by itself.
+    /// Returns at once, because the stack delivers queued data even after the stream is dropped.
     fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         SegmentStream::flush(self);
         Poll::Ready(Ok(()))
@@ -377,7 +377,7 @@ impl AsyncRead for TcpStream {
             let mut segment = match stream.poll_take(cx) {
                 Poll::Ready(Ok(Some(segment))) => segment,
                 Poll::Ready(Ok(None)) => break,
-                // What was read comes first; the error is still there at the next call.
+                // The bytes read so far are returned first. The next call returns the error.
                 Poll::Ready(Err(_)) | Poll::Pending if read > 0 => break,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
@@ -401,6 +401,8 @@ impl AsyncRead for TcpStream {
 impl AsyncWrite for TcpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let id = self.id;
+        // `room` is at least 1, so a ready result never means zero bytes written, which would be an error for the
+        // caller.
         self.shard.with(|inner, now| {
             let room = match TcpStream::poll_writable(inner, id, cx) {
                 Poll::Ready(Ok(room)) => room,
@@ -427,6 +429,7 @@ impl AsyncWrite for TcpStream {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         self.shard.with(|inner, now| {
+            // The slot may be reused by the next connection with this index.
             *inner.waiting(self.id) = Waiting::default();
             inner.stack.detach(now, self.id);
             inner.transmit(now);
@@ -441,7 +444,7 @@ impl fmt::Debug for TcpStream {
     }
 }
 
-/// Keeps the task's waker, if it is not the one kept already.
+/// Stores the waker unless the stored one wakes the same task.
 fn remember(kept: &mut Option<Waker>, waker: &Waker) {
     if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
         *kept = Some(waker.clone());

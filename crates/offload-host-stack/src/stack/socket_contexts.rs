@@ -1,20 +1,20 @@
-//! The contexts of a device, as lent to the owner of a UDP socket.
+//! The contexts of a device, as lent to a UDP socket.
 //!
-//! Invariant: what happens to contexts meanwhile, made or given up here, or reset, is noted in its order: a context that
-//! was made after a reset is not taken for one that was lost by it.
+//! Invariant: all events during the loan are recorded in their order: contexts created or removed through it, news, and
+//! resets. A context created after a reset is therefore not mistaken for one that the reset destroyed.
 
 use offload_api::{
     ContextNews, Contexts, DeviceEvent, EngineInfo, Handle, Key, NetDevice, NewContext, Piece, Refused, Spec,
 };
 use offload_base::Seq;
 
-/// The contexts of `device`; they note each context that is made or given up.
+/// A wrapper around the contexts of `device` that records each creation and removal.
 pub(super) struct SocketContexts<'a> {
     device: &'a mut dyn NetDevice,
     noted: Vec<Noted>,
 }
 
-/// What happened meanwhile.
+/// A recorded event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Noted {
     Event(DeviceEvent),
@@ -43,7 +43,7 @@ impl<'a> SocketContexts<'a> {
         self.noted
     }
 
-    /// Notes what the device has to tell up to now.
+    /// Records the events that the device has reported so far.
     fn note_told(&mut self) {
         let Self { device, noted } = self;
         noted.extend(core::iter::from_fn(|| device.contexts()?.poll_news()).map(Noted::News));
@@ -51,7 +51,7 @@ impl<'a> SocketContexts<'a> {
     }
 }
 
-/// Lent only while the device has contexts.
+/// Exists only while the device has contexts.
 impl Contexts for SocketContexts<'_> {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.device.contexts()?.engine(name)
@@ -60,7 +60,8 @@ impl Contexts for SocketContexts<'_> {
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let Some(contexts) = self.device.contexts() else { return Err((Refused::Unsupported, new.spec)) };
         let made = contexts.create(new);
-        // A reset that the driver has just heard of was before; what is told of the new one, after.
+        // A reset that the driver has reported just now happened before the creation. News about the new context came
+        // after it.
         let told_from = self.noted.len();
         self.note_told();
         if let Ok(context) = made {
@@ -90,7 +91,7 @@ impl Contexts for SocketContexts<'_> {
     }
 
     fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
-        // Without a device they are dropped, and so go home.
+        // Without a device, the dropped pieces return to their owner by themselves.
         if let Some(contexts) = self.device.contexts() {
             contexts.place(context, buffer, pieces, stages);
         }
@@ -115,7 +116,7 @@ impl Contexts for SocketContexts<'_> {
         }
     }
 
-    /// The stack takes them, and tells the socket its own.
+    /// Always `None`: the stack takes the news and passes them to the sockets.
     fn poll_news(&mut self) -> Option<ContextNews> {
         None
     }
@@ -145,7 +146,7 @@ mod tests {
         };
         assert_eq!(of_socket.create(new()).map_err(|(refused, _)| refused), Ok(NEW));
         of_socket.remove(NEW);
-        assert_eq!(of_socket.poll_news(), None, "news come another way");
+        assert_eq!(of_socket.poll_news(), None, "the wrapper reports no news itself");
         let expected = [
             Noted::News(ContextNews::Ready(OLD)),
             Noted::Event(DeviceEvent::Reset),
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(of_socket.into_noted(), expected);
     }
 
-    /// The wrapper takes events and news only: the stack tells the socket its own.
+    /// Event polls are left out because the wrapper polls more often than the caller.
     #[test]
     fn every_call_reaches_the_device() {
         let calls = |wrapped: bool| {

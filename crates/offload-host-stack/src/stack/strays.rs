@@ -1,4 +1,4 @@
-//! Packets that are nobody's: segments without a connection, and word of what did not get through.
+//! Handling of packets without a connection, and of ICMP errors about sent packets.
 
 use super::Stack;
 use crate::network::{Outgoing, Undelivered, Why};
@@ -25,7 +25,8 @@ impl Stack {
         }
     }
 
-    /// Somebody says that a packet did not get through. Only who has seen it can know a segment's sequence number.
+    /// Handles an ICMP error about a sent packet. For TCP, the quoted sequence number must be in flight: an off-path
+    /// attacker cannot know such a number (RFC 5927 4.1).
     pub(super) fn on_undelivered(&mut self, now: Instant, undelivered: &Undelivered) {
         let Undelivered { flow, seq, length, why } = *undelivered;
         if flow.protocol == Protocol::Udp {
@@ -56,9 +57,9 @@ impl Stack {
         self.settle(id);
     }
 
-    /// Of datagrams nothing is remembered: that one left from a port that is open is all there is to go by. What a
-    /// path takes is believed (RFC 8201 4), but for datagrams only; that nobody listens is a matter for the application's
-    /// own protocol.
+    /// Handles an ICMP error about a datagram. Sent datagrams are not recorded, so an open source port is the only
+    /// evidence that the quoted datagram was ours. A reported MTU is believed (RFC 8201 4), but for datagrams only.
+    /// Errors about closed ports are ignored, because the application's own protocol has to handle an absent peer.
     fn on_undelivered_datagram(&mut self, now: Instant, undelivered: &Undelivered) {
         let Undelivered { flow, length, why, .. } = *undelivered;
         let narrowed = match why {
@@ -73,7 +74,7 @@ impl Stack {
         }
     }
 
-    /// Sends a reset that belongs to no connection.
+    /// Sends a reset without a connection.
     pub(super) fn send_stray(&mut self, now: Instant, flow: &FlowKey, reset: &Segment, device: &mut dyn NetDevice) {
         if device.room(flow) == 0 {
             return;

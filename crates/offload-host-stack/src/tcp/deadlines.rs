@@ -1,5 +1,5 @@
-//! What happens when nothing arrives: retransmission timeout, tail loss probe, window probe, delayed
-//! acknowledgment, the ends of patience, of FIN-WAIT-2 and of TIME-WAIT.
+//! Timers of a connection: retransmission timeout, tail loss probe, window probe, delayed acknowledgment, time limits
+//! on silent peers, FIN-WAIT-2 and TIME-WAIT.
 
 use super::connection::{Connection, Env};
 use super::recovery::Delivery;
@@ -10,7 +10,7 @@ use core::time::Duration;
 use offload_base::Instant;
 
 impl Connection {
-    /// Does what is due at `env.now`. What there is to send is sent by the next turn of the output.
+    /// Handles all timers that are due at `env.now`. The next transmission sends the resulting packets.
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let now = env.now;
         if take_due(&mut self.deadlines.state, now) {
@@ -48,13 +48,13 @@ impl Connection {
         }
     }
 
-    /// RFC 6298 5.4 to 5.7.
+    /// Handles the retransmission timeout (RFC 6298 5.4 to 5.7).
     fn on_retransmission_timeout(&mut self, env: &mut Env<'_>) {
         if self.flight.is_empty() || self.give_up_for_want_of_memory_or_window(env) {
             return;
         }
-        // RFC 9293 3.8.6.1: a peer that has closed its window over what it did not take, and answers, is waited for. What is
-        // sent again is its probe.
+        // RFC 9293 3.8.6.1: a peer that answers but keeps its window closed is not given up. The retransmission serves
+        // as a probe.
         let waits = self.peer.window == 0 && !self.holder.is_gone() && !self.state.is_opening();
         let most = self.retries(env.config);
         let attempts = if waits { self.backoff.unanswered() } else { self.backoff.exponent() };
@@ -68,19 +68,18 @@ impl Connection {
         self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
     }
 
-    /// `at`; or, if it is before that, when the peer will have kept its window closed for too long.
+    /// Returns the earlier of `at` and the time at which the peer's window will have been closed for too long.
     pub(super) fn or_when_patience_ends(&self, env: &Env<'_>, at: Instant) -> Instant {
         let end = self.closed_window.patience_ends(env.config.zero_window_timeout);
         end.filter(|end| *end > env.now).map_or(at, |end| at.min(end))
     }
 
-    /// RFC 9293 3.8.6.1: the peer's window is closed, or too small to be worth using; by now it is used, or asked
-    /// about.
+    /// Handles the persist timeout (RFC 9293 3.8.6.1): uses a small window, or probes a closed one.
     fn on_persist_timeout(&mut self, env: &mut Env<'_>) {
         if self.give_up_for_want_of_memory_or_window(env) {
             return;
         }
-        // A peer that answers may keep its window closed, but not for an application that is gone.
+        // A peer that answers may keep its window closed, but not for an application that has dropped its handle.
         let attempts = if self.holder.is_gone() { self.closed_window.probes() } else { self.backoff.unanswered() };
         if attempts >= self.retries(env.config) {
             self.give_up(env);
@@ -92,8 +91,8 @@ impl Connection {
         self.backoff.note_probe();
     }
 
-    /// Ends the connection, with a reset, if its peer has kept its window closed for too long, or if it is in the way of
-    /// others where memory is short (RFC 6429): nobody holds it any more, or nothing moves.
+    /// Resets the connection if its peer has kept the window closed for too long. Under memory exhaustion (RFC 6429)
+    /// the limit is shorter, and a connection without a handle is reset at once.
     fn give_up_for_want_of_memory_or_window(&mut self, env: &mut Env<'_>) -> bool {
         let closed_for = self.closed_window.lasts(env.now);
         let lasts = |most: Duration| closed_for.is_some_and(|closed| closed >= most);
@@ -119,10 +118,10 @@ impl Connection {
     }
 }
 
-/// How long a peer may keep its window closed while the memory of all connections is taken up.
+/// Maximum time of a closed window while the stack's memory is exhausted.
 const CLOSED_WHEN_FULL: Duration = Duration::from_secs(30);
 
-/// Whether a deadline has come; if so, it is past.
+/// Returns whether the deadline is due, and clears it if so.
 fn take_due(deadline: &mut Option<Instant>, now: Instant) -> bool {
     let due = deadline.is_some_and(|at| at <= now);
     if due {

@@ -1,16 +1,16 @@
-//! What the device has to say about a connection's flow, kept for the application.
+//! Device events about a connection's flow, queued for the application.
 //!
-//! Invariant: of each context the last word counts, and that it lacked a key, so what is kept is bounded by the contexts there were, whether or
-//! not anybody asks.
+//! Invariant: at most two events are queued per context: the latest one, and a missing key. The queue is therefore
+//! bounded by the number of contexts, even if the application never reads it.
 
 use super::connection::Connection;
 use offload_api::DeviceEvent;
 use std::collections::VecDeque;
 
-/// Events that the application has not taken.
+/// Events that the application has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct DeviceNews {
-    /// Boxed while there are any: most connections have none.
+    /// Boxed while not empty, because most connections have no events.
     #[expect(clippy::box_collection, reason = "an idle connection takes 2 KiB at most")]
     kept: Option<Box<VecDeque<DeviceEvent>>>,
 }
@@ -25,8 +25,7 @@ impl DeviceNews {
         event
     }
 
-    /// Keeps an event, instead of those it makes moot: of each context the last word counts, and that a key was missing. So an
-    /// application that does not ask has at most two of them for each context that it had.
+    /// Queues an event and removes the queued events that it supersedes.
     fn keep(&mut self, event: DeviceEvent) {
         let kept = self.kept.get_or_insert_default();
         kept.retain(|earlier| !makes_moot(&event, earlier));
@@ -35,12 +34,12 @@ impl DeviceNews {
 }
 
 impl Connection {
-    /// The next device event for the application.
+    /// Takes the next device event for the application.
     pub(crate) fn take_device_event(&mut self) -> Option<DeviceEvent> {
         self.news.take()
     }
 
-    /// Keeps an event for the application, if there is one.
+    /// Queues an event for the application, unless the application has dropped the connection.
     pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
         if !self.holder.is_gone() {
             self.news.keep(event);
@@ -49,7 +48,7 @@ impl Connection {
     }
 }
 
-/// Whether nobody needs to hear of `earlier` who hears of `event`.
+/// Returns whether `event` makes `earlier` irrelevant to the application.
 fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
     match (event, earlier) {
         (DeviceEvent::Reset, DeviceEvent::Removed { .. }) => false,

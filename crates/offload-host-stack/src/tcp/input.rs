@@ -1,7 +1,7 @@
-//! A segment arrives (RFC 9293 3.10.7), with the checks of RFC 5961 and RFC 7323.
+//! Processing of received segments (RFC 9293 3.10.7), with the checks of RFC 5961 and RFC 7323.
 //!
-//! Invariant: nothing of a connection changes for a segment that fails the checks, but for the acknowledgment
-//! that tells the peer where things stand.
+//! Invariant: a segment that fails a check changes nothing of the connection, except that an acknowledgment may be
+//! owed.
 
 use super::connection::{Connection, Env};
 use super::report::ConnectionError;
@@ -13,7 +13,7 @@ use core::time::Duration;
 use offload_base::{Instant, Seq};
 
 impl Connection {
-    /// Takes in a segment. Returns a reset to be sent in answer, if the segment deserves one.
+    /// Processes a segment. Returns a reset to be sent in answer, if one is due.
     pub(crate) fn on_segment(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
         self.receive.set_memory(env.memory);
         match self.state {
@@ -23,14 +23,13 @@ impl Connection {
         }
     }
 
-    /// The SYN of a peer, to a connection made for it.
+    /// Processes the peer's SYN for a new connection.
     pub(crate) fn on_first_syn(&mut self, env: &mut Env<'_>, segment: &Segment) {
         self.learn(env, segment);
         self.receive.begin_with(env.memory);
     }
 
-    /// The SYN that a cookie was given for, and the SYN-ACK that went with it: of a connection made for who has
-    /// acknowledged both.
+    /// Restores the state after a SYN and a SYN-ACK for a connection whose cookie the peer has acknowledged.
     pub(crate) fn on_syn_of_cookie(&mut self, env: &mut Env<'_>, segment: &Segment) {
         self.learn(env, segment);
         self.receive.begin_with(env.memory);
@@ -39,7 +38,7 @@ impl Connection {
         self.acks.note_told(self.receive.next());
     }
 
-    /// RFC 9293 3.10.7.3.
+    /// Processes a segment in SYN-SENT (RFC 9293 3.10.7.3).
     fn on_segment_in_syn_sent(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
         let acknowledges = match segment.ack {
             None => false,
@@ -58,7 +57,7 @@ impl Connection {
         }
         self.learn(env, segment);
         if !acknowledges {
-            // Both ends opened at once: the SYN is repeated as a SYN-ACK.
+            // Simultaneous open: the SYN is repeated as a SYN-ACK.
             self.state = State::SynReceived;
             self.flight.lose_all();
             return None;
@@ -67,14 +66,14 @@ impl Connection {
         self.acknowledge_syn(env);
         self.establish();
         self.acks.owe();
-        // Data with a SYN-ACK (RFC 7413 aside) are unusual, and legal.
+        // Data in a SYN-ACK (apart from RFC 7413) are unusual, but legal.
         if !payload.data.is_empty() || segment.flags.fin {
             self.take_data(env, 1, segment, payload);
         }
         None
     }
 
-    /// RFC 9293 3.10.7.4.
+    /// Processes a segment in a synchronized state (RFC 9293 3.10.7.4).
     fn on_segment_synchronized(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
         let next = self.receive.next();
         if self.is_stale(env, segment) {
@@ -86,8 +85,8 @@ impl Connection {
         }
         let length = u64::from(segment.sequence_len(payload.data.len()));
         let edge = self.receive.edge();
-        // A segment that ends before what was acknowledged, or begins beyond the window, is not acceptable. One at the
-        // edge of a closed window is: nothing of it is taken but the acknowledgment, and it is answered (RFC 9293
+        // A segment that ends before the acknowledged data, or begins beyond the window, is not acceptable. A segment
+        // at the edge of a closed window is acceptable: only its acknowledgment is used, and it is answered (RFC 9293
         // 3.8.6.1, 3.10.7.4).
         let start = self.receive.position(segment.seq);
         let acceptable = start.is_some_and(|start| start + length >= next.min(self.acks.until()) && start <= edge);
@@ -95,7 +94,8 @@ impl Connection {
             return self.on_unacceptable(env, segment, start, length);
         };
         if segment.flags.rst {
-            // RFC 5961 3.2: only the exact sequence resets; a guess within the window is challenged.
+            // RFC 5961 3.2: only the exact sequence number resets. Another one within the window is answered with a
+            // challenge ACK.
             if start == next {
                 self.on_reset(env);
             } else {
@@ -105,7 +105,8 @@ impl Connection {
         }
         let mut start = start;
         if segment.flags.syn {
-            // The peer's own SYN again: our answer was lost. Anything else may be forged (RFC 5961 4.2).
+            // A repetition of the peer's SYN means that our answer was lost. Any other SYN may be forged (RFC 5961
+            // 4.2).
             if start != 0 {
                 self.challenge(env);
                 return None;
@@ -126,6 +127,7 @@ impl Connection {
             self.establish();
             self.set_peer_window(segment, self.una);
         }
+        // RFC 5961 5.2: a segment with an unacceptable ACK is dropped as a whole.
         let Some(position) = self.acceptable_ack(ack) else {
             self.challenge(env);
             return None;
@@ -147,7 +149,8 @@ impl Connection {
         None
     }
 
-    /// The first check failed: the peer is told what is expected, unless it only reset.
+    /// Handles a segment outside the window: the peer is told the expected sequence number, unless the segment is a
+    /// reset.
     fn on_unacceptable(
         &mut self,
         env: &mut Env<'_>,
@@ -165,9 +168,10 @@ impl Connection {
                 self.acks.owe();
                 self.wait_again(env, segment);
             }
-            // Data beyond the window.
+            // The data lie beyond the window.
             _ if length > 0 => self.acks.owe(),
-            // A probe; or one half of a quarrel that would never end, for which once in a while is enough.
+            // The segment is a probe, or belongs to an exchange of ACKs in which each side answers the other without
+            // end. A limited rate of answers serves the former and ends the latter.
             _ if !self.acks.answered_within(BETWEEN_ANSWERS, env.now) => self.acks.answer(env.now),
             _ => {}
         }
@@ -180,6 +184,7 @@ impl Connection {
             State::Established | State::CloseWait => env.counters.established_resets += 1,
             _ => {}
         }
+        // RFC 9293 3.10.7.4: a reset after both FINs is not an error for the application.
         if matches!(self.state, State::TimeWait | State::Closing | State::LastAck) {
             self.close();
         } else {
@@ -198,9 +203,9 @@ impl Connection {
         }
     }
 
-    /// An ACK that anyone could have provoked: within the limits of RFC 5961 7. Each connection has its own, and the one
-    /// for all of them is not to be guessed: from how much a stranger's own connection is answered he learns nothing of
-    /// others (CVE-2016-5696).
+    /// Owes a challenge ACK, within the limits of RFC 5961 7. Each connection has its own limit. The common limit
+    /// varies at random, so that an attacker cannot infer challenges of another connection from the answers to his own
+    /// (CVE-2016-5696).
     fn challenge(&mut self, env: &mut Env<'_>) {
         if !self.acks.answered_within(BETWEEN_CHALLENGES, env.now) && env.challenges.allow(env.now) {
             env.counters.challenge_acks += 1;
@@ -208,18 +213,19 @@ impl Connection {
         }
     }
 
-    /// PAWS (RFC 7323 5.3), and its rule that segments without the option are dropped once it was negotiated.
+    /// Returns whether PAWS rejects the segment (RFC 7323 5.3). After negotiation, a segment without timestamps is
+    /// rejected, too.
     fn is_stale(&self, env: &Env<'_>, segment: &Segment) -> bool {
         let Some((recent, set_at)) = self.peer.timestamp else { return false };
         if segment.flags.rst {
             return false;
         }
         let Some(timestamps) = segment.options.timestamps else { return true };
-        // RFC 7323 5.5: after 24 days the clock may have wrapped, and nothing can be said.
+        // RFC 7323 5.5: after 24 days the peer's clock may have wrapped, so the comparison is meaningless.
         Seq(timestamps.value).before(Seq(recent)) && env.now - set_at < PAWS_IDLE
     }
 
-    /// RFC 7323 4.3 (2): the timestamp to echo is that of the segment that made the left edge move.
+    /// Stores the timestamp to echo: the one of the segment that moved the left window edge (RFC 7323 4.3 (2)).
     fn remember_timestamp(&mut self, env: &Env<'_>, segment: &Segment, start: u64) {
         if let (Some((recent, set_at)), Some(timestamps)) = (&mut self.peer.timestamp, segment.options.timestamps)
             && Seq(timestamps.value).at_or_after(Seq(*recent))
@@ -229,10 +235,10 @@ impl Connection {
         }
     }
 
-    /// Takes data and FIN, which begin at `start`, as far as they lie within the window.
+    /// Takes data and FIN from position `start` on, as far as they lie within the window.
     fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, mut payload: Payload) {
         if !self.state.may_receive() {
-            // The peer's FIN came already; only it, and what came before, may be repeated.
+            // The peer's FIN was received, so only repetitions of it and of earlier data are expected.
             let end = start + u64::from(segment.sequence_len(payload.data.len()));
             if end <= self.receive.next() && !segment.flags.syn {
                 self.acks.note_duplicate(start..end);
@@ -245,19 +251,20 @@ impl Connection {
         let was_holed = self.receive.has_holes();
         let edge = self.receive.edge();
         if end > edge {
-            // The rest comes again, and what stands behind it. A probe of a closed window is waiting for the answer.
+            // The peer repeats the rest, and its FIN. A probe of the closed window needs an answer.
             payload.data.truncate(edge.saturating_sub(start) as usize);
             self.acks.owe();
         } else if segment.flags.fin && end >= self.receive.furthest() && self.peer_fin.is_none() {
-            // One just beyond the last byte of the window takes no memory. One before what came already is a lie.
+            // A FIN just beyond the window takes no memory. A FIN in front of received data is invalid.
             self.peer_fin = Some(end);
         }
         if let Some(fin) = self.peer_fin {
-            // Nothing comes after the end.
+            // Data after the FIN are invalid.
             payload.data.truncate(fin.saturating_sub(start) as usize);
         }
         if env.memory == Level::Full {
-            // What a device joined is many segments, and all that one may have is one of them, or the least.
+            // A joined packet counts as many segments, but under memory exhaustion a connection may have only one of
+            // them, or the guaranteed minimum.
             let most = payload.segment_bytes.max(LEAST_BYTES);
             self.acks.owe_if(payload.data.len() > most);
             payload.data.truncate(most);
@@ -283,7 +290,7 @@ impl Connection {
                     self.holder.note_discarded(self.receive.discard());
                 }
             }
-            // RFC 5681 4.2: out of order, or filling a hole, or not taken: the peer is to know at once.
+            // RFC 5681 4.2: a segment that is out of order, fills a gap or was dropped is acknowledged at once.
             let urgent = was_holed
                 || received.filled
                 || received.dropped
@@ -305,8 +312,8 @@ impl Connection {
         }
     }
 
-    /// How long it takes until an acknowledgment shows in what arrives. Who only receives has but one sample, of the
-    /// handshake; but then the sender echoes when it was acknowledged last.
+    /// Estimates the round-trip time of a receiver. A mere receiver has one RTT sample, from the handshake; but the
+    /// peer's echoed timestamps show when the last acknowledgment was sent.
     fn round_trip_of_receiver(&self, env: &Env<'_>, segment: &Segment) -> Duration {
         let echoed = segment.options.timestamps.filter(|timestamps| timestamps.echo != 0).map(|timestamps| {
             let ago = Seq(self.labels.timestamp(env.now)) - Seq(timestamps.echo);
@@ -315,9 +322,9 @@ impl Connection {
         self.rtt.smoothed().max(echoed).unwrap_or_default()
     }
 
-    /// Data came in order: RFC 5681 4.2, at least every second full segment is acknowledged, and none waits long. More
-    /// than one is enough, as in Linux: the second may be short, with nothing behind it that the sender's congestion
-    /// window admits.
+    /// Owes an acknowledgment for in-order data: at the latest for every second full segment (RFC 5681 4.2), and within
+    /// the delay limit. Any data beyond one full segment suffice, as in Linux: the second segment may be a short one,
+    /// after which the sender's congestion window admits no more.
     fn owe_ack(&mut self, env: &mut Env<'_>) {
         let unacknowledged = self.receive.next() - self.acks.until();
         if self.acks.is_hurried() || unacknowledged > self.receive.largest() as u64 {
@@ -327,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// The peer's FIN is next.
+    /// Handles the peer's FIN after all its data have arrived.
     fn on_fin(&mut self, env: &mut Env<'_>) {
         self.receive.skip_fin();
         self.acks.owe();
@@ -340,7 +347,7 @@ impl Connection {
         }
     }
 
-    /// Both sides are closed: TIME-WAIT.
+    /// Enters TIME-WAIT, because both sides are closed.
     pub(super) fn wait_out(&mut self, env: &mut Env<'_>) {
         self.state = State::TimeWait;
         self.deadlines = Default::default();
@@ -349,24 +356,25 @@ impl Connection {
         self.readiness.writable = true;
     }
 
-    /// RFC 9293 3.10.7.4: the peer's FIN again, and nothing else, starts the wait again.
+    /// Restarts TIME-WAIT after a repeated FIN of the peer (RFC 9293 3.10.7.4).
     fn wait_again(&mut self, env: &mut Env<'_>, segment: &Segment) {
         if self.state == State::TimeWait && segment.flags.fin {
             self.deadlines.state = Some(env.now + env.config.time_wait);
         }
     }
 
-    /// Whether this side may open the flow anew although this connection waits, as RFC 6191 has it for the other side:
-    /// timestamps tell what belongs to which, once their clock has moved on. Returns the first sequence number that is
-    /// free.
+    /// Returns whether this side may reopen the flow although this connection is in TIME-WAIT. RFC 6191 has the rule
+    /// for the peer's side: once the timestamp clock has advanced, timestamps tell the segments of both connections
+    /// apart. The result is the lowest initial sequence number for the new connection.
     pub(crate) fn may_be_reopened(&self, now: Instant, time_wait: Duration) -> Option<Seq> {
         let waits = self.state == State::TimeWait && self.holder.is_gone() && self.peer.timestamp.is_some();
         let since = self.deadlines.state.filter(|_| waits)?;
         (now + time_wait >= since + REOPENED_AFTER).then(|| self.send.seq(self.next))
     }
 
-    /// Whether a SYN may open the flow anew although this connection waits (RFC 6191, RFC 1122 4.2.2.13). Returns the first
-    /// sequence number that is free: the new connection has to begin beyond all that this one used.
+    /// Returns whether a SYN may reopen the flow although this connection is in TIME-WAIT (RFC 6191, RFC 1122
+    /// 4.2.2.13). The result is the lowest initial sequence number for the new connection: it must lie beyond all
+    /// numbers used by this one.
     pub(crate) fn gives_way_to(&self, segment: &Segment) -> Option<Seq> {
         let flags = segment.flags;
         if self.state != State::TimeWait || !self.holder.is_gone() {
@@ -385,7 +393,7 @@ impl Connection {
     }
 }
 
-/// The reset that answers a segment nobody expects (RFC 9293 3.10.7.1); none for a reset.
+/// Returns the reset that answers an unexpected segment (RFC 9293 3.10.7.1). `None` for a reset.
 pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
     if segment.flags.rst {
         return None;
@@ -404,11 +412,12 @@ pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
     })
 }
 
-/// Between answers to segments that carry nothing and fit nowhere: shorter than any time between probes.
+/// Minimum time between answers to unacceptable segments without payload; shorter than any probe interval.
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(10);
-/// Between challenges: Linux's tcp_invalid_ratelimit, and less than a peer waits until it sends its SYN again.
+/// Minimum time between challenge ACKs: Linux's tcp_invalid_ratelimit, and less than a peer's SYN retransmission timeout.
 const BETWEEN_CHALLENGES: Duration = Duration::from_millis(500);
-/// A second, as Linux's tcp_tw_reuse: two ticks of any timestamp clock (RFC 7323 5.4).
+/// Time in TIME-WAIT after which a flow may be reopened. One second, as in Linux's tcp_tw_reuse: at least two ticks of
+/// any timestamp clock (RFC 7323 5.4).
 const REOPENED_AFTER: Duration = Duration::from_secs(1);
-/// RFC 7323 5.5.
+/// Idle time after which PAWS no longer applies (RFC 7323 5.5).
 const PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 3600);

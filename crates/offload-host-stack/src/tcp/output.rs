@@ -1,7 +1,8 @@
-//! What may be sent now, and its way to the device.
+//! Transmission: chooses the next segment and hands packets to the device.
 //!
-//! Order: a SYN, what was lost, new data with the FIN behind them, and an acknowledgment if none of these carried
-//! it. No packet spans two contexts, for [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends it there.
+//! Order: a SYN, lost data, new data followed by the FIN, and an acknowledgment if no earlier packet carried it. No
+//! packet spans two contexts, because [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends a packet at the
+//! boundary.
 
 use super::connection::{Connection, Env};
 use super::report::ConnectionError;
@@ -13,45 +14,45 @@ use core::ops::Range;
 use offload_api::{DropReason, NetDevice, PathCaps, Sent};
 use smallvec::SmallVec;
 
-/// How a turn of sending ended.
+/// Result of a connection's turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// There is nothing more to send for now.
+    /// Nothing more to send now.
     Done,
-    /// The device has no room, and took nothing this time.
+    /// The device has no room and took no packet in this turn.
     NoRoom,
-    /// Others should have their turn first, be it only to find that there is no room left.
+    /// More to send; other connections come first, even if only to find that the device is full.
     More,
 }
 
-/// The next thing to send.
+/// The next packet to send.
 #[derive(Debug)]
 enum Plan {
     Syn,
     Again(Range<u64>),
     New(Range<u64>),
-    /// Of a closed window, or of a peer that is silent.
+    /// A window probe or a keep-alive probe.
     Probe,
-    /// A tail loss probe; `again`: of what was sent before.
+    /// A tail loss probe. `again` is true if it repeats sent data.
     TailProbe {
         range: Range<u64>,
         again: bool,
     },
 }
 
-/// What became of it.
+/// Result of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Sent,
     NoRoom,
-    /// It has to wait until more of its unit is queued.
+    /// The rest of the packet's unit is not queued yet.
     Incomplete,
-    /// The connection is over.
+    /// The connection has ended.
     Over,
 }
 
 impl Connection {
-    /// Sends what may be sent, up to one turn's worth.
+    /// Sends as much as possible, at most one turn's worth.
     pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
         let caps = self.caps(env, device);
         self.receive.set_memory(env.memory);
@@ -66,6 +67,8 @@ impl Connection {
         let without_room = |turns| if turns < PACKETS_A_TURN { Turn::More } else { Turn::NoRoom };
         self.outbox.set_blocked(false);
         while let Some(plan) = self.plan(env, &caps) {
+            // The room is checked before the turn limit, so that only a connection without room is reported as such:
+            // the device wakes the host only after it has refused room.
             if !self.has_room(&mut room, device, &caps) {
                 return without_room(turns);
             }
@@ -94,10 +97,12 @@ impl Connection {
         Turn::Done
     }
 
-    /// Sends an acknowledgment at once, if the device has room, where one for a whole batch of packets would not do:
-    /// duplicate ones may not be put together, for the sender counts them (RFC 5681 4.2), and each reports another
-    /// block; and in the round trip after a hole, when the sender may have nothing else under way, a single one that is
-    /// lost would leave it to its timeout.
+    /// Sends an owed acknowledgment at once, if the device has room, in the two cases where one acknowledgment for a
+    /// whole batch of packets would not do:
+    /// - Duplicate ACKs must not be merged, because the sender counts them (RFC 5681 4.2) and each reports another
+    ///   block.
+    /// - In the round trip after a gap, the sender may have nothing else in flight. If a single merged ACK were lost,
+    ///   the sender would have to wait for its timeout.
     pub(crate) fn acknowledge_at_once(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) {
         let must = self.acks.is_one_by_one(self.receive.has_holes());
         if must
@@ -111,8 +116,8 @@ impl Connection {
         }
     }
 
-    /// Whether the device has room, `room` of which was counted. It is asked again before it is given up: only one
-    /// that said it has none wakes anybody when there is some.
+    /// Returns whether the device has room. `room` caches the last answer. At zero the device is asked again, because a
+    /// device wakes only hosts that it has told that it is full.
     fn has_room(&self, room: &mut usize, device: &dyn NetDevice, caps: &PathCaps) -> bool {
         if *room == 0 {
             *room = match self.pace().filter(|_| caps.pacing) {
@@ -123,19 +128,20 @@ impl Connection {
         *room > 0
     }
 
-    /// What the device and the path behind it take.
+    /// Returns the capabilities of the device and the path to the peer.
     fn caps(&self, env: &Env<'_>, device: &dyn NetDevice) -> PathCaps {
         let caps = device.path(&self.flow);
         PathCaps { mtu: env.network.path_mtu(env.now, self.flow.remote.ip(), caps.mtu), ..caps }
     }
 
-    /// The next thing to send. It stays the next until it was carried out, however often there is no room for it.
+    /// Returns the next packet to send. The result stays the same until the packet has been sent.
     fn plan(&mut self, env: &Env<'_>, caps: &PathCaps) -> Option<Plan> {
         if self.next == 0 {
             return Some(Plan::Syn);
         }
         if self.state.is_opening() {
             return self.flight.first_lost().map(|_| Plan::Syn);
+        // A peer in TIME-WAIT gets acknowledgments only, and a closed connection at most a reset.
         }
         if matches!(self.state, State::TimeWait | State::Closed) {
             return None;
@@ -153,6 +159,7 @@ impl Connection {
         let allowance = self.congestion_allowance();
         let mss = self.mss as u64;
         if let Some(lost) = self.flight.first_lost() {
+            // The window holds lost data back, so it is the limit of this flow.
             self.window_limited = true;
             if allowance == 0 {
                 return None;
@@ -174,6 +181,8 @@ impl Connection {
             let fin_alone = fin && waiting == 0 && window > 0;
             return fin_alone.then_some(Plan::New(self.next..self.next + 1));
         }
+        // RFC 5681 4.1: after an idle time of a whole timeout, the window is reduced, because the ACK clock has
+        // stopped.
         if self.flight.is_empty() {
             self.congestion.on_idle(self.tally.rest(env.now) > self.timeout(env.config));
         }
@@ -200,8 +209,8 @@ impl Connection {
         Some(Plan::New(self.next..self.next + length + u64::from(with_fin)))
     }
 
-    /// RFC 8985 7.3: new data if there are some the peer takes, else the last segment again. Nothing if it was late,
-    /// and the tail has arrived or is known to be lost.
+    /// Plans a tail loss probe (RFC 8985 7.3): new data if the peer's window admits them, otherwise the last segment.
+    /// Returns `None` if the tail has been acknowledged or declared lost meanwhile.
     fn plan_tail_probe(&self) -> Option<Plan> {
         if self.flight.is_empty() || !self.repair.is_open() {
             return None;
@@ -216,14 +225,14 @@ impl Connection {
         Some(Plan::TailProbe { range: last.start.max(last.end.saturating_sub(mss))..last.end, again: true })
     }
 
-    /// The most payload that one packet for the device may have: whole segments.
+    /// Returns the maximum payload of one packet for the device: a multiple of the segment size.
     fn packet_limit(&self, caps: &PathCaps) -> u64 {
         let mss = self.mss as u64;
         if caps.tso_max_bytes == 0 || !caps.checksum {
             return mss;
         }
         let most = match u64::from(caps.tso_max_bytes) {
-            // The device does not need to be told by the header how long the packet is.
+            // Such a device does not take the packet length from the IP header.
             more if more > MAX_TOLD => more,
             bytes => bytes.min(MAX_PACKET_PAYLOAD),
         };
@@ -236,7 +245,8 @@ impl Connection {
             Plan::Again(range) => self.send_range(range, true, env, device, caps),
             Plan::New(range) => self.send_range(range, false, env, device, caps),
             Plan::Probe => {
-                // As Linux does: an acknowledged position with no data makes the peer answer, and needs no unit.
+                // As in Linux: an already acknowledged position without data makes the peer answer, and belongs to no
+                // unit.
                 let probe = self.header(env, self.una - 1, self.ecn.flags(false));
                 if !self.send_bare(probe, env, device, caps) {
                     return Outcome::NoRoom;
@@ -260,12 +270,14 @@ impl Connection {
     }
 
     fn send_syn(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Outcome {
+        // RFC 3168 6.1.1.1: a repeated SYN does not ask for ECN, because a middlebox may have dropped the first one for
+        // it.
         let again = self.next > 0;
         let first = self.state == State::SynSent;
         let mut segment = self.header(env, 0, self.ecn.syn_flags(env.config.ecn, first, again));
         segment.window = self.receive.window(self.mss).min(u64::from(u16::MAX)) as u16;
         segment.options = Options {
-            // RFC 6691: what the MTU leaves beside the headers without options.
+            // RFC 6691: the MTU minus the headers without options.
             mss: Some(caps.mtu.saturating_sub((self.ip_bytes() + HEADER_BYTES) as u16)),
             window_scale: (if first { env.config.window_scaling } else { self.peer.scales })
                 .then_some(self.window_scale),
@@ -292,7 +304,7 @@ impl Connection {
         Outcome::Sent
     }
 
-    /// Sends `range`, or as much of it as fits one packet.
+    /// Sends `range`, or the part of it that fits into one packet.
     fn send_range(
         &mut self,
         range: Range<u64>,
@@ -309,6 +321,7 @@ impl Connection {
             let fin = at_end && range.end > cut_end;
             let end = cut_end + u64::from(fin);
             if end == range.start {
+                // The unit at this position is not queued completely, and a device or sealer needs the whole unit.
                 return Outcome::Incomplete;
             }
             let fresh = !again && cut.len > 0;
@@ -322,14 +335,16 @@ impl Connection {
                 streams: cut.streams,
                 ident: self.labels.ident(),
                 mss: self.mss,
-                // RFC 3168 6.1.5: what is sent again is not, or a mark on it could not be believed.
+                // RFC 3168 6.1.5: retransmissions are not ECN-capable, because marks on them would not be reliable.
                 ecn_capable: fresh && self.ecn.is_capable(),
                 rate: self.pace(),
             };
+            // Without a known next hop, the packet waits in the network layer or is lost; TCP counts it as sent.
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {
                     Sent::Posted => {}
                     Sent::NeedsSoftware(unit) => match self.send.seal(unit) {
+                        // A sealed unit goes out as plain payload: cut the range again, now without the context.
                         Ok(()) => {
                             env.counters.sealed_units += 1;
                             continue;
@@ -339,7 +354,7 @@ impl Connection {
                     },
                     Sent::Dropped(DropReason::RingFull) => return Outcome::NoRoom,
                     Sent::Dropped(DropReason::DeviceGone) => return self.give_up_unsealed(env),
-                    // As good as lost on the way: it is sent again.
+                    // Equivalent to a loss on the path: the retransmission repairs it.
                     Sent::Dropped(_) => env.counters.device_drops += 1,
                 }
             }
@@ -382,6 +397,7 @@ impl Connection {
             self.next = range.end;
             self.repair.note_carried(self.outstanding());
             self.flight.push(range, env.now);
+            // The FIN leaves with the last data, so the state changes here.
             self.note_sent(bytes);
             self.on_fin_sent();
         }
@@ -392,7 +408,7 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 3.10.4: the state moves when the FIN leaves.
+    /// Changes the state when the FIN leaves (RFC 9293 3.10.4).
     fn on_fin_sent(&mut self) {
         if self.fin_position().is_some_and(|fin| self.next > fin) {
             self.state = match self.state {
@@ -410,8 +426,8 @@ impl Connection {
         Outcome::Over
     }
 
-    /// Sends an acknowledgment without data, with whatever there is to report. False if the device had no room after
-    /// all.
+    /// Sends an acknowledgment without data, with SACK blocks if negotiated. Returns false if the device has no room
+    /// after all.
     fn send_ack(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
         let mut segment = self.header(env, self.next, self.ecn.flags(false));
         if self.peer.sack {
@@ -438,7 +454,7 @@ impl Connection {
         Turn::Done
     }
 
-    /// Sends a segment without payload. False if the device had no room after all.
+    /// Sends a segment without payload. Returns false if the device has no room after all.
     fn send_bare(&mut self, segment: Segment, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
         let outgoing = Outgoing {
             flow: &self.flow,
@@ -462,7 +478,7 @@ impl Connection {
         true
     }
 
-    /// A header with the present acknowledgment and window.
+    /// Returns a header with the current acknowledgment number and window.
     fn header(&self, env: &Env<'_>, position: u64, flags: Flags) -> Segment {
         let opening = self.state == State::SynSent;
         let window = if self.state == State::Closed { 0 } else { self.receive.window(self.mss) };
@@ -485,7 +501,7 @@ impl Connection {
         }
     }
 
-    /// What the peer knows once the header has left.
+    /// Records the state that the header tells the peer.
     fn note_header_sent(&mut self, env: &mut Env<'_>, segment: &Segment) {
         if segment.flags.syn || segment.flags.rst {
             self.acks.note_told(self.receive.next());
@@ -502,12 +518,12 @@ impl Connection {
         self.acks.note_carried(self.receive.has_holes());
     }
 
-    /// Data wait, nothing is under way, and nothing may leave: then it is the peer's window, and it may open
-    /// without our hearing of it.
+    /// Arms the persist timer if data wait, nothing is in flight and nothing may leave. Then the peer's window is the
+    /// obstacle, and its update may get lost.
     fn arm_persist(&mut self, env: &Env<'_>) {
         let unsent = self.outbox.end(self.send.end()) > self.next;
         let waiting = unsent && self.flight.is_empty() && !self.state.is_opening() && !self.outbox.is_blocked();
-        // Before the handshake is over, the peer has offered none that it could close.
+        // During the handshake the peer has not offered a window that it could close.
         let closed = self.peer.window == 0 && !self.state.is_opening();
         self.closed_window.watch(closed && (waiting || !self.flight.is_empty()), env.now);
         self.deadlines.retransmit = self.deadlines.retransmit.map(|at| self.or_when_patience_ends(env, at));
@@ -521,9 +537,9 @@ impl Connection {
     }
 }
 
-/// Packets that a connection may send before others have their turn.
+/// Maximum number of packets per turn.
 const PACKETS_A_TURN: usize = 16;
-/// A device that cuts more than this takes packets longer than their headers tell.
+/// Segmentation size above which a device accepts packets longer than their header's length field.
 const MAX_TOLD: u64 = 1 << 16;
-/// IPv4's total length is 16 bits, its header 20 bytes (which IPv6 does not count), and a TCP header at most 60.
+/// IPv4's total length has 16 bits, its header 20 bytes (IPv6 does not count its header), and a TCP header at most 60.
 const MAX_PACKET_PAYLOAD: u64 = u16::MAX as u64 - 20 - 60;

@@ -1,4 +1,4 @@
-//! What peer and path take: the options of the peer's SYN, the segment size, and word from routers on the way.
+//! Limits of the peer and the path: options of the peer's SYN, the segment size, and ICMP errors.
 
 use super::connection::{Connection, Env};
 use super::recv_queue::ReceiveQueue;
@@ -10,11 +10,11 @@ use offload_base::Seq;
 use offload_formats::Version;
 
 impl Connection {
-    /// Learns from the peer's SYN.
+    /// Applies the options and the window of the peer's SYN.
     pub(super) fn learn(&mut self, env: &mut Env<'_>, segment: &Segment) {
         let options = &segment.options;
         self.receive = ReceiveQueue::new(segment.seq, env.config.initial_receive_buffer, env.config.receive_buffer);
-        // A lower bound keeps a peer from asking for crumbs.
+        // A lower bound prevents a peer from requesting tiny segments.
         self.peer.mss = options.mss.unwrap_or(default_mss(&self.flow) as u16).max(LEAST_MSS);
         self.peer.sack = env.config.sack && options.sack_permitted;
         if env.config.window_scaling
@@ -38,7 +38,7 @@ impl Connection {
         self.peer.window_ack = self.una;
     }
 
-    /// Takes up the segment size that path and peer allow. RFC 6691: options come out of it.
+    /// Adapts the segment size to path and peer. Options reduce the payload (RFC 6691).
     pub(super) fn fit_mss(&mut self, caps: &PathCaps) {
         let mss = self.mss_for(caps.mtu);
         if mss != self.mss {
@@ -47,7 +47,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of the IP header in front of its segments.
+    /// Returns the length of the IP header of this connection's packets.
     pub(super) fn ip_bytes(&self) -> usize {
         Version::of(&self.flow.remote.ip()).header_bytes()
     }
@@ -58,14 +58,13 @@ impl Connection {
         path.min(usize::from(self.peer.mss)).saturating_sub(options).max(1)
     }
 
-    /// Whether the segment at `seq` is one that is under way: a router that reports on another has guessed, or is late
-    /// (RFC 5927 4.1).
+    /// Returns whether `seq` is in flight. An ICMP error about another segment is late or forged (RFC 5927 4.1).
     pub(crate) fn is_under_way(&self, seq: Seq) -> bool {
         self.send.position(seq).is_some_and(|position| self.una <= position && position < self.next)
     }
 
-    /// The path takes packets of `mtu` bytes only. What is under way and was larger did not arrive; it is sent again,
-    /// and no congestion is seen in it (RFC 1191 6.5).
+    /// Reduces the path MTU to `mtu` bytes. The larger packets in flight were dropped on the path. They are sent again,
+    /// without a congestion response (RFC 1191 6.5).
     pub(crate) fn on_path_narrowed(&mut self, mtu: u16) {
         let mss = self.mss_for(mtu);
         if self.state.is_opening() || self.state == State::Closed || mss >= self.mss {
@@ -80,7 +79,8 @@ impl Connection {
         }
     }
 
-    /// Word that the peer cannot be reached, or does not listen. An open connection may outlive it (RFC 1122 4.2.3.9).
+    /// Handles an error that reports the peer as unreachable or not listening. It ends only an opening connection,
+    /// because the error may be transient (RFC 1122 4.2.3.9).
     pub(crate) fn on_undeliverable(&mut self, env: &mut Env<'_>, error: ConnectionError) {
         if self.state == State::SynSent {
             env.counters.attempt_fails += 1;
@@ -89,7 +89,7 @@ impl Connection {
     }
 }
 
-/// What a peer takes that does not say (RFC 9293 3.7.1).
+/// Returns the segment size of a peer that announces none (RFC 9293 3.7.1).
 pub(super) fn default_mss(flow: &FlowKey) -> usize {
     match Version::of(&flow.remote.ip()) {
         Version::Four => 536,
@@ -97,10 +97,10 @@ pub(super) fn default_mss(flow: &FlowKey) -> usize {
     }
 }
 
-/// The shift by which a window of `bytes` fits into 16 bits.
+/// Returns the window scale with which a window of `bytes` fits into 16 bits.
 pub(super) fn shift_for(bytes: usize) -> u8 {
     (0..14).find(|shift| bytes >> shift <= usize::from(u16::MAX)).unwrap_or(14)
 }
 
-/// Linux's tcp_min_snd_mss, after CVE-2019-11479.
+/// Minimum segment size: Linux's tcp_min_snd_mss, after CVE-2019-11479.
 const LEAST_MSS: u16 = 48;

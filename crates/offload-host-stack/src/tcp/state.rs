@@ -1,6 +1,6 @@
 //! The states of a connection (RFC 9293 3.3.2).
 
-/// A connection's state, under RFC 9293's names. LISTEN is a listener's, and no connection's.
+/// The state of a connection, under RFC 9293's names. LISTEN is missing because only listeners have it.
 ///
 /// ```
 /// use offload_host_stack::State;
@@ -13,7 +13,7 @@ pub enum State {
     SynSent,
     /// Waiting for the ACK of a SYN-ACK.
     SynReceived,
-    /// Open both ways.
+    /// Open in both directions.
     Established,
     /// This side has closed; its FIN is not acknowledged.
     FinWait1,
@@ -27,22 +27,22 @@ pub enum State {
     LastAck,
     /// Both have closed; late segments are answered for a while.
     TimeWait,
-    /// There is no connection any more.
+    /// The connection does not exist any more.
     Closed,
 }
 
 impl State {
-    /// Whether the three-way handshake is still under way.
+    /// Returns whether the three-way handshake is under way.
     pub fn is_opening(self) -> bool {
         matches!(self, State::SynSent | State::SynReceived)
     }
 
-    /// Whether the application may still queue data.
+    /// Returns whether the application may queue data.
     pub fn may_send(self) -> bool {
         matches!(self, State::SynSent | State::SynReceived | State::Established | State::CloseWait)
     }
 
-    /// Whether the peer may still send data.
+    /// Returns whether the peer may send data.
     pub fn may_receive(self) -> bool {
         matches!(self, State::SynSent | State::SynReceived | State::Established | State::FinWait1 | State::FinWait2)
     }

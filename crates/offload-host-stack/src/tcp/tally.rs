@@ -1,4 +1,4 @@
-//! What a connection has sent, in figures.
+//! Send statistics of a connection.
 
 use core::time::Duration;
 use offload_api::SentBytes;
@@ -6,9 +6,9 @@ use offload_base::Instant;
 
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// Retransmitted segments in all.
+    /// Number of retransmitted segments.
     retransmits: u64,
-    /// Payload bytes handed to the device.
+    /// Payload bytes given to the device.
     bytes: SentBytes,
     last: Instant,
 }
@@ -20,14 +20,14 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// `bytes` have left; `again`: once more.
+    /// Records that `bytes` were sent. `again` marks a retransmission.
     pub(super) fn note_sent(&mut self, bytes: u64, again: bool, now: Instant) {
         self.bytes.total += bytes;
         self.bytes.again += if again { bytes } else { 0 };
         self.last = now;
     }
 
-    /// In `segments` segments, that left once more.
+    /// Records `segments` retransmitted segments.
     pub(super) fn note_again(&mut self, segments: u64) {
         self.retransmits += segments;
     }
@@ -40,7 +40,7 @@ impl Tally {
         self.bytes
     }
 
-    /// For how long nothing was sent.
+    /// Returns the time since the last transmission.
     pub(super) fn rest(&self, now: Instant) -> Duration {
         now - self.last
     }

@@ -1,12 +1,12 @@
-//! CUBIC (RFC 9438): after a loss the window returns to where it was along a cubic curve of time, stays near it, and
-//! then looks for more; where that is slower than Reno would be, it does as Reno does.
+//! CUBIC (RFC 9438): after a loss the window returns to its previous value along a cubic curve of time, stays near it,
+//! and then probes for more. Where Reno's window would be larger, CUBIC follows Reno.
 //!
 //! ```text
-//! W_cubic(t) = C * (t - K)^3 + W_max        t: since congestion avoidance began; K: when the curve is at W_max
+//! W_cubic(t) = C * (t - K)^3 + W_max        t: time since congestion avoidance began; K: time at which the curve is at W_max
 //! ```
 //!
-//! The names of the RFC's section 4.1.2 are kept. Windows are in bytes, times on the curve in microseconds; what a
-//! division leaves over is kept for the next one, so small acknowledgments count in full.
+//! The names are those of the RFC's section 4.1.2. Windows are in bytes, times on the curve in microseconds. The
+//! remainder of each division is kept for the next one, so that small acknowledgments count in full.
 
 use super::slow_start::SlowStart;
 use super::{Acked, CongestionControl, MAX_WINDOW, Signal, rescaled};
@@ -16,45 +16,47 @@ use offload_base::Instant;
 #[derive(Clone, Debug)]
 pub(crate) struct Cubic {
     mss: u64,
-    /// Bytes of the window to begin with, in segments.
+    /// Initial window, in segments.
     initial: u32,
     window: u64,
     threshold: u64,
     slow_start: SlowStart,
-    /// The window just before it was cut last; less if it had not come back to where it was before.
+    /// Window before the last reduction, or less if it had not returned to the previous one.
     w_max: u64,
-    /// The window just before it was cut last.
+    /// Window before the last reduction.
     cwnd_prior: u64,
-    /// An idle connection has none.
+    /// State while data are in flight. `None` for an idle connection.
     course: Option<Box<Course>>,
 }
 
-/// What matters while something is under way.
+/// State needed only while data are in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Course {
     epoch: Option<Epoch>,
     before: Option<Before>,
 }
 
-/// Congestion avoidance, from its beginning to the next cut.
+/// Congestion avoidance from its start to the next reduction.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// When it began; later by the time in which the window was not used.
+    /// Start, moved to a later time by each period in which the window was not used.
     began: Instant,
-    /// When the window was last used, and whether it is not now.
+    /// Time at which the window was last used.
     used_at: Instant,
+    /// Whether the window is unused now.
     unused: bool,
-    /// When the curve reaches `origin`, in microseconds.
+    /// Time at which the curve reaches `origin`, in microseconds.
     k: u64,
     origin: u64,
     /// Reno's window.
     w_est: u64,
-    /// What divisions left over.
+    /// Remainder of the window's growth.
     rest: u64,
+    /// Remainder of the Reno window's growth.
     est_rest: u64,
 }
 
-/// What a cut can be taken back to.
+/// State to restore if the last reduction was spurious.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     window: u64,
@@ -88,10 +90,12 @@ impl Cubic {
 
     fn begin_epoch(&mut self, now: Instant) -> Epoch {
         if self.w_max == 0 {
-            // RFC 9438 4.8, 4.10: after a timeout, or after a slow start without a loss, the curve begins at its middle.
+            // RFC 9438 4.8, 4.10: after a timeout, or after a slow start without a loss, the curve starts at its
+            // middle.
             self.w_max = self.window;
         }
-        // Where the curve is at this window: before its middle, or behind it, if a connection goes on that was quiet.
+        // The curve's position for this window: before its middle, or after it if the connection continues after a
+        // quiet time.
         let (began, k) = match self.window >= self.w_max {
             true => (back(now, self.k_for(self.window - self.w_max)), 0),
             false => (now, self.k_for(self.w_max - self.window)),
@@ -100,13 +104,13 @@ impl Cubic {
         Epoch { began, used_at: now, unused: false, k, origin, w_est, rest: 0, est_rest: 0 }
     }
 
-    /// RFC 9438 (2), in microseconds: the cube root of `below` bytes, in segments, divided by C.
+    /// Returns K in microseconds (RFC 9438 (2)): the cube root of `below` bytes, in segments, divided by C.
     fn k_for(&self, below: u64) -> u64 {
         let cube = u128::from(below) * MICROS_CUBED * C_DENOMINATOR / (C_NUMERATOR * u128::from(self.mss));
         cube_root(cube)
     }
 
-    /// RFC 9438 (1), `t` microseconds into the epoch.
+    /// Returns W_cubic(t) at `t` microseconds of the epoch (RFC 9438 (1)).
     fn w_cubic(&self, epoch: &Epoch, t: u64) -> u64 {
         let distance = u128::from(t.abs_diff(epoch.k).min(FARTHEST_MICROS));
         let bytes = C_NUMERATOR * u128::from(self.mss) * distance.pow(3) / (C_DENOMINATOR * MICROS_CUBED);
@@ -114,16 +118,17 @@ impl Cubic {
         if t < epoch.k { epoch.origin.saturating_sub(bytes) } else { epoch.origin.saturating_add(bytes) }
     }
 
-    /// RFC 9438 4.2 to 4.5.
+    /// Grows the window in congestion avoidance (RFC 9438 4.2 to 4.5).
     fn avoid_congestion(&mut self, ack: &Acked, acked: u64) {
         let mut epoch = self.epoch().unwrap_or_else(|| self.begin_epoch(ack.now));
         if core::mem::take(&mut epoch.unused) {
-            // RFC 9438 5.8: t leaves out the time in which the window was not what limited the sender.
+            // RFC 9438 5.8: t excludes the time in which the window did not limit the sender.
             epoch.began += ack.now - epoch.used_at;
         }
         epoch.used_at = ack.now;
         let t = micros(ack.now - epoch.began);
-        // RFC 9438 (4), with alpha = 3 * (1 - beta) / (1 + beta) = 9 / 17 until Reno would be where it was before.
+        // RFC 9438 (4), with alpha = 3 * (1 - beta) / (1 + beta) = 9 / 17 until Reno's window would reach its previous
+        // value.
         let (gain, share) = if epoch.w_est < self.cwnd_prior { (9, 17) } else { (1, 1) };
         let earned = gain * u128::from(acked) * u128::from(self.mss) + u128::from(epoch.est_rest);
         let price = share * u128::from(self.window);
@@ -153,7 +158,7 @@ impl CongestionControl for Cubic {
     }
 
     fn set_mss(&mut self, mss: u64) {
-        // RFC 9438 4.1 counts in segments, the curve included: it begins anew where the window is on it.
+        // RFC 9438 4.1 counts the curve in segments, too, so a new epoch starts at the current window.
         let old = core::mem::replace(&mut self.mss, mss);
         for bytes in [&mut self.window, &mut self.threshold, &mut self.w_max, &mut self.cwnd_prior] {
             *bytes = rescaled(*bytes, old, mss);
@@ -188,7 +193,7 @@ impl CongestionControl for Cubic {
     }
 
     fn on_congestion(&mut self, signal: Signal, carried: u64) {
-        // A mark is no guess: nothing takes it back.
+        // A mark is certain, so it is never undone.
         let before = (signal == Signal::Loss).then_some(Before {
             window: self.window,
             threshold: self.threshold,
@@ -196,10 +201,10 @@ impl CongestionControl for Cubic {
             cwnd_prior: self.cwnd_prior,
             epoch: self.epoch(),
         });
-        // RFC 9438 4.7: a window that has not come back gives way to others, who may be new.
+        // RFC 9438 4.7: a window that has not returned to its previous value yields to other, perhaps new, flows.
         self.w_max = if self.window < self.w_max { (self.window * 10 + self.window * 7) / 20 } else { self.window };
         self.cwnd_prior = self.window;
-        // RFC 9438 4.6.
+        // RFC 9438 4.6: beta is 0.7.
         let cut = carried.min(self.window) * 7 / 10;
         self.threshold = cut.max(2 * self.mss);
         self.window = match signal {
@@ -213,14 +218,14 @@ impl CongestionControl for Cubic {
         if let Some(carried) = carried {
             self.on_congestion(Signal::Loss, carried);
         }
-        // RFC 9438 4.8: the next epoch has K = 0, and W_max where it begins.
+        // RFC 9438 4.8: the next epoch has K = 0, with W_max at its start.
         self.w_max = 0;
         self.course().epoch = None;
         self.window = self.mss;
     }
 
     fn on_spurious(&mut self) {
-        // RFC 9438 4.9.
+        // RFC 9438 4.9: restore the state before the reduction.
         if let Some(before) = self.course.as_mut().and_then(|course| course.before.take()) {
             self.window = self.window.max(before.window);
             self.threshold = before.threshold;
@@ -239,8 +244,8 @@ impl CongestionControl for Cubic {
     }
 
     fn on_quiet(&mut self) {
-        // RFC 9438 5.8: time goes on along the curve when the window is used again, from where the window is then. That
-        // can be told from the window, so nothing need be kept.
+        // RFC 9438 5.8: when the window is used again, time continues on the curve from the current window. The
+        // position follows from the window alone, so no state is kept.
         self.course = None;
     }
 
@@ -253,14 +258,14 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX / 2)
 }
 
-/// `now`, `micros` microseconds earlier.
+/// Returns the instant `micros` microseconds before `now`.
 fn back(now: Instant, micros: u64) -> Instant {
     Instant::from_nanos(now.as_nanos().saturating_sub(micros.saturating_mul(1000)))
 }
 
-/// The largest number whose cube is at most `cube`.
+/// Returns the largest number with a cube of at most `cube`.
 fn cube_root(cube: u128) -> u64 {
-    // One bit at a time, from the highest that a root of 128 bits has.
+    // Bit by bit, from the highest bit that the root of a 128-bit number can have.
     let mut root = 0u128;
     for bit in (0..=CUBE_ROOT_BITS).rev() {
         let candidate = root | 1 << bit;
@@ -271,15 +276,15 @@ fn cube_root(cube: u128) -> u64 {
     root as u64
 }
 
-/// RFC 9438 5: C = 0.4 segments per second cubed.
+/// C = 0.4 segments per second cubed (RFC 9438 5).
 const C_NUMERATOR: u128 = 4;
 const C_DENOMINATOR: u128 = 10;
-/// Cubic microseconds of a cubic second.
+/// Cubic microseconds in a cubic second.
 const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
-/// Two hours from the middle of the curve its cube fits 128 bits with any segment size, and the window was beyond all
-/// bounds long before.
+/// Maximum distance from the middle of the curve: two hours. Its cube fits 128 bits with any segment size, and the
+/// window has reached its maximum long before.
 const FARTHEST_MICROS: u64 = 7_200_000_000;
-/// 2^41 cubed fits 128 bits, and so does the cube of the next number of as many bits.
+/// Highest bit of a cube root: all numbers of 42 bits have cubes within 128 bits.
 const CUBE_ROOT_BITS: u32 = 41;
 
 #[cfg(test)]
@@ -290,7 +295,7 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// After a loss with `window` bytes carried, and what was before forgotten.
+    /// Returns the state after a loss with `window` bytes carried, with no previous state.
     fn cut(window: u64) -> Cubic {
         let mut cubic = Cubic::new(MSS, 10);
         (cubic.window, cubic.threshold) = (window, window);
@@ -298,13 +303,13 @@ mod tests {
         cubic
     }
 
-    /// W_cubic(t), in segments, as the RFC writes it.
+    /// Returns W_cubic(t) in segments, as in the RFC.
     fn curve(t: f64, w_max: f64, cwnd_epoch: f64) -> f64 {
         let k = ((w_max - cwnd_epoch) / 0.4).cbrt();
         0.4 * (t - k).powi(3) + w_max
     }
 
-    /// Windows acknowledged one after the other, each taking 100 ms, for `millis`.
+    /// Acknowledges one window per 100 ms for `millis`.
     fn run(cubic: &mut Cubic, from: u64, millis: u64) {
         for round in 0..millis / 100 {
             let segments = cubic.window / MSS;
@@ -326,7 +331,7 @@ mod tests {
             let (ours, formula) = (cubic.w_cubic(&epoch, tenths * 100_000) as f64 / MSS as f64, curve(t, 1e4, 7e3));
             assert!((ours - formula).abs() < 0.1, "W_cubic({t}) = {ours}, not {formula}");
         }
-        // What is on the curve is what the window follows: concave up to K, flat there, convex behind.
+        // The window follows the curve: concave up to K, flat there, convex after it.
         let mut at = 0;
         for seconds in [5, 10, 15, 19, 20, 25, 30] {
             run(&mut cubic, at * 1000, (seconds - at) * 1000);
@@ -338,8 +343,8 @@ mod tests {
 
     #[test]
     fn a_small_window_grows_as_renos() {
-        // RFC 9438 4.3: with RTT 100 ms and 10 segments the cubic curve takes seconds; Reno's share is 9/17 of a
-        // segment each round trip, up to the window that was, and then a whole one.
+        // RFC 9438 4.3: with an RTT of 100 ms and 10 segments, the cubic curve takes seconds. Reno's share is 9/17 of a
+        // segment per round trip up to the previous window, then a whole segment.
         let mut cubic = cut(10 * MSS);
         assert_eq!(cubic.window, 7 * MSS);
         run(&mut cubic, 0, 100);
@@ -364,7 +369,7 @@ mod tests {
         assert_eq!((cubic.w_max, cubic.cwnd_prior), (595 * MSS, 700 * MSS));
         cubic.window = 600 * MSS;
         cubic.on_congestion(Signal::Loss, cubic.window);
-        assert_eq!(cubic.w_max, 600 * MSS, "it had come back");
+        assert_eq!(cubic.w_max, 600 * MSS, "the window had returned to its previous value");
     }
 
     #[test]
@@ -402,11 +407,11 @@ mod tests {
                 run(&mut quiet, second * 1000 + tenth * 100, 100);
                 quiet.on_quiet();
             }
-            // Where the curve is flat it grows as Reno does, and is through with that four seconds earlier.
+            // Where the curve is flat, the window grows like Reno's, and leaves that phase four seconds earlier.
             let ratio = quiet.window as f64 / busy.window as f64;
             assert!((0.99..1.15).contains(&ratio), "after {second} s {} to {}", quiet.window, busy.window);
         }
-        assert!(busy.window > 12_000 * MSS, "far behind the middle of the curve");
+        assert!(busy.window > 12_000 * MSS, "the window must be far beyond the middle of the curve");
     }
 
     #[test]
@@ -427,7 +432,7 @@ mod tests {
             let (whole, halves) = (whole.window / MSS, halves.window / (MSS / 2));
             assert!(whole.abs_diff(halves) <= 2, "after {second} s {whole} segments and {halves} of half their size");
         }
-        // What is taken back is counted in the new ones, too.
+        // The restored state is counted in new segments, too.
         whole.on_congestion(Signal::Loss, whole.window);
         let mut doubled = whole.clone();
         doubled.set_mss(2 * MSS);
@@ -450,7 +455,7 @@ mod tests {
         run(&mut cubic, 3000, 3000);
         let mut undisturbed = before.clone();
         run(&mut undisturbed, 3000, 3000);
-        assert_eq!(cubic.window, undisturbed.window, "on the same curve");
+        assert_eq!(cubic.window, undisturbed.window, "the window continues on the same curve");
     }
 
     #[test]

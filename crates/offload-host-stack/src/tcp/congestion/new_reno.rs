@@ -1,4 +1,4 @@
-//! NewReno: RFC 5681 with the byte counting of RFC 3465. As in Linux, slow start counts all bytes of an ACK, for
+//! NewReno: RFC 5681 with the byte counting of RFC 3465. As in Linux, slow start counts all bytes of an ACK, because
 //! receivers that process packets in batches acknowledge many segments at once.
 
 use super::slow_start::SlowStart;
@@ -11,7 +11,7 @@ pub(crate) struct NewReno {
     window: u64,
     threshold: u64,
     slow_start: SlowStart,
-    /// Bytes acknowledged towards the next segment of growth.
+    /// Acknowledged bytes that count towards the next segment of growth.
     counted: u64,
     before: Option<(u64, u64)>,
 }
@@ -57,7 +57,7 @@ impl CongestionControl for NewReno {
         if self.window < self.threshold {
             acked = self.slow_start.grow(ack, &mut self.window, &mut self.threshold);
         }
-        // RFC 3465 2.1: a segment for every window's worth of bytes.
+        // RFC 3465 2.1: one segment per window of acknowledged bytes.
         self.counted += acked;
         if self.counted >= self.window {
             self.counted -= self.window;
@@ -67,9 +67,9 @@ impl CongestionControl for NewReno {
     }
 
     fn on_congestion(&mut self, signal: Signal, carried: u64) {
-        // A mark is no guess: nothing takes it back.
+        // A mark is certain, so it is never undone.
         self.before = (signal == Signal::Loss).then_some((self.window, self.threshold));
-        // RFC 5681 (4).
+        // RFC 5681 (4): half of the data in flight.
         self.threshold = (carried.min(self.window) / 2).max(2 * self.mss);
         self.window = self.threshold;
         self.counted = 0;
@@ -119,7 +119,7 @@ mod tests {
         (0..10).for_each(|_| reno.on_ack(&acked(0, 1000)));
         assert_eq!(reno.window(), 11_000);
         (0..20).for_each(|_| reno.on_ack(&Acked { limited: false, ..acked(0, 1000) }));
-        assert_eq!(reno.window(), 11_000, "a window that is not used says nothing of the network");
+        assert_eq!(reno.window(), 11_000, "an unused window must not grow");
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         reno.on_spurious();
         assert_eq!((reno.window(), reno.threshold()), (10_000, u64::MAX));
         reno.on_congestion(Signal::Loss, 1000);
-        assert_eq!(reno.window(), 2000, "never under two segments");
+        assert_eq!(reno.window(), 2000, "the window is at least two segments");
     }
 
     #[test]

@@ -1,28 +1,29 @@
 //! Slow start that ends before the queue overflows: HyStart++ (RFC 9406).
 //!
-//! When the least round-trip time of a round exceeds the one of the round before by an eighth, growth becomes
-//! conservative; if the time stays there for five rounds, slow start is over; if it falls back, it was noise.
+//! If a round's minimum RTT exceeds that of the previous round by an eighth, growth becomes conservative. If the RTT
+//! stays high for five rounds, slow start ends; if it falls back, the rise was noise.
 //!
-//! Deviation: growth is not limited to eight segments for an ACK (RFC 9406 4.2), for receivers that process packets in
+//! Deviation: growth per ACK is not limited to eight segments (RFC 9406 4.2), because receivers that process packets in
 //! batches acknowledge many segments at once.
 
 use super::Acked;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlowStart {
-    /// What is sent from here on belongs to the next round.
+    /// Position at which the next round starts.
     round_end: u64,
-    /// The least round-trip time of this round, and of the one before, in nanoseconds.
+    /// Minimum RTT of this round, in nanoseconds.
     least: u64,
+    /// Minimum RTT of the previous round, in nanoseconds.
     least_before: u64,
-    /// The one that made growth conservative; [`NONE`]: it is not.
+    /// Minimum RTT that made growth conservative. [`NONE`] if growth is not conservative.
     baseline: u64,
-    /// Rounds of conservative growth, the one in which it began included.
+    /// Rounds of conservative growth, including the one in which it began.
     careful_rounds: u8,
     samples: u8,
-    /// RFC 9406 4.3: only the first slow start is watched, the later ones have a threshold that was found out.
+    /// Whether this is the first slow start. RFC 9406 4.3: later ones have a measured threshold and are not watched.
     first: bool,
-    /// Acknowledged bytes that were not enough for a byte of growth.
+    /// Acknowledged bytes that did not suffice for a byte of growth.
     rest: u8,
 }
 
@@ -42,8 +43,8 @@ impl Default for SlowStart {
 }
 
 impl SlowStart {
-    /// Grows `window` for an acknowledgment, not beyond `threshold`, which is set if the time has come. Returns the
-    /// bytes acknowledged that are left for congestion avoidance.
+    /// Grows `window` for an acknowledgment, up to `threshold`. Sets `threshold` when slow start ends. Returns the
+    /// acknowledged bytes left for congestion avoidance.
     pub(super) fn grow(&mut self, ack: &Acked, window: &mut u64, threshold: &mut u64) -> u64 {
         self.first &= *threshold == u64::MAX;
         if self.first && self.watch(ack) {
@@ -58,7 +59,7 @@ impl SlowStart {
         if *window < *threshold { 0 } else { counted - growth * divisor }
     }
 
-    /// Looks at the round-trip times; true when slow start is over.
+    /// Evaluates the round-trip times. Returns true if slow start is over.
     fn watch(&mut self, ack: &Acked) -> bool {
         if ack.una >= self.round_end {
             self.round_end = ack.next;
@@ -93,9 +94,9 @@ impl SlowStart {
     }
 }
 
-/// No time yet.
+/// No RTT yet.
 const NONE: u64 = u64::MAX;
-// RFC 9406 4.3; times in nanoseconds.
+// Constants of RFC 9406 4.3; times in nanoseconds.
 const LEAST_RISE: u64 = 4_000_000;
 const MOST_RISE: u64 = 16_000_000;
 const RTT_DIVISOR: u64 = 8;
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
     use core::time::Duration;
 
-    /// A sender of segments of 1000 bytes in rounds.
+    /// A sender that sends segments of 1000 bytes in rounds.
     struct Rounds {
         slow_start: SlowStart,
         window: u64,
@@ -122,7 +123,7 @@ mod tests {
             Rounds { slow_start: SlowStart::default(), window: 10_000, threshold: u64::MAX, una: 0 }
         }
 
-        /// A window's worth is acknowledged segment by segment, each after `millis`.
+        /// Acknowledges one window, segment by segment, each after `millis`.
         fn round(&mut self, millis: u64) -> u64 {
             let before = self.window;
             let end = self.una + self.window;
@@ -148,7 +149,7 @@ mod tests {
     fn a_queue_ends_it_after_five_careful_rounds() {
         let mut rounds = Rounds::new();
         rounds.round(40);
-        // An eighth of 40 ms: at eight samples it is certain, from then on a quarter counts.
+        // 45 ms exceed 40 ms by an eighth. After eight samples this is certain, and growth falls to a quarter.
         let growth = rounds.round(45);
         assert!((8_000..12_000).contains(&growth), "{growth}");
         for _ in 0..4 {
@@ -158,7 +159,7 @@ mod tests {
             assert_eq!(rounds.threshold, u64::MAX);
         }
         rounds.round(45);
-        assert_eq!(rounds.threshold, rounds.window, "slow start is over");
+        assert_eq!(rounds.threshold, rounds.window, "slow start must have ended");
     }
 
     #[test]
