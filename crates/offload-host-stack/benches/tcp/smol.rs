@@ -1,4 +1,4 @@
-//! Two interfaces of smoltcp, each with a queue for a device that keeps its buffers, and no checksums.
+//! Two interfaces of smoltcp without checksums. Each one's device is a pair of queues that reuse their buffers.
 
 use offload_base::cost::{self, Domain};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -74,7 +74,7 @@ impl Device for Queues {
 }
 
 impl Smol {
-    /// Hosts with a connection from the first to the second.
+    /// Returns hosts with a connection from the first to the second.
     pub(crate) fn new() -> Smol {
         let side = |number: u8| {
             let mut queues = Queues::default();
@@ -143,6 +143,7 @@ impl Side {
     }
 }
 
-/// Of a socket, each way: what keeps the other end busy and fits the cache.
+/// Size of a socket's send buffer and of its receive buffer: enough to keep the peer busy, and small enough for the
+/// cache.
 const BUFFER_BYTES: usize = 256 << 10;
 const PORT: u16 = 443;

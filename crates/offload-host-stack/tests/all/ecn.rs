@@ -1,4 +1,4 @@
-//! Marks instead of losses (RFC 3168): who agrees to them, what may be marked, and what a mark leads to.
+//! Tests of ECN (RFC 3168): negotiation, marking of packets, and the response to marks.
 
 use crate::pair::{Pair, Setup, TCP};
 use crate::transfer::{exchange, pattern};
@@ -10,14 +10,14 @@ use offload_host_stack::{Ecn, TcpConfig};
 use smoltcp::wire::TcpPacket;
 use std::sync::{Arc, Mutex};
 
-/// What ECN is about in a frame.
+/// The ECN-related fields of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     from: usize,
     syn: bool,
     ece: bool,
     cwr: bool,
-    /// The two bits of the IP header.
+    /// ECN field of the IP header.
     ecn: u8,
     seq: Seq,
     bytes: usize,
@@ -41,7 +41,7 @@ impl Seen {
 
 type Log = Arc<Mutex<Vec<Seen>>>;
 
-/// A pair whose frames are looked at, before the wire does anything to them; those that `loses` picks are lost.
+/// Returns a pair with a log of all frames before they enter the wire. Frames selected by `loses` are lost.
 fn watched(setup: &Setup, mut loses: impl FnMut(&Seen) -> bool + 'static) -> (Pair, Log) {
     let mut pair = Pair::new(setup);
     let log = Log::default();
@@ -72,7 +72,7 @@ fn both_have_to_agree() {
             let [syn, syn_ack] = [0, 1].map(|side| *log.iter().find(|seen| seen.syn && seen.from == side).unwrap());
             let asked = client == Ecn::Request;
             let agreed = asked && server != Ecn::Off;
-            // RFC 3168 6.1.1, and no SYN is ECN-capable itself.
+            // RFC 3168 6.1.1. A SYN itself is never ECN-capable.
             assert_eq!((syn.ece, syn.cwr, syn.ecn), (asked, asked, 0), "{client:?}, {server:?}");
             assert_eq!((syn_ack.ece, syn_ack.cwr, syn_ack.ecn), (agreed, false, 0), "{client:?}, {server:?}");
             for seen in log.iter().filter(|seen| !seen.syn) {
@@ -114,11 +114,11 @@ fn marks_slow_a_sender_down_without_a_loss() {
         assert!(pair.wire.marked > 10, "{} marks", pair.wire.marked);
         assert_eq!(receiver.in_marked, pair.wire.marked);
         assert!(sender.window_cuts_for_marks > 5 && sender.window_cuts_for_marks <= pair.wire.marked);
-        // Each cut is told of once: by one segment, the first of its packet.
+        // One segment per reduction carries CWR: the first of its packet.
         let log = log.lock().unwrap();
         let told = log.iter().filter(|seen| seen.cwr && !seen.syn).count() as u64;
         assert!(told.abs_diff(sender.window_cuts_for_marks) <= 1, "{told} of {}", sender.window_cuts_for_marks);
-        // And the echo ends when that arrives: it neither lasts nor is it missing.
+        // The echo ends when CWR arrives.
         let echoes = log.iter().filter(|seen| seen.from == 1 && !seen.syn && seen.ece).count();
         let acks = log.iter().filter(|seen| seen.from == 1).count();
         assert!(echoes as u64 >= sender.window_cuts_for_marks && echoes * 2 < acks, "{echoes} of {acks}");

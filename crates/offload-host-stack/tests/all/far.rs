@@ -1,4 +1,4 @@
-//! A stream past 2 and 4 GiB, where positions no longer fit what they are told in, with losses at both edges.
+//! Test of a stream beyond 2 and 4 GiB, where 32-bit positions wrap, with losses at both boundaries.
 
 use crate::pair::{ADDRESS, PORT, config};
 use bytes::{Bytes, BytesMut};
@@ -10,7 +10,7 @@ use offload_api::{PathCaps, RxMeta, RxPacket, TxPacket, TxTag};
 use offload_base::{Instant, Rng, Seed};
 use offload_host_stack::{Stack, State, TcpConfig};
 
-/// A device that is given long packets.
+/// Returns a device that takes long packets.
 fn device() -> MockDevice {
     MockDevice::plain(PathCaps {
         epoch: 0,
@@ -22,7 +22,7 @@ fn device() -> MockDevice {
     })
 }
 
-/// A packet as the other end gets it, however long: as if one device cut it and the other joined it again.
+/// Returns the packet as the peer receives it: as if one device had cut it and another had joined it again.
 fn joined(packet: &TxPacket) -> RxPacket {
     let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
     frame.extend_from_slice(&packet.header);
@@ -32,7 +32,7 @@ fn joined(packet: &TxPacket) -> RxPacket {
     RxPacket { joined, ..RxPacket::new(frame, meta) }
 }
 
-/// What goes wrong on the way: near an edge, packets are lost and overtake each other.
+/// Carries packets. Near a boundary, packets are lost and reordered. Returns whether any packet was sent.
 fn carry(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> bool {
     let sent = from.take_sent();
     let mut arriving: Vec<RxPacket> = Vec::new();
@@ -53,11 +53,11 @@ fn carry(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> 
 fn a_stream_goes_on_past_2_and_4_gib() {
     const BYTES: u64 = (4 << 30) + (32 << 20);
     const NEAR: u64 = 12 << 20;
-    // Not a divisor of anything: a byte in a wrong place is another byte.
+    // A prime length, so that misplaced bytes differ.
     let mut pattern = vec![0; 1_000_003];
     Seed(5).stream("data").fill(&mut pattern);
     let pattern = Bytes::from(pattern);
-    // The sequence numbers wrap elsewhere than the positions do.
+    // The sequence numbers wrap at other places than the positions.
     let tcp = TcpConfig {
         initial_sequence: Some(0x9000_0000),
         initial_receive_buffer: 16 << 20,
@@ -92,7 +92,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
             while !data.is_empty() {
                 let at = (received % pattern.len() as u64) as usize;
                 let bytes = data.len().min(pattern.len() - at);
-                assert!(data[..bytes] == pattern[at..at + bytes], "another byte after {received}");
+                assert!(data[..bytes] == pattern[at..at + bytes], "wrong byte after {received}");
                 data = &data[bytes..];
                 received += bytes as u64;
             }
@@ -112,9 +112,9 @@ fn a_stream_goes_on_past_2_and_4_gib() {
     let counters = stacks[0].counters();
     assert!(
         counters.retransmitted_segments > 1000 && counters.sack_recoveries > 1,
-        "the edges were crossed with losses"
+        "the boundaries must be crossed with losses"
     );
-    // All of it is acknowledged, and the sender knows.
+    // The sender learns that all data are acknowledged.
     stacks[0].finish(client);
     for _ in 0..10 {
         for (stack, device) in stacks.iter_mut().zip(&mut devices) {

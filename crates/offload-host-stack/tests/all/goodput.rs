@@ -1,4 +1,4 @@
-//! Goodput over wires that lose and reorder, in virtual time: a table that changes only when the stack does.
+//! Goodput over wires with loss and reordering, in virtual time. The table changes only if the stack does.
 
 use crate::pair::{Pair, Setup};
 use crate::wire::WireConfig;
@@ -8,7 +8,7 @@ use offload_api::TxTag;
 use offload_base::{Instant, Seed};
 use std::fmt::Write;
 
-/// What one run came to.
+/// Result of one run.
 struct Run {
     mbit: f64,
     retransmitted: u64,

@@ -1,4 +1,4 @@
-//! Segments that no honest peer sends: forged, stale, or not segments at all.
+//! Tests with forged, stale and malformed segments.
 
 use crate::packets::{across, answers, packet};
 use crate::pair::{ADDRESS, PORT, Pair, Setup, TCP};
@@ -13,10 +13,10 @@ use offload_host_stack::{ConnectionError, ConnectionId, HostCounters, State, Tcp
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, TcpOption, TcpPacket, TcpSeqNumber};
 
-/// The least time between two challenges of one connection.
+/// Minimum time between two challenge ACKs of one connection.
 const CHALLENGES_APART: Duration = Duration::from_millis(500);
 
-/// A frame from side 0 to side 1, made by hand.
+/// A handmade frame from side 0 to side 1.
 #[derive(Clone, Debug)]
 struct Crafted {
     ports: (u16, u16),
@@ -63,12 +63,12 @@ impl Crafted {
     }
 }
 
-/// A pair with a connection and what an eavesdropper would know of it.
+/// Returns a pair with a connection, and the numbers that an eavesdropper would know.
 fn known() -> (Pair, [ConnectionId; 2], Crafted) {
     known_to(TcpConfig::default())
 }
 
-/// The same, side 1 set up so.
+/// Like [`known`], with `tcp` as side 1's configuration.
 fn known_to(tcp: TcpConfig) -> (Pair, [ConnectionId; 2], Crafted) {
     let (mut pair, ids) = Pair::connected(&Setup { tcp: [TcpConfig::default(), tcp], ..Setup::default() });
     pair.stacks[0].send_copy(ids[0], &[7; 100]);
@@ -87,14 +87,14 @@ fn known_to(tcp: TcpConfig) -> (Pair, [ConnectionId; 2], Crafted) {
     (pair, ids, crafted)
 }
 
-/// Delivers a frame to side 1 and returns what it sends in answer.
+/// Delivers a frame to side 1 and returns the frames that side 1 sends.
 fn deliver(pair: &mut Pair, frame: &[u8]) -> Vec<Vec<u8>> {
     pair.nics[1].port().deliver(frame);
     while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
     pair.nics[1].port().drain().into()
 }
 
-/// With a timestamp as the peer would send it, for RFC 7323 has segments without one dropped.
+/// Adds the peer's current timestamp, because RFC 7323 drops segments without one.
 fn stamped(pair: &mut Pair, ids: [ConnectionId; 2], mut crafted: Crafted) -> Crafted {
     pair.stacks[0].send_copy(ids[0], &[9; 1]);
     pair.stacks[0].push(ids[0]);
@@ -165,7 +165,7 @@ fn challenges_are_limited_and_those_of_one_connection_do_not_show_in_another() {
         let to_other = answers(&other, 5000, Duration::from_micros(180));
         (to_one, to_other)
     });
-    assert_eq!(spent, [(0, 2), (1, 2), (1, 2)], "0.9 seconds each");
+    assert_eq!(spent, [(0, 2), (1, 2), (1, 2)], "each run takes 0.9 seconds");
 }
 
 #[test]
@@ -188,7 +188,8 @@ fn data_beyond_the_window_are_answered_each_time() {
     }
 }
 
-/// It may have arrived right now; only who acknowledges what is before it, and not it, has thrown it away.
+/// The reported byte may have arrived just now. Only a peer that acknowledges an earlier position later on, without
+/// this byte, has discarded it.
 #[test]
 fn a_report_of_the_first_missing_byte_takes_nothing_back() {
     let (mut pair, ids, crafted) = known();
@@ -234,7 +235,7 @@ fn data_with_an_acknowledgment_of_long_ago_are_dropped() {
     });
     pair.run_for(Duration::from_millis(100));
     let una = crafted.ack.unwrap() + 100_000;
-    // RFC 5961 5.2: as far back as the largest window that the peer ever offered, of 20,000 bytes at most.
+    // RFC 5961 5.2: as far back as the peer's largest window, here at most 20,000 bytes.
     for (ago, taken) in [(20_001, 0), (0x4000_0000, 0), (window, 10)] {
         let forged = Crafted { ack: Some(una - ago), payload: vec![1; 10], ..crafted.clone() };
         deliver(&mut pair, &forged.frame());
@@ -270,10 +271,10 @@ fn who_closes_the_window_over_unacknowledged_data_and_answers_is_waited_for() {
     let mut read = Vec::new();
     let end = pair.now + Duration::from_secs(2);
     pair.run_until(|pair| pair.read(0, ids[0], &mut read) > 0);
-    assert!(read == [8; 100] && pair.now < end, "as soon as the window is open");
+    assert!(read == [8; 100] && pair.now < end, "data must leave as soon as the window opens");
     pair.run_for(Duration::from_secs(1));
 
-    // One that answers no more is given up.
+    // A peer that stops answering is given up.
     pair.stacks[1].send_copy(ids[1], &[8; 100]);
     pair.stacks[1].push(ids[1]);
     pair.wire.filter = Some(Box::new(|_, _| true));
@@ -292,7 +293,7 @@ fn who_closes_the_window_and_falls_silent_is_given_up() {
     pair.stacks[1].push(ids[1]);
     pair.run_for(Duration::from_secs(2 * 3600));
     assert_eq!(pair.stacks[1].state(ids[1]), State::Closed);
-    assert!(pair.stacks[1].counters().window_probes > 5, "it was asked");
+    assert!(pair.stacks[1].counters().window_probes > 5, "the window must have been probed");
 }
 
 #[test]
@@ -309,7 +310,7 @@ fn segments_from_before_are_dropped_by_their_timestamps() {
     assert_eq!(pair.stacks[1].stats(ids[1]).bytes_received, 111);
 }
 
-/// RFC 7323 5.5: by then the peer's clock may have come round.
+/// RFC 7323 5.5: after 24 days the peer's clock may have wrapped.
 #[test]
 fn timestamps_are_held_against_a_peer_for_24_days() {
     let day = Duration::from_secs(24 * 3600);
@@ -324,7 +325,7 @@ fn timestamps_are_held_against_a_peer_for_24_days() {
     }
 }
 
-/// CVE-2019-11479: who asks for segments of a few bytes would have a host send nothing but headers.
+/// CVE-2019-11479: a peer that asks for tiny segments could make a host send mostly headers.
 #[test]
 fn segments_are_never_as_small_as_a_peer_may_ask_for() {
     for (asked, given) in [(8u16, 48), (100, 100)] {
@@ -344,7 +345,7 @@ fn segments_are_never_as_small_as_a_peer_may_ask_for() {
     }
 }
 
-/// RFC 9293 3.10.7.2: nothing but a SYN opens a connection, and what acknowledges nothing is not answered.
+/// RFC 9293 3.10.7.2: only a SYN opens a connection, and a segment without ACK, SYN and RST gets no answer.
 #[test]
 fn a_listener_says_nothing_to_what_opens_nothing() {
     let mut pair = Pair::new(&Setup::default());
@@ -365,7 +366,7 @@ fn a_listener_says_nothing_to_what_opens_nothing() {
     }
     assert_eq!(pair.stacks[1].counters().in_errors, 3);
     assert_eq!(deliver(&mut pair, &Crafted { ack: Some(Seq(7)), ..bare.clone() }.frame()).len(), 1, "a reset");
-    // Where nobody listens, all are refused.
+    // A closed port answers all of them with resets.
     let closed = Crafted { ports: (5000, PORT + 1), ..bare };
     for flags in ["", "F", "SF"] {
         assert_eq!(deliver(&mut pair, &Crafted { flags, ..closed.clone() }.frame()).len(), 1, "{flags:?}");
@@ -392,16 +393,16 @@ fn strangers_get_resets_with_the_right_numbers_and_not_too_many() {
     let tcp = TcpPacket::new_unchecked(&answer[0][TCP..]);
     assert!(tcp.rst() && !tcp.ack());
     assert_eq!(tcp.seq_number().0 as u32, stranger.ack.unwrap().0);
-    // RFC 9293 3.10.7.1: without an ACK, the reset acknowledges what came.
+    // RFC 9293 3.10.7.1: if the segment has no ACK, the reset acknowledges the segment.
     let stranger = Crafted { ack: None, payload: vec![0; 10], flags: "F", ..stranger };
     let answer = deliver(&mut pair, &stranger.frame());
     let tcp = TcpPacket::new_unchecked(&answer[0][TCP..]);
     assert!(tcp.rst() && tcp.ack() && tcp.seq_number().0 == 0);
     assert_eq!(tcp.ack_number().0 as u32, stranger.seq.0.wrapping_add(11));
-    // A reset is never answered.
+    // A reset gets no answer.
     assert!(deliver(&mut pair, &Crafted { flags: "R", ..stranger.clone() }.frame()).is_empty());
     let more: usize = (0..3000).map(|_| deliver(&mut pair, &stranger.frame()).len()).sum();
-    assert!((498..1500).contains(&more), "{more}: 1000 a second on the average");
+    assert!((498..1500).contains(&more), "{more} resets, expected about 1000 per second");
 }
 
 #[test]
@@ -418,12 +419,12 @@ fn what_is_not_for_this_host_is_counted_and_dropped() {
     };
     let before = *pair.stacks[1].counters();
     pair.nics[1].port().verdict = Checksums::Unchecked;
-    // Ethernet's destination and type; IP's version, protocol and destination; TCP's checksum.
+    // Ethernet destination and type; IP version, protocol and destination; TCP checksum.
     let (protocol, destination) = if crate::OVER_SIX { (20, 53) } else { (23, 33) };
     let alterations = [(0, 4), (12, 0x99), (14, 0x75), (protocol, 132), (destination, 77), (TCP + 16, 0xff)];
     for (at, value) in alterations {
         let answers = deliver(&mut pair, &altered(at, value));
-        assert_eq!(answers.len(), usize::from(at == protocol), "byte {at}: only the protocol is refused aloud");
+        assert_eq!(answers.len(), usize::from(at == protocol), "byte {at}: only the protocol gets an error");
     }
     let after = pair.stacks[1].counters();
     let counted = |names: [&'static str; 2]| {
@@ -441,7 +442,7 @@ fn what_is_not_for_this_host_is_counted_and_dropped() {
     assert_eq!(after.checksum_errors - before.checksum_errors, 1, "TCP checksum");
     pair.nics[1].port().verdict = Checksums::Bad;
     deliver(&mut pair, &good);
-    assert_eq!(pair.stacks[1].counters().checksum_errors - before.checksum_errors, 2, "the device said so");
+    assert_eq!(pair.stacks[1].counters().checksum_errors - before.checksum_errors, 2, "the device reported it");
 }
 
 #[test]
@@ -470,7 +471,7 @@ fn nobody_sends_from_an_address_of_many_or_of_this_host() {
     assert_eq!(dropped, sources[usize::from(crate::OVER_SIX)].len() as u64);
 }
 
-/// A pair in which side 1 takes little and reads nothing, and a segment with what side 0 would say next.
+/// Returns a pair in which side 1 has a small receive buffer and reads nothing, and side 0's next segment.
 fn narrow() -> (Pair, [ConnectionId; 2], Crafted) {
     let mut setup = Setup::default();
     for tcp in &mut setup.tcp {
@@ -490,7 +491,7 @@ fn narrow() -> (Pair, [ConnectionId; 2], Crafted) {
     (pair, ids, crafted)
 }
 
-/// The same, with the window filled to its edge. Also returns how many bytes that took.
+/// Like [`narrow`], with the window filled to its edge. Also returns the number of received bytes.
 fn closed_window() -> (Pair, [ConnectionId; 2], Crafted, usize) {
     let (mut pair, ids, mut crafted) = narrow();
     pair.stacks[0].send_copy(ids[0], &[7; 50_000]);
@@ -511,7 +512,7 @@ fn a_fin_behind_bytes_beyond_the_window_does_not_end_the_stream() {
     let window = pair.stacks[0].stats(ids[0]).peer_window as usize;
     let mut read = Vec::new();
     let one_too_many = Crafted { flags: "F", payload: vec![7; window + 1], ..crafted.clone() };
-    assert_eq!(deliver(&mut pair, &one_too_many.frame()).len(), 1, "the peer is told what was taken");
+    assert_eq!(deliver(&mut pair, &one_too_many.frame()).len(), 1, "the peer gets an acknowledgment");
     assert_eq!(pair.read(1, ids[1], &mut read), window);
     assert_eq!((pair.stacks[1].at_end(ids[1]), pair.stacks[1].state(ids[1])), (false, State::Established));
     let rest = Crafted { seq: crafted.seq + window as u32, flags: "F", payload: vec![7; 1], ..crafted };
@@ -541,18 +542,19 @@ fn whoever_probes_a_closed_window_with_a_byte_is_answered_and_heard() {
         let answer = TcpPacket::new_unchecked(&answers[0][TCP..]);
         assert_eq!((answer.ack_number(), answer.window_len()), (TcpSeqNumber(crafted.seq.0 as i32), 0));
     }
-    assert_eq!(pair.stacks[1].stats(ids[1]).bytes_acknowledged, 100, "what it acknowledged counts");
-    // An end that comes alone takes no room.
+    assert_eq!(pair.stacks[1].stats(ids[1]).bytes_acknowledged, 100, "the probe's acknowledgment counts");
+    // A FIN without data takes no memory.
     deliver(&mut pair, &Crafted { flags: "F", payload: Vec::new(), ..probe }.frame());
     let mut read = Vec::new();
     assert_eq!(pair.read(1, ids[1], &mut read), taken);
     assert_eq!((pair.stacks[1].at_end(ids[1]), pair.stacks[1].state(ids[1])), (true, State::CloseWait));
 }
 
-/// Sequence and acknowledgment off what is expected, flags, window, blocks, payload bytes, whether with timestamps.
+/// Offsets of sequence and acknowledgment number from the expected ones, flags, window, SACK blocks, payload length,
+/// and whether timestamps are present.
 type Near = (i32, i32, u8, u16, Vec<(i32, i32)>, usize, bool);
 
-/// A segment near what the connection expects, so that it gets far.
+/// Generates segments close to the connection's expectations, so that they pass the first checks.
 fn near() -> impl Strategy<Value = Near> {
     let close = || prop_oneof![Just(0), -20_000..20_000i32, any::<i32>()];
     let blocks = proptest::collection::vec((close(), close()), 0..3);
@@ -589,13 +591,13 @@ proptest! {
             if flags > 250 {
                 frame.truncate(usize::from(window) % frame.len());
             }
-            // The device says that all is well, so that everything is looked at.
+            // The device reports good checksums, so that the whole segment is processed.
             let packet = RxPacket::new(BytesMut::from(&frame[..]), RxMeta { checksums: Checksums::Good, ..RxMeta::default() });
             pair.stacks[1].receive(pair.now, packet, &mut pair.nics[1]);
             let mut rounds = 0;
             while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {
                 rounds += 1;
-                prop_assert!(rounds < 1000, "it does not come to rest");
+                prop_assert!(rounds < 1000, "the stack must come to rest");
             }
             prop_assert!(pair.nics[1].port().drain().len() < 500);
             if index == 30 {
@@ -609,7 +611,7 @@ proptest! {
             while pair.stacks[1].take(ids[1]).is_some() {}
             pair.stacks[1].detach(pair.now, ids[1]);
         }
-        // Whatever happened: with the wire cut, everything ends.
+        // With the wire cut, every connection ends, in whatever state it is.
         pair.wire.config.loss = 1.0;
         pair.run_for(Duration::from_secs(4 * 3600));
         prop_assert_eq!(pair.stacks[1].connections(), 0);
@@ -623,7 +625,7 @@ proptest! {
                 ports: (1, PORT), seq: Seq(0), ack: None, flags: "S", window: 1, timestamps: None, sack: Vec::new(),
                 payload: Vec::new(),
             }.frame();
-            // Random bytes in place of everything, of all behind Ethernet, or of all behind IP.
+            // Random bytes replace the whole frame, all after Ethernet, or all after IP.
             let kept = [0, 14, TCP][bytes.len() % 3];
             frame.truncate(kept);
             frame.extend_from_slice(&bytes);
@@ -636,7 +638,7 @@ proptest! {
     }
 }
 
-/// Over bytes that are under way it is retransmissions that come less and less often, and not probes.
+/// While data are in flight, retransmissions with growing timeouts serve as window probes.
 #[test]
 fn a_window_that_was_closed_over_bytes_under_way_ends_the_connection_in_time() {
     let zero_window_timeout = Some(Duration::from_secs(300));
@@ -648,7 +650,7 @@ fn a_window_that_was_closed_over_bytes_under_way_ends_the_connection_in_time() {
     pair.run_now();
     let closed = Crafted { window: 0, ..crafted };
     let seconds_until_it_ends = (1..600).find(|_| {
-        // It answers all the while.
+        // The peer answers all the time.
         deliver(&mut pair, &closed.frame());
         pair.run_for(Duration::from_secs(1));
         pair.stacks[1].error(ids[1]).is_some()

@@ -1,4 +1,4 @@
-//! Peers that fall silent: keep-alive probes and the user timeout.
+//! Tests of keep-alive probes and the user timeout.
 
 use crate::pair::{Pair, Setup};
 use core::time::Duration;
@@ -7,7 +7,7 @@ use offload_host_stack::{ConnectionError, ConnectionId, KeepAlive, State, TcpCon
 const SECOND: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: KeepAlive = KeepAlive { idle: Duration::from_secs(60), interval: Duration::from_secs(5), probes: 3 };
 
-/// A pair whose side 0 has `tcp`, and has just heard of its peer.
+/// Returns a pair with `tcp` on side 0, which has just heard from its peer.
 fn connected(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
     let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
     pair.stacks[0].send_copy(ids[0], b"hello");
@@ -15,7 +15,7 @@ fn connected(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
     (pair, ids)
 }
 
-/// The wire carries nothing any more: how many seconds until side 0 gives up.
+/// Cuts the wire. Returns the seconds until side 0 gives up.
 fn cut(pair: &mut Pair, id: ConnectionId) -> u64 {
     pair.wire.filter = Some(Box::new(|_, _| true));
     let begin = pair.now;
@@ -30,9 +30,9 @@ fn cut(pair: &mut Pair, id: ConnectionId) -> u64 {
 fn a_peer_that_answers_is_probed_and_kept() {
     let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
     pair.run_for(SECOND * 601);
-    assert_eq!(pair.stacks[0].counters().keep_alives, 10, "one a minute");
+    assert_eq!(pair.stacks[0].counters().keep_alives, 10, "one probe per minute");
     assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [State::Established; 2]);
-    // Whoever hears of the peer need not ask.
+    // While the peer sends data, no probe is needed.
     for _ in 0..20 {
         pair.stacks[1].send_copy(ids[1], b"still here");
         pair.run_for(SECOND * 30);
@@ -71,7 +71,7 @@ fn bytes_wait_for_their_acknowledgment_no_longer_than_the_user_timeout() {
         let (mut pair, ids) = connected(TcpConfig { user_timeout, ..TcpConfig::default() });
         pair.stacks[0].send_copy(ids[0], b"first");
         pair.run_for(SECOND * 5000);
-        assert_eq!(pair.stacks[0].state(ids[0]), State::Established, "an idle connection may be so for ever");
+        assert_eq!(pair.stacks[0].state(ids[0]), State::Established, "an idle connection has no time limit");
         pair.stacks[0].send_copy(ids[0], b"second");
         assert_eq!(cut(&mut pair, ids[0]), u64::from(seconds));
     }
@@ -84,7 +84,7 @@ fn every_acknowledgment_begins_the_user_timeout_anew() {
         pair.stacks[0].send_copy(ids[0], &[1; 5000]);
         pair.run_for(SECOND);
     }
-    // The peer takes what its buffer holds, and then nothing for too long.
+    // The peer accepts as much as its buffer holds, and then nothing for too long.
     pair.stacks[0].send_copy(ids[0], &vec![1; 20 << 20]);
     let begin = pair.now;
     pair.run_until(|pair| pair.stacks[0].error(ids[0]).is_some());
@@ -92,7 +92,7 @@ fn every_acknowledgment_begins_the_user_timeout_anew() {
     assert!(pair.now - begin >= SECOND * 2);
 }
 
-/// Nobody was asked yet when the first probe is due.
+/// No probe was sent before the first one is due, so the silence before counts for nothing.
 #[test]
 fn a_peer_that_answers_is_kept_though_the_user_timeout_is_short() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 10), ..TcpConfig::default() };
@@ -100,12 +100,12 @@ fn a_peer_that_answers_is_kept_though_the_user_timeout_is_short() {
     pair.run_for(SECOND * 1000);
     assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
     assert!(pair.stacks[0].counters().keep_alives > 10);
-    assert!(cut(&mut pair, ids[0]) <= 65, "a probe without an answer, and the next one is too late");
+    assert!(cut(&mut pair, ids[0]) <= 65, "the second unanswered probe is beyond the timeout");
 }
 
 #[test]
 fn a_user_timeout_ends_silence_too() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 62), ..TcpConfig::default() };
     let (mut pair, ids) = connected(tcp);
-    assert_eq!(cut(&mut pair, ids[0]), 65, "at the first probe that is due after it");
+    assert_eq!(cut(&mut pair, ids[0]), 65, "at the first probe after the timeout");
 }

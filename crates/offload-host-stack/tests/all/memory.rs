@@ -1,4 +1,4 @@
-//! What all connections of a host take together, and peers that keep it.
+//! Tests of the memory limits over all connections, and of peers that keep memory in use.
 
 use crate::pair::{ADDRESS, PORT, Pair, Setup};
 use crate::transfer::pattern;
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MEMORY: TcpMemory = TcpMemory { pressure: 1 << 20, most: 2 << 20 };
-/// Enough of them to take more than that, at 64 KiB each.
+/// Enough connections to exceed the limit at 64 KiB each.
 const CONNECTIONS: usize = 64;
-/// What a connection may have whatever the others take, and one segment.
+/// Guaranteed memory of a connection, plus one segment.
 const EACH: usize = 4096 + 4096;
 
-/// Side 1's memory is bounded; both have many connections to each other.
+/// Returns a pair with many connections and a memory limit on side 1.
 fn crowd() -> (Pair, [Vec<ConnectionId>; 2]) {
     let bounded = TcpConfig { memory: Some(MEMORY), ..TcpConfig::default() };
     let mut pair = Pair::new(&Setup { tcp: [TcpConfig::default(), bounded], ..Setup::default() });
@@ -33,7 +33,7 @@ fn crowd() -> (Pair, [Vec<ConnectionId>; 2]) {
     (pair, ids)
 }
 
-/// Queues of `data`, of which `sent` bytes are queued already, as much as there is room for.
+/// Queues as much of `data` as there is room for. `sent` bytes are queued already.
 fn write(pair: &mut Pair, side: usize, id: ConnectionId, data: &[u8], sent: &mut usize) {
     while pair.stacks[side].room(id) > 0 && *sent < data.len() {
         let bytes = pair.stacks[side].room(id).min(data.len() - *sent);
@@ -57,14 +57,14 @@ fn readers_that_stall_cannot_take_all_memory_and_newcomers_are_refused_meanwhile
         assert!(taken <= MEMORY.most + CONNECTIONS * EACH, "{taken} bytes");
     }
     assert!(pair.stacks[1].tcp_memory() > MEMORY.most && pair.stacks[1].counters().memory_pressures == 1);
-    // Nobody gets in, from either side.
+    // No new connection is accepted or opened.
     let late = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND / 2);
     assert_eq!(pair.stacks[0].state(late), State::SynSent);
     let from_here = pair.stacks[1].connect(pair.now, None, (ADDRESS[0], 80).into());
     assert_eq!(from_here, Err(OpenError::NoMemory));
     assert_eq!((pair.stacks[1].counters().memory_refusals, pair.stacks[1].counters().listen_drops), (2, 1));
-    // When they read, everybody gets everything, and memory is free again.
+    // When the readers continue, all data arrive, and the memory is free again.
     let mut got = vec![Vec::new(); CONNECTIONS];
     pair.run_until(|pair| {
         for number in 0..CONNECTIONS {
@@ -122,11 +122,11 @@ fn under_pressure_a_connection_is_offered_less() {
     }
 }
 
-/// Data that come out of order, and more of them than there is memory for all of a host's connections.
+/// The out-of-order data exceed the memory of all connections.
 #[test]
 fn what_lies_beyond_holes_is_bounded_too_and_streams_go_on() {
     let (mut pair, ids) = crowd();
-    // Each connection loses its first segment of data, once.
+    // Each connection loses its first data segment, once.
     let mut lost = std::collections::BTreeSet::new();
     pair.wire.filter =
         Some(Box::new(move |from, frame| from == 0 && frame.len() > 1000 && lost.insert(frame[34..36].to_vec())));
@@ -145,7 +145,7 @@ fn what_lies_beyond_holes_is_bounded_too_and_streams_go_on() {
     assert!(got.iter().all(|got| *got == data));
 }
 
-/// A device may join all that a window has room for. That is many segments, and no connection may have more than one.
+/// A device may join as many segments as the window allows, but under memory exhaustion a connection may have only one.
 #[test]
 fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
     let bounded = TcpConfig { memory: Some(TcpMemory { pressure: 1000, most: 1000 }), ..TcpConfig::default() };
@@ -155,7 +155,7 @@ fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
     pair.run_for(SECOND);
     let before = pair.stacks[1].tcp_memory();
     assert!(before > 1000);
-    // Only the first segment of the second connection, with more behind it than was sent.
+    // Only the first segment of the second connection, with more data appended than were sent.
     let sent = Arc::new(Mutex::new(None));
     let seen = sent.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -182,7 +182,7 @@ fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
     let mut got = Vec::new();
     pair.read(1, second[1], &mut got);
     assert!(got.len() > 1000 && data.starts_with(&got));
-    // The rest comes again.
+    // The rest is sent again.
     pair.wire.filter = None;
     pair.stacks[0].send_copy(second[0], &data[1000..]);
     pair.run_until(|pair| {
@@ -192,7 +192,7 @@ fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
     assert!(got == data);
 }
 
-/// A pair whose side 1 takes little and reads nothing, while side 0 has more to say.
+/// Returns a pair in which side 1 has a small buffer and reads nothing, while side 0 has more to send.
 fn stalled(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
     let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp, small], ..Setup::default() });
@@ -208,13 +208,13 @@ fn a_window_that_stays_closed_ends_the_connection_in_the_time_that_was_set() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 300), ..TcpConfig::default() };
     let (mut pair, ids) = stalled(tcp);
     pair.run_for(SECOND * 290);
-    // It opens for a moment, and the time begins anew.
+    // The window opens for a moment, and the time starts again.
     pair.read(1, ids[1], &mut Vec::new());
     pair.run_for(SECOND * 290);
     assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
     pair.run_for(SECOND * 12);
     assert_eq!(pair.stacks[0].error(ids[0]), Some(ConnectionError::TimedOut));
-    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset), "the peer hears of it");
+    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset), "the peer must get a reset");
     assert_eq!(pair.stacks[0].counters().aborts_on_timeout, 1);
     assert_eq!(pair.stacks[0].tcp_memory(), 0);
 }
@@ -241,7 +241,7 @@ fn while_memory_is_short_nobody_waits_for_who_is_gone() {
     assert_eq!((pair.stacks[0].connections(), pair.stacks[0].counters().aborts_on_memory), (0, 1));
 }
 
-/// Before a peer has answered, it has offered no window, and closed none.
+/// Before the handshake, a peer has offered no window that it could close.
 #[test]
 fn a_peer_that_takes_its_time_to_answer_has_not_closed_its_window() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 2), ..TcpConfig::default() };

@@ -1,4 +1,4 @@
-//! Routers that forward no large packets, and those who only pretend to be such.
+//! Tests of path MTU discovery, with real and forged ICMP errors.
 
 use crate::packets::packet;
 use crate::pair::{ADDRESS, FULL, PORT, Pair, Setup, TCP};
@@ -8,7 +8,7 @@ use offload_host_stack::{ConnectionError, State};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet};
 use std::sync::{Arc, Mutex};
 
-/// What an ICMP error says: the path takes fewer bytes, nobody listens, there is no way.
+/// The content of an ICMP error: a smaller MTU, a closed port, or no route.
 #[derive(Clone, Copy)]
 enum Says {
     TooLarge(u16),
@@ -16,7 +16,7 @@ enum Says {
     NoRoute,
 }
 
-/// An ICMP error about `frame`, which side 0 sent, as side 0 gets it.
+/// Returns an ICMP error about `frame` from side 0, as side 0 receives it.
 fn unreachable(says: Says, frame: &[u8]) -> Vec<u8> {
     let mut answer = if crate::OVER_SIX { unreachable_six(says, frame) } else { unreachable_four(says, frame) };
     answer[..12].rotate_left(6); // from side 1 to side 0
@@ -32,7 +32,7 @@ fn unreachable_six(says: Says, frame: &[u8]) -> Vec<u8> {
     let mut message = vec![kind, code, 0, 0, 0, 0];
     message.extend_from_slice(&mtu.to_be_bytes());
     message.extend_from_slice(&frame[14..frame.len().min(14 + 1232)]);
-    let [IpAddr::V6(to), IpAddr::V6(from)] = ADDRESS else { panic!("of the other IP") };
+    let [IpAddr::V6(to), IpAddr::V6(from)] = ADDRESS else { panic!("the addresses must be IPv6") };
     Icmpv6Packet::new_unchecked(&mut message[..]).fill_checksum(&from, &to);
     packet(from.into(), to.into(), IpProtocol::Icmpv6, &message)
 }
@@ -52,7 +52,7 @@ fn unreachable_four(says: Says, frame: &[u8]) -> Vec<u8> {
     packet(ADDRESS[1], ADDRESS[0], IpProtocol::Icmp, &message)
 }
 
-/// The frame's TCP sequence number becomes another.
+/// Returns the frame with its TCP sequence number changed by `by`.
 fn with_other_seq(frame: &[u8], by: u32) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let seq = u32::from_be_bytes(frame[TCP + 4..TCP + 8].try_into().unwrap()).wrapping_add(by);
@@ -62,9 +62,9 @@ fn with_other_seq(frame: &[u8], by: u32) -> Vec<u8> {
 
 #[test]
 fn a_narrow_path_is_found_at_once_and_costs_no_window() {
-    // What the router says, what it forwards; and the largest packet that is sent in the end.
+    // Reported MTU, forwarded length, and the largest packet sent in the end.
     let of_four = [(1000, 1000, 1000), (0, 1492, 1492), (0, 1400, 1006), (300, 300, 552)];
-    // IPv6's routers always say, and always forward 1280.
+    // IPv6 routers always report the MTU, and always forward 1280 bytes.
     let of_six = [(1400, 1400, 1400), (1281, 1281, 1281), (1280, 1280, 1280), (1492, 1492, 1492)];
     for (told, forwards, largest) in if crate::OVER_SIX { of_six } else { of_four } {
         for tso in [65_536, 0] {
@@ -99,12 +99,12 @@ fn a_narrow_path_is_found_at_once_and_costs_no_window() {
             assert!(read == data);
             let (seen, fragmentable) = *sizes.lock().unwrap();
             assert_eq!(seen, largest, "told {told}, forwards {forwards}");
-            assert_eq!(fragmentable > 0, told == 300, "only what nobody would believe may be fragmented");
+            assert_eq!(fragmentable > 0, told == 300, "DF is cleared only below the minimum MTU");
             assert_eq!(pair.stacks[0].counters().timeouts, 0);
             let stats = pair.stacks[0].stats(ids[0]);
-            assert_eq!(stats.slow_start_threshold, u64::MAX, "no congestion was seen in it");
+            assert_eq!(stats.slow_start_threshold, u64::MAX, "no congestion response");
             assert!(stats.congestion_window * 2 > window);
-            // Whoever comes next knows, until ten minutes are over.
+            // The next connection uses the path MTU, until it expires after ten minutes.
             let next = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
             pair.run_for(Duration::from_secs(1));
             assert!(pair.stacks[0].stats(next).segment_size <= usize::from(largest) + 14 - TCP - 32);
@@ -135,7 +135,7 @@ fn what_was_not_under_way_cannot_have_been_too_large() {
         pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &with_other_seq(&frame, by)));
         pair.run_now();
     }
-    // No smaller than what was sent; and, of IPv6, smaller than any path may be.
+    // The MTU is not smaller than the packet; or, in IPv6, below the minimum MTU.
     let nonsense = if crate::OVER_SIX { [1500, 1279] } else { [1500, 1500] };
     for told in nonsense {
         pair.nics[0].port().deliver(&unreachable(Says::TooLarge(told), &frame));
@@ -188,7 +188,7 @@ fn a_path_does_not_widen_by_a_routers_word_and_segments_do_not_shrink_for_datagr
     assert_eq!(sent.len(), 1);
     pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &sent[0]));
     pair.run_for(Duration::from_secs(1));
-    assert_eq!(datagram(&mut pair).len(), 2, "believed of datagrams");
+    assert_eq!(datagram(&mut pair).len(), 2, "the report applies to datagrams");
     let segment = |pair: &mut Pair| {
         pair.stacks[0].send_copy(ids[0], &[1; 2000]);
         while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
@@ -207,5 +207,5 @@ fn a_path_does_not_widen_by_a_routers_word_and_segments_do_not_shrink_for_datagr
     assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, narrow);
 }
 
-/// Less than the wire takes, and no less than every path does.
+/// Smaller than the wire's MTU, and above every minimum.
 const LESS: u16 = 1300;

@@ -1,5 +1,5 @@
-//! Streams with units that the device encrypts: whatever becomes of packets, device and application, the peer gets
-//! every byte as it belongs on the wire.
+//! Tests of streams with units that the device encrypts. Through loss, device resets and closed applications, the peer
+//! gets exactly the encrypted bytes.
 
 use crate::nic::{MaskSealer, mask};
 use crate::pair::{Pair, Setup};
@@ -12,7 +12,7 @@ use offload_base::{Rng, Seed};
 use offload_host_stack::{ConnectionError, ConnectionId, State};
 use proptest::prelude::*;
 
-/// Queues units on a connection, and knows what the peer is to get.
+/// Queues units on a connection, and records the bytes that the peer should get.
 struct Records {
     rng: Rng,
     context: Option<Handle>,
@@ -25,14 +25,14 @@ impl Records {
         Records { rng: seed.stream("records"), context: None, number: 0, expected: Vec::new() }
     }
 
-    /// Bytes that belong to no unit, as a handshake's.
+    /// Queues bytes without a unit, like a handshake's.
     fn queue_plain(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
         let data = pattern(Seed(self.rng.next_u64()), bytes);
         self.expected.extend_from_slice(&data);
         pair.stacks[0].send(id, data.into(), TxTag::PLAIN);
     }
 
-    /// A unit of `bytes` bytes in a few chunks, for the device if there is a context.
+    /// Queues a unit of `bytes` bytes in a few chunks, for the device if there is a context.
     fn queue_unit(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
         let plain = Bytes::from(pattern(Seed(self.rng.next_u64()), bytes));
         let (number, len) = (self.number, bytes as u32);
@@ -45,7 +45,7 @@ impl Records {
             let tag = self.context.map_or(TxTag::done(tag), |context| TxTag::device(context, tag));
             let mut data = plain.slice(at..at + length);
             if self.context.is_none() && at > 0 {
-                // Already sealed, by whoever queued it.
+                // The application queues a unit that it has sealed itself.
                 data = masked(&data, &unit, at);
             } else if self.context.is_none() {
                 data = masked(&data, &unit, 0);
@@ -64,7 +64,7 @@ fn masked(data: &[u8], unit: &Unit, at: usize) -> Bytes {
     data.iter().zip(at as u32..).map(|(byte, place)| byte ^ mask(*unit, unit.start + place)).collect()
 }
 
-/// Reads on side 1 until the end, and checks.
+/// Reads on side 1 until the end, and checks the bytes.
 fn receive_all(pair: &mut Pair, id: ConnectionId, expected: &[u8]) {
     let mut received = Vec::new();
     pair.run_until(|pair| {
@@ -132,7 +132,7 @@ fn without_a_sealer_nothing_leaves_and_the_peer_sees_a_reset() {
     assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset));
 }
 
-/// Seals to the wrong length.
+/// A sealer that returns a wrong length.
 struct ShortSealer;
 
 impl Sealer for ShortSealer {
@@ -218,7 +218,7 @@ proptest! {
             pair.run_for(Duration::from_secs(200));
             prop_assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
         } else {
-            // Its acknowledgment may be lost several times.
+            // The acknowledgment of the FIN may be lost several times.
             pair.run_until(|pair| pair.stacks[0].state(ids[0]) == State::FinWait2);
         }
     }

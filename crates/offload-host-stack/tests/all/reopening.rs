@@ -1,4 +1,4 @@
-//! Flows that are opened again while their last connection waits: what the new one has to keep clear of.
+//! Tests of flows that are reopened while their last connection is in TIME-WAIT.
 
 use crate::packets::answers;
 use crate::pair::{ADDRESS, MAC, PORT, Pair, SIX, Setup, TCP, config};
@@ -10,7 +10,7 @@ use smoltcp::wire::{TcpOption, TcpPacket};
 use std::sync::{Arc, Mutex};
 
 const MS: Duration = Duration::from_millis(1);
-/// From this port side 0 calls.
+/// Client port of side 0.
 const CALLER: u16 = 7000;
 
 fn dial(pair: &mut Pair) -> [ConnectionId; 2] {
@@ -20,8 +20,8 @@ fn dial(pair: &mut Pair) -> [ConnectionId; 2] {
     [client, pair.stacks[1].accept(PORT).unwrap()]
 }
 
-/// Sends three megabytes from side `from`, much more than the clock of sequence numbers goes on meanwhile; then closes,
-/// that side first. Returns the number behind the last one used.
+/// Sends three megabytes from side `from`, far more than the sequence number clock advances meanwhile, and closes that
+/// side first. Returns the sequence number after the last used one.
 fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
     let to = 1 - from;
     let data = pattern(Seed(1), 3_000_000);
@@ -41,7 +41,7 @@ fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
         pair.stacks[side].detach(pair.now, ids[side]);
         pair.run_for(5 * MS);
     }
-    assert_eq!([from, to].map(|side| pair.stacks[side].connections()), [1, 0], "who closed first waits");
+    assert_eq!([from, to].map(|side| pair.stacks[side].connections()), [1, 0], "the side that closed first is in TIME-WAIT");
     end
 }
 
@@ -52,7 +52,7 @@ fn pair_with(timestamps: bool, backlog: usize) -> Pair {
     pair
 }
 
-/// Keeps the frames that `side` sends and `wanted` says yes to.
+/// Records the frames from `side` that `wanted` selects.
 fn keep(pair: &mut Pair, side: usize, wanted: fn(&[u8]) -> bool) -> Arc<Mutex<Vec<Vec<u8>>>> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = kept.clone();
@@ -118,18 +118,18 @@ fn an_old_syn_that_comes_late_does_not_end_the_wait() {
         use_up(&mut pair, ids, 1);
         let syn = syns.lock().unwrap()[0].clone();
         let answers = answers(&mut pair, &syn);
-        assert!(!answers.iter().any(|frame| is_syn(frame)), "a connection was opened by a SYN of long ago");
-        assert_eq!(pair.stacks[1].connections(), 1, "it waits on");
+        assert!(!answers.iter().any(|frame| is_syn(frame)), "an old SYN must not open a connection");
+        assert_eq!(pair.stacks[1].connections(), 1, "the old connection must stay in TIME-WAIT");
     }
 }
 
-/// One that would not be taken must not make this host forget where the next one has to begin.
+/// A SYN that cannot be accepted must not make this host forget the old connection's sequence numbers.
 #[test]
 fn a_syn_that_is_dropped_does_not_end_the_wait() {
     let mut pair = pair_with(true, 1);
     let ids = dial(&mut pair);
     let end = use_up(&mut pair, ids, 1);
-    // Nobody accepts it, and there is no room for another.
+    // Nobody accepts this connection, so there is no room for another.
     let other = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(MS);
     assert_eq!(pair.stacks[0].state(other), State::Established);
@@ -143,7 +143,7 @@ fn a_syn_that_is_dropped_does_not_end_the_wait() {
     assert!(pair.stacks[1].first_seq(server).after(end));
 }
 
-/// A cookie is made of the flow, and cannot begin where it should.
+/// A cookie is derived from the flow, so it cannot respect a lower bound of sequence numbers.
 #[test]
 fn a_flow_is_opened_again_without_a_cookie_in_a_flood_too() {
     let mut pair = pair_with(true, 1);
@@ -162,7 +162,7 @@ fn a_flow_is_opened_again_without_a_cookie_in_a_flood_too() {
     assert!(pair.stacks[1].first_seq(ids[1]).after(end));
 }
 
-/// The first SYN of a stack that comes up at `now`, from a given port.
+/// Returns the initial sequence number and timestamp of a new stack's first SYN from a fixed port.
 fn first_syn(random: impl Into<RandomSource>, now: Instant) -> (Seq, u32) {
     let mut config = Config::new(crate::pair::FOUR[0].into(), MAC[0], random)
         .with_ipv6(Ipv6Config::new(SIX[0]))
@@ -184,7 +184,7 @@ fn first_syn(random: impl Into<RandomSource>, now: Instant) -> (Seq, u32) {
     (stack.first_seq(id), stamp)
 }
 
-/// RFC 6528 3: a clock of four microseconds a tick, and a hash of the flow.
+/// RFC 6528 3: a clock with ticks of four microseconds, plus a hash of the flow.
 #[test]
 fn sequence_numbers_of_a_flow_follow_the_clock() {
     let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);

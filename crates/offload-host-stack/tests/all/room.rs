@@ -1,9 +1,9 @@
-//! A device without room: what was to be sent leaves when there is some, and not a timeout later.
+//! Tests of a device without room: pending packets leave as soon as there is room, and not a timeout later.
 
 use crate::pair::{Pair, Setup};
 use core::time::Duration;
 
-/// Lets `span` pass while the device of side 0 has no room, then gives it some. Returns how many frames leave.
+/// Lets `span` pass without room in side 0's device, then makes room. Returns the number of frames that leave.
 fn starve(pair: &mut Pair, span: Duration) -> usize {
     pair.nics[0].port().ring = 0;
     pair.run_for(span);
@@ -19,7 +19,7 @@ fn a_window_probe_waits_for_room() {
     let (mut pair, ids) = Pair::connected(&setup);
     pair.stacks[0].send_copy(ids[0], &[7; 50_000]);
     pair.stacks[0].push(ids[0]);
-    // What is left of the window is used up first, by a short segment after a wait.
+    // The rest of the window is used first, by a short segment after a wait.
     pair.run_until(|pair| pair.stacks[0].counters().window_probes > 0);
     pair.run_for(Duration::from_millis(10));
     pair.nics[0].port().ring = 0;

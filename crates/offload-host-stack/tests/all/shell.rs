@@ -1,4 +1,4 @@
-//! The async shell on an executor with a virtual clock.
+//! Tests of the async shell, on an executor with a virtual clock.
 
 use crate::nic::{MaskSealer, Nic};
 use crate::pair::{ADDRESS, FOUR, PORT, SIX, config};
@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A clock that goes from deadline to deadline, and the tasks it runs.
+/// An executor with a clock that jumps from deadline to deadline.
 #[derive(Default)]
 struct Runtime {
     now: Mutex<Instant>,
     alarms: Mutex<BTreeMap<(Instant, u64), Waker>>,
     next_alarm: Mutex<u64>,
-    /// How often somebody looked at the clock, which a shell does each time that it takes its lock.
+    /// Number of clock reads. A shell reads the clock each time it takes its lock.
     looks: AtomicU64,
     ready: Mutex<VecDeque<usize>>,
 }
@@ -84,7 +84,7 @@ impl Alarm for VirtualAlarm {
 
 type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Two hosts, served, and the tasks of a test.
+/// Two hosts with their service tasks, and the tasks of a test.
 struct World {
     runtime: Arc<Runtime>,
     tasks: Vec<Option<BoxFuture>>,
@@ -114,7 +114,7 @@ impl World {
         self.tasks.push(Some(Box::pin(task)));
     }
 
-    /// Runs until every task is done (`all`), or every task but the services.
+    /// Runs until every task has ended, or, without `all`, every task except the services.
     fn run(&mut self, all: bool) {
         loop {
             loop {
@@ -145,7 +145,7 @@ impl World {
             }
             let alarm = self.runtime.alarms.lock().unwrap().first_key_value().map(|((at, _), _)| *at);
             let next = [alarm, self.wire.next_event()].into_iter().flatten().min();
-            let next = next.expect("tasks wait, and nothing will ever happen");
+            let next = next.expect("waiting tasks must have a next event");
             *self.runtime.now.lock().unwrap() = next;
             let mut alarms = self.runtime.alarms.lock().unwrap();
             while let Some(first) = alarms.first_entry().filter(|first| first.key().0 <= next) {
@@ -193,7 +193,7 @@ fn server_address() -> core::net::SocketAddr {
 #[test]
 fn bytes_there_and_back_and_the_services_end() {
     let wire = WireConfig { loss: 0.01, ..WireConfig::default() };
-    // Buffers far smaller than the data: everybody waits for everybody.
+    // The buffers are far smaller than the data, so both sides wait for each other repeatedly.
     let mut world = World::new(wire, TcpConfig { send_buffer: 30_000, receive_buffer: 50_000, ..TcpConfig::default() });
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     world.spawn(async move {
@@ -214,7 +214,7 @@ fn bytes_there_and_back_and_the_services_end() {
         assert_eq!(stream.peer_addr(), server_address());
         let data = pattern(Seed(9), 400_000);
         let mut echoed = Vec::new();
-        // Both directions in one task: write as much as goes, read as much as is there.
+        // Both directions in one task: it writes and reads as much as possible.
         let (mut sent, mut finished) = (0, false);
         poll_fn(|cx| {
             loop {
@@ -248,7 +248,7 @@ fn bytes_there_and_back_and_the_services_end() {
     });
     world.hosts.clear();
     world.run(true);
-    assert!(*world.runtime.now.lock().unwrap() >= Instant::ZERO + Duration::from_secs(60), "TIME-WAIT was served");
+    assert!(*world.runtime.now.lock().unwrap() >= Instant::ZERO + Duration::from_secs(60), "the service must run until TIME-WAIT ends");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
         poll_fn(|cx| stream.poll_acked(cx, 50_000)).await.unwrap();
         nic.port().reset();
         assert_eq!(poll_fn(|cx| stream.poll_device_event(cx)).await, DeviceEvent::Reset);
-        // And is gone, with three quarters of its data still to be sent.
+        // The stream is dropped here, with three quarters of its data still unsent.
     });
     world.spawn(async move {
         let (_listener, mut stream) = accept(listener).await;
@@ -308,7 +308,8 @@ fn a_turn_of_sending_takes_the_lock_once() {
         let mut stream = connecting.await.unwrap();
         assert!(stream.control(&mut |_, _| ()));
         let first = stream.first_seq();
-        // What a turn with two pieces of 3,000 bytes came to, how many of them it asked for, and how often it took the lock.
+        // Polls a send of two pieces of 3,000 bytes. Returns the result, the number of pieces requested, and how often
+        // the lock was taken.
         let turn = |stream: &mut TcpStream, cx: &mut Context<'_>| {
             let (mut asked, before) = (0, runtime.looks.load(Ordering::Relaxed));
             let mut pieces = |_| {
@@ -322,8 +323,8 @@ fn a_turn_of_sending_takes_the_lock_once() {
         poll_fn(|cx| {
             let queued = |offset: u32| Poll::Ready(SendTurn::Queued(Some(first + offset)));
             assert_eq!(turn(&mut stream, cx), (queued(0), 3, 1));
-            assert_eq!(turn(&mut stream, cx), (queued(6_000), 3, 1), "more is taken than there is room for");
-            assert_eq!(turn(&mut stream, cx), (Poll::Pending, 0, 1), "no room: nothing is asked for");
+            assert_eq!(turn(&mut stream, cx), (queued(6_000), 3, 1), "a turn may exceed the room");
+            assert_eq!(turn(&mut stream, cx), (Poll::Pending, 0, 1), "without room no piece is requested");
             nic.port().reset();
             Poll::Ready(())
         })
@@ -332,7 +333,7 @@ fn a_turn_of_sending_takes_the_lock_once() {
             (Poll::Pending, 0, 1) => Poll::Pending,
             ended => Poll::Ready(ended),
         });
-        assert_eq!(news.await, (Poll::Ready(SendTurn::News(DeviceEvent::Reset)), 0, 1), "news come first");
+        assert_eq!(news.await, (Poll::Ready(SendTurn::News(DeviceEvent::Reset)), 0, 1), "device news come before data");
         poll_fn(|cx| match turn(&mut stream, cx) {
             (Poll::Pending, 0, 1) => Poll::Pending,
             (Poll::Ready(SendTurn::Queued(_)), 3, 1) => Poll::Ready(()),
@@ -371,7 +372,7 @@ fn udp_sockets_wait_for_datagrams() {
     let client = world.hosts[0].bind_udp(None).unwrap();
     assert_eq!(world.hosts[1].bind_udp(Some(53)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!((server.local_addr(), server.local_addrs()[0]), ((FOUR[1], 53).into(), (FOUR[1], 53).into()));
-    assert!(server.local_addrs().contains(&(SIX[1], 53).into()), "and at IPv6's");
+    assert!(server.local_addrs().contains(&(SIX[1], 53).into()), "the socket also has the IPv6 address");
     world.spawn(async move {
         for _ in 0..100 {
             let (data, from) = server.recv_from().await.unwrap();
@@ -402,7 +403,7 @@ fn tasks_that_wait_on_one_udp_socket_share_its_datagrams() {
         });
     }
     world.spawn(async move {
-        // When all of them wait, and in one go.
+        // All three tasks wait by now. The datagrams leave in one go.
         for number in 0..3 {
             client.send_to(Bytes::from(vec![number; 100]), (ADDRESS[1], 53).into()).await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! smoltcp as the peer, in each role, over whatever wire.
+//! Tests with smoltcp as the peer, in both roles, over a clean and a faulty wire.
 
 use crate::nic::Nic;
 use crate::pair::{ADDRESS, MAC, PORT, config};
@@ -61,7 +61,7 @@ impl Device for Queues {
     }
 }
 
-/// A host of ours on side 0, one of smoltcp's on side 1.
+/// Our host on side 0, and smoltcp's host on side 1.
 struct Mixed {
     now: Instant,
     stack: Stack,
@@ -133,7 +133,7 @@ impl Mixed {
         self.now = next.into_iter().flatten().min().unwrap_or(self.now).max(self.now);
     }
 
-    /// Sends `data` each way, closes, and checks.
+    /// Sends `data` in both directions, closes, and checks the received data.
     fn exchange(&mut self, id: ConnectionId, data: &[u8]) {
         let (mut sent, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
         let end = self.now + Duration::from_secs(3600);
@@ -177,7 +177,7 @@ impl Mixed {
     }
 }
 
-/// A connection, opened by either.
+/// Returns an established connection, opened by smoltcp unless `smoltcp_listens`.
 fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (Mixed, ConnectionId) {
     let mut mixed = Mixed::new(wire, seed);
     let end = mixed.now + Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! Opening, closing, and what goes wrong with either.
+//! Tests of opening and closing connections, with and without faults.
 
 use crate::pair::{ADDRESS, FULL, PORT, Pair, Setup, TCP};
 use crate::transfer::{exchange, pattern};
@@ -10,7 +10,7 @@ use smoltcp::wire::TcpPacket;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Loses every frame of `side` that `unwanted` says, up to `count` of them.
+/// Drops up to `count` frames from `side` that `unwanted` selects.
 fn lose(pair: &mut Pair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[u8]>) -> bool) {
     pair.wire.filter = Some(Box::new(move |from, frame| {
         let hit = from == side && count > 0 && unwanted(&TcpPacket::new_unchecked(&frame[TCP..]));
@@ -51,7 +51,7 @@ fn a_lost_last_ack_of_the_handshake_is_made_up_for_by_data() {
 
 #[test]
 fn ten_segments_leave_before_the_first_acknowledgment() {
-    // RFC 6928.
+    // RFC 6928: the initial window is ten segments.
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.stacks[0].send_copy(ids[0], &pattern(Seed(1), 100_000));
     while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
@@ -139,7 +139,7 @@ fn nobody_answers_and_the_connection_times_out() {
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_until(|pair| pair.stacks[0].state(client) == State::Closed);
     assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::TimedOut));
-    assert_eq!(pair.now.as_millis(), 127_000, "1 + 2 + 4 + ... + 64 s, as Linux does");
+    assert_eq!(pair.now.as_millis(), 127_000, "1 + 2 + 4 + ... + 64 s, as in Linux");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_dropped_stream_delivers_and_then_resets_what_nobody_reads() {
         got.len() == data.len() && pair.stacks[0].connections() == 0
     });
     assert!(got == data);
-    // The reset may be lost; whatever the peer sends then brings another.
+    // The reset may be lost. Then the peer's next data cause another one.
     pair.stacks[1].send_copy(ids[1], b"anyone?");
     pair.run_until(|pair| pair.stacks[1].error(ids[1]).is_some());
     assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset));
@@ -246,7 +246,7 @@ fn a_flow_that_waits_gives_way_to_a_new_connection() {
         pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
         pair.run_for(SECOND);
         let server = pair.stacks[1].accept(PORT).unwrap();
-        // The server closes first: it is the one that waits.
+        // The server closes first, so it enters TIME-WAIT.
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND);
         pair.stacks[0].detach(pair.now, client);
@@ -294,7 +294,7 @@ fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
     assert!(pair.stacks[1].counters().to_zero_window > 0);
     assert_eq!(pair.stacks[0].counters().timeouts, 0);
     let mut got = Vec::new();
-    // Every window update is lost; the probes find out.
+    // Three window updates are lost, and the probes find the open window.
     lose(&mut pair, 1, 3, |tcp| tcp.window_len() > 0);
     pair.run_until(|pair| {
         pair.read(1, ids[1], &mut got);
@@ -345,7 +345,7 @@ fn small_writes_wait_for_company_unless_told_not_to() {
 #[test]
 fn acknowledgments_are_delayed_and_put_together() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
-    // Past the quick ones at the beginning.
+    // After the quick acknowledgments of a new connection.
     for _ in 0..20 {
         pair.stacks[0].send_copy(ids[0], b"warm up");
         pair.run_for(SECOND / 10);

@@ -1,4 +1,4 @@
-//! Streams arrive as they were sent, whatever the wire does.
+//! Tests of data transfer over clean and faulty wires.
 
 use crate::pair::{Pair, Setup, TCP};
 use crate::wire::WireConfig;
@@ -12,14 +12,14 @@ use offload_host_stack::{CongestionAlgorithm, ConnectionId, Ecn, State, TcpConfi
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
-/// `bytes` bytes that differ from place to place.
+/// Returns `bytes` pseudorandom bytes.
 pub(crate) fn pattern(seed: Seed, bytes: usize) -> Vec<u8> {
     let mut data = vec![0; bytes];
     seed.stream("data").fill(&mut data);
     data
 }
 
-/// Sends `data` from each side, in writes of `write` bytes, closes, and checks what arrives.
+/// Sends `data` from each side in writes of `write` bytes, closes, and checks the received data.
 pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
     let mut sent = [0, 0];
     let mut received = [Vec::new(), Vec::new()];
@@ -42,14 +42,14 @@ pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2]
         }
         (0..2).all(|side| pair.stacks[side].at_end(ids[side]))
     });
-    assert!(received[0] == data[1] && received[1] == data[0], "something else arrived (seed {:?})", pair.seed);
+    assert!(received[0] == data[1] && received[1] == data[0], "wrong data arrived (seed {:?})", pair.seed);
     pair.now
 }
 
 #[test]
 fn a_stream_each_way_and_both_ends_close() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
-    // The device keeps to no rate, so nothing does.
+    // The device does not pace, so the rate has no effect.
     pair.stacks[0].set_pacing_rate(ids[0], core::num::NonZeroU64::new(1));
     let data = [pattern(Seed(1), 300_000), pattern(Seed(2), 200_000)];
     exchange(&mut pair, ids, [&data[0], &data[1]], [10_000, 100]);
@@ -63,7 +63,7 @@ fn a_stream_each_way_and_both_ends_close() {
     assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
 }
 
-/// A device that cuts more than an IP header tells is given as much; what is on the wire is the same.
+/// A device with a large segmentation limit gets longer packets, and the frames on the wire are equal.
 #[test]
 fn packets_may_be_longer_than_their_headers_tell() {
     let frames = |tso: u32| {
@@ -82,7 +82,7 @@ fn packets_may_be_longer_than_their_headers_tell() {
         let data = pattern(Seed(1), 4 << 20);
         exchange(&mut pair, ids, [&data, &[]], [1 << 20, 1]);
         let longest = pair.nics[0].port().longest;
-        // Nobody is told to push but the last of a packet, which is another here.
+        // Only the last segment of a packet has PSH, and the packets differ here.
         let plain = |mut frame: Vec<u8>| {
             frame[TCP + 13] &= !0x08;
             frame[TCP + 16..TCP + 18].fill(0);
@@ -96,8 +96,8 @@ fn packets_may_be_longer_than_their_headers_tell() {
     assert!(usual == larger);
 }
 
-/// Lost are segments from the far ends of packets that are longer than an IP header tells; and, of another stream, whatever
-/// a bad wire loses.
+/// The lost segments come from the far ends of packets longer than the IP length field can express. A second stream
+/// runs over a faulty wire.
 #[test]
 fn longer_packets_are_sent_again_like_others() {
     for seed in 0..8 {
@@ -130,7 +130,7 @@ fn longer_packets_are_sent_again_like_others() {
     }
 }
 
-/// What a device joined may be longer than its header tells. What came from the wire may not.
+/// A joined packet may exceed its header's length field. A frame from the wire may not.
 #[test]
 fn what_was_joined_may_be_longer_than_its_header_tells() {
     let data = pattern(Seed(1), 100_000);
@@ -138,7 +138,7 @@ fn what_was_joined_may_be_longer_than_its_header_tells() {
         let (mut pair, ids) = Pair::connected(&Setup::default());
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
-        // Nothing gets through by itself.
+        // The wire carries nothing; the test delivers the packet itself.
         pair.wire.filter = Some(Box::new(move |_, frame| {
             seen.lock().unwrap().push(frame.to_vec());
             true
@@ -156,7 +156,7 @@ fn what_was_joined_may_be_longer_than_its_header_tells() {
         let mut received = Vec::new();
         pair.read(1, ids[1], &mut received);
         let counters = pair.stacks[1].counters();
-        // In IPv6 it is a packet with nothing in it, not even TCP's header.
+        // In IPv6, the frame is an empty packet, without a TCP header.
         let errors = if crate::OVER_SIX { counters.in_errors } else { counters.ip_in_header_errors };
         // As much as the window had room for.
         assert_eq!((received.len() > 60_000, errors), (joined.is_some(), u64::from(joined.is_none())));
@@ -242,7 +242,7 @@ proptest! {
         sizes in (0usize..60_000, 0usize..60_000),
         writes in (1usize..20_000, 1usize..5_000),
     ) {
-        // The worst of these wires loses six answers to a SYN in a row now and then. Who has opened then waits for ever.
+        // The worst of these wires may lose six SYN-ACKs in a row. Then the client would wait for ever.
         let server = TcpConfig { syn_ack_retries: 15, ..server };
         let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
         let (mut pair, ids) = Pair::connected(&setup);

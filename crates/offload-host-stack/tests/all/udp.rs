@@ -1,4 +1,4 @@
-//! Datagrams between hosts.
+//! Tests of UDP datagrams between hosts.
 
 use crate::packets::{across, answers, ip_of};
 use crate::pair::{ADDRESS, Pair, SIX, Setup, TCP, config};
@@ -17,7 +17,7 @@ use smoltcp::wire::{IpAddress, IpProtocol, UdpPacket};
 
 const SERVICE: u16 = 53;
 
-/// A datagram from port 1000 of side 0 to `port`, its checksum filled in.
+/// Returns a datagram from port 1000 of side 0 to `port`, with its checksum.
 fn datagram(port: u16, data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 8];
     bytes.extend_from_slice(data);
@@ -72,7 +72,7 @@ fn send_segmented(pair: &mut Pair, from: u16, data: Bytes, bytes: u16) -> Result
     pair.stacks[0].send_segmented(pair.now, (from, (ADDRESS[1], SERVICE).into()), data, bytes, &pair.nics[0])
 }
 
-/// The device makes of one packet the frames that the stack makes one by one.
+/// A device cuts one packet into the same frames that the stack builds one by one.
 #[test]
 fn segments_are_the_same_datagrams_whoever_cuts_them() {
     let fits = 1514 - TCP - 8;
@@ -94,7 +94,7 @@ fn segments_are_the_same_datagrams_whoever_cuts_them() {
             all.extend(sent);
             while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
             let got: Vec<_> = core::iter::from_fn(|| pair.stacks[1].take_datagram(SERVICE)).collect();
-            // As many as a socket's buffer keeps.
+            // The capacity of a socket's receive queue.
             let expected = lengths.len().clamp(1, 104);
             assert_eq!(got.len(), expected, "{bytes} bytes by {segment}");
             for (datagram, chunk) in got.iter().zip(data.chunks(usize::from(segment))) {
@@ -107,7 +107,7 @@ fn segments_are_the_same_datagrams_whoever_cuts_them() {
         assert_eq!(pair.stacks[0].counters().udp_out_datagrams, 42 + 7 + 128 + 1 + 1 + 1);
         all
     });
-    assert!(frames[0] == frames[1] && frames[1] == frames[2], "the wire shows who cut them");
+    assert!(frames[0] == frames[1] && frames[1] == frames[2], "the frames must not depend on the cutter");
 }
 
 #[test]
@@ -131,14 +131,14 @@ fn segments_wait_for_a_device_that_has_fallen_behind() {
     let mut sent = 0;
     while send_segmented(&mut pair, port, vec![0; 100].into(), 1) == Ok(()) {
         sent += 1;
-        assert!(sent <= 2, "without bound");
+        assert!(sent <= 2, "the queue must be bounded");
     }
     assert_eq!(pair.stacks[0].next_udp_ready(), None);
     pair.run_until(|pair| pair.stacks[0].next_udp_ready() == Some(port));
     assert_eq!(send_segmented(&mut pair, port, vec![0; 100].into(), 1), Ok(()));
 }
 
-/// A layer below the stack may have another path for another address, such as one through a tunnel.
+/// A lower layer may have a different path for each source address, such as one through a tunnel.
 #[test]
 fn the_device_is_asked_about_the_path_from_the_address_that_datagrams_name() {
     let mut stack = Stack::new(config(0, Seed(1), TcpConfig::default()));
@@ -216,9 +216,9 @@ fn checksums_are_checked_and_made() {
     broken[9] ^= 1;
     assert!(answers(&mut pair, &across(IpProtocol::Udp, &broken)).is_empty());
     assert_eq!(pair.stacks[1].counters().udp_in_checksum_errors, 1);
-    broken[6..8].fill(0); // there is none
+    broken[6..8].fill(0); // no checksum
     assert!(answers(&mut pair, &across(IpProtocol::Udp, &broken)).is_empty());
-    // RFC 8200 8.1: over IPv6 there has to be one.
+    // RFC 8200 8.1: over IPv6 a checksum is required.
     let taken = pair.stacks[1].take_datagram(SERVICE).map(|datagram| datagram.data.len());
     assert_eq!(taken, if crate::OVER_SIX { None } else { Some(4) });
     assert_eq!(pair.stacks[1].counters().udp_in_checksum_errors, if crate::OVER_SIX { 2 } else { 1 });
@@ -242,7 +242,7 @@ fn a_device_that_has_fallen_behind_stops_the_sender_and_wakes_it() {
     let mut sent = 0;
     while send(&mut pair, port, Bytes::from_static(b"x")) == Ok(()) {
         sent += 1;
-        assert!(sent <= 128, "without bound");
+        assert!(sent <= 128, "the queue must be bounded");
     }
     assert_eq!(pair.stacks[0].next_udp_ready(), None);
     pair.run_until(|pair| pair.stacks[0].next_udp_ready() == Some(port));
