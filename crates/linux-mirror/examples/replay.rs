@@ -1,11 +1,12 @@
-//! Listens for an agent and compares what its kernel has with what the kernel was given, for `tests/linux/tc_mirror_guest.sh`.
-//! Run: `cargo run -p linux-mirror --example replay -- SOCKET CASES`.
+//! Compares a kernel's filters, received from an agent, with the filters given to the kernel. Used by
+//! `tests/linux/tc_mirror_guest.sh`. Run: `cargo run -p linux-mirror --example replay -- SOCKET CASES`.
 //!
-//! `CASES` are what nic-switch's example `tc_cases` writes. A kernel that has all rules of a set has one more, of `card0`, whose priority is
-//! the number of the set and one. Once the rest is as it was given, a frame takes that one, and what it did is told to the agent, by
-//! which the guest knows that it may go on. Rules are compared but for their handles, which the kernel gives.
+//! `CASES` is a file written by nic-switch's example `tc_cases`. After all rules of a set, the guest adds a marker rule
+//! for `card0` with the set's number plus one as its priority. When the other rules equal the set, a frame hits the
+//! marker, and its use is reported to the agent, so that the guest continues. Rules are compared without handles,
+//! because the kernel assigns them.
 
-#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
+#![allow(clippy::print_stdout, reason = "printing is the only output, so a failed write loses no other work")]
 
 use bytes::Bytes;
 use linux_mirror::Listener;
@@ -41,11 +42,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let mut line = Vec::new();
         if says.read_until(b'\n', &mut line)? == 0 {
-            return Err(format!("the agent went before set {next} came\n{difference}").into());
+            return Err(format!("the agent closed the connection before set {next}\n{difference}").into());
         }
         mirror.receive(&line);
         while let Some(refusal) = mirror.poll_refusal() {
-            // Rules that lead to a device of the guest's alone are for the kernel.
+            // Rules that redirect to devices of the guest only are left to the kernel.
             if !refusal.to_string().contains("it sends to network device number") {
                 return Err(refusal.to_string().into());
             }
@@ -71,13 +72,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(bytes) = mirror.poll_transmit() {
         hears.write_all(&bytes)?;
     }
-    println!("{compared} of {} sets, {rules} rules came as they were given; {:?}", sets.len(), mirror.counters());
-    // The guest ends when it has seen that.
+    println!("{compared} of {} sets, {rules} rules are equal; {:?}", sets.len(), mirror.counters());
+    // The guest closes the connection when it has seen the last report.
     std::io::copy(&mut says, &mut std::io::sink())?;
     Ok(())
 }
 
-/// The rules of each set.
+/// Parses the rules of each set.
 fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
     let mut sets: Vec<Vec<Rule>> = Vec::new();
     for line in cases.lines() {
@@ -85,7 +86,7 @@ fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
             sets.push(Vec::new());
         }
         let Some(arguments) = line.strip_prefix("R ") else { continue };
-        // To `m0` and so on: the guest's way to see what the representor gets.
+        // Redirects to `m0` and so on let the guest see the representor's frames.
         let (arguments, left) = match arguments.rsplit_once(" action mirred egress redirect dev m") {
             Some((before, _)) => (format!("{before} action pass"), true),
             None => (arguments.to_owned(), false),
@@ -101,7 +102,7 @@ fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
     Ok(sets)
 }
 
-/// Without its handle, and what is said in several ways in one: edits in one order, the priority of a new tag.
+/// Normalizes a rule: no handle, edits in one order, and an explicit priority of a new tag.
 fn nameless(rule: &Rule) -> Rule {
     let mut rule = Rule { handle: None, ..rule.clone() };
     for action in &mut rule.actions {

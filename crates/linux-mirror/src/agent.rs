@@ -1,4 +1,4 @@
-//! The kernel's side: an agent that reads netlink, and writes what it finds to the mirror.
+//! The agent: reads the kernel's netlink messages, and writes messages to the mirror.
 
 use crate::channel::Channel;
 use crate::kernel::{Family, Heard, Kernel};
@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 ///
 /// match Agent::of_filters(Path::new("/run/filters of a mirror"), None) {
 ///     Ok(agent) => eprintln!("the mirror has gone: {}", agent.run()),
-///     Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "nobody is there"),
+///     Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "no mirror listens there"),
 /// }
 /// ```
 pub struct Agent {
@@ -27,23 +27,23 @@ pub struct Agent {
     source: Box<dyn Source>,
 }
 
-/// The kernel state that an agent mirrors: its questions to the kernel, and its messages for the mirror.
+/// The kernel state that an agent mirrors: requests to the kernel, and messages for the mirror.
 pub(crate) trait Source {
     /// Returns the first message for a mirror.
     fn hello(&self) -> Zeroizing<Vec<u8>>;
-    /// Returns the next message for the kernel.
+    /// Returns the next request to the kernel.
     fn poll_request(&mut self) -> Option<Vec<u8>>;
-    /// Asks the kernel for everything again.
+    /// Schedules a new snapshot.
     fn ask_again(&mut self);
-    /// Parses a datagram of the kernel, and has `say` write messages for the mirror.
+    /// Parses a datagram of the kernel, and passes messages for the mirror to `say`.
     fn handle_kernel(&mut self, datagram: &[u8], say: &mut Say<'_>) -> io::Result<()>;
-    /// Parses bytes of the mirror; returns whether the mirror asks for everything.
+    /// Parses bytes from the mirror. Returns whether the mirror asks for a snapshot.
     fn handle_mirror(&mut self, bytes: &[u8]) -> io::Result<bool>;
-    /// Tests whether the mirror waits for nothing but the rest of the kernel's messages.
+    /// Tests whether only pending datagrams of the kernel delay the mirror's sync.
     fn is_synced_next(&self) -> bool {
         false
     }
-    /// Returns the message that all of the kernel's messages were passed on, if the mirror waits for that.
+    /// Returns the answer to the mirror's sync, if all of the kernel's messages were passed on.
     fn poll_synced(&mut self) -> Option<Zeroizing<Vec<u8>>> {
         None
     }
@@ -59,20 +59,20 @@ impl core::fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// Returns an agent of SAs and policies for the mirror that listens at `path`, or is at the other end of the virtio-serial port there.
-    /// The process needs `CAP_NET_ADMIN`.
+    /// Returns an agent of SAs and policies. `path` is the mirror's socket, or a virtio-serial port. The process needs
+    /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If nobody is there, or this process may not see a kernel's SAs.
+    /// Fails if nothing listens at `path`, or if this process may not see the kernel's SAs.
     pub fn of_sas(path: &Path) -> io::Result<Agent> {
         Agent::connect(path, Family::Xfrm, SA_GROUPS, Box::new(Sas::default()))
     }
 
-    /// Returns an agent of filters for the mirror at `path`, likewise. The packets and bytes of each rule in the switch are written to
-    /// `counters`, a line each.
+    /// Returns an agent of filters for the mirror at `path`. The agent writes the packets and bytes of each rule in the
+    /// switch to the file `counters`, one line per rule.
     ///
     /// # Errors
-    /// If nobody is there.
+    /// Fails if nothing listens at `path`.
     pub fn of_filters(path: &Path, counters: Option<&Path>) -> io::Result<Agent> {
         Agent::connect(path, Family::Route, FILTER_GROUPS, Box::new(Filters::new(counters)))
     }
@@ -82,7 +82,7 @@ impl Agent {
         Ok(Agent { kernel: Kernel::connect(family, groups)?, channel, source })
     }
 
-    /// Mirrors until the other end goes, or the kernel refuses its answers: the error says so.
+    /// Mirrors until the mirror closes the connection, or the kernel fails to answer. Returns the error.
     pub fn run(mut self) -> io::Error {
         match self.mirror() {
             Ok(never) => match never {},
@@ -96,7 +96,7 @@ impl Agent {
             while let Some(request) = self.source.poll_request() {
                 self.kernel.send(&request)?;
             }
-            // If the mirror waits for the kernel's messages, only a look.
+            // If only the kernel's pending messages delay the mirror's sync, this call does not block.
             let [kernel, mirror] = self.kernel.wait(&self.channel, self.source.is_synced_next())?;
             if (!kernel || self.hear_all_of_kernel()?)
                 && let Some(synced) = self.source.poll_synced()
@@ -109,7 +109,7 @@ impl Agent {
         }
     }
 
-    /// Passes on the kernel's datagrams; `false`: there may be more, for it does not fall silent.
+    /// Passes on the kernel's pending datagrams. Returns false if there may be more, because the kernel keeps sending.
     fn hear_all_of_kernel(&mut self) -> io::Result<bool> {
         let Agent { kernel, channel, source } = self;
         for _ in 0..MAX_IN_A_ROW {
@@ -139,9 +139,9 @@ impl Agent {
     }
 }
 
-/// The groups EXPIRE, SA and POLICY of XFRM, a bit each.
+/// XFRM groups EXPIRE, SA and POLICY, as a bit mask.
 const SA_GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
-/// The groups LINK and TC of ROUTE.
+/// ROUTE groups LINK and TC, as a bit mask.
 const FILTER_GROUPS: u32 = 1 | 1 << 3;
-/// A kernel that never falls silent does not keep the mirror from being heard.
+/// Maximum number of datagrams handled before the mirror is served, so that a busy kernel cannot starve it.
 const MAX_IN_A_ROW: usize = 1024;

@@ -1,4 +1,4 @@
-//! The agent: `linux-mirror sa PATH` runs beside a keying daemon, `linux-mirror tc PATH` beside `tc`; each mirrors what the kernel has.
+//! The agent program: `linux-mirror sa PATH` mirrors SAs and policies, `linux-mirror tc PATH` mirrors filters.
 
 use linux_mirror::{Agent, supervise};
 use offload_console::{say, show};
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses a command's arguments and mirrors until the process is killed, or once.
+/// Parses a command's arguments, and mirrors until the process is killed or, with `--once`, until the connection ends.
 fn run(
     program: &str,
     counts: bool,
@@ -54,25 +54,25 @@ fn misused(fault: &str) -> ExitCode {
 }
 
 const HELP: &str = "\
-Mirrors SAs, policies or filters of this Linux to an emulated NIC, so that the programs of this Linux control the NIC.
+Mirrors SAs, policies or filters of this machine's kernel to an emulated NIC, so that its programs control the NIC.
 
 Usage: linux-mirror sa [--once] PATH
        linux-mirror tc [--once] [--counters FILE] PATH
 
-  sa  SAs and policies, which a keying daemon or `ip xfrm` makes. Needs CAP_NET_ADMIN, and sends keys: processes that
-      may open PATH learn them.
-  tc  Flower filters, which tc or Open vSwitch makes, to the NIC's switch. Filters of devices are mirrored that are
-      called as the switch's: p0, pf0vf0, vxlan0, and Open vSwitch's own tunnel devices.
+  sa  SAs and policies, made by a keying daemon or `ip xfrm`. Needs CAP_NET_ADMIN, and sends keys: a process that can
+      open PATH learns them.
+  tc  Flower filters, made by tc or Open vSwitch, to the NIC's switch. Only filters of devices with the names of the
+      switch's devices are mirrored: p0, pf0vf0, vxlan0, and Open vSwitch's own tunnel devices.
 
-PATH is the Unix socket that the NIC's program listens at (--mirror PATH, --filters PATH), or the virtio-serial port of
+PATH is the Unix socket at which the NIC's program listens (--mirror PATH, --filters PATH), or the virtio-serial port of
 a guest (/dev/vport0p1).
 
-  --counters FILE  Where to write what each rule did in the switch
-  --once           End when the other end goes, instead of waiting for it
+  --counters FILE  Write each rule's packet and byte counts in the switch to FILE
+  --once           End when the connection ends, instead of reconnecting
   --version        Show the version
 
-Without --once it goes on until it is killed, even if nothing can be written to standard error.
+Without --once, the agent runs until it is killed, even if standard error is not writable.
 
-Exit status: 1 if, with --once, the other end goes or cannot be reached; 2 if the command or PATH is missing, or an
+Exit status: 1 if, with --once, the connection ends or fails; 2 if the command or PATH is missing, or an
 option is unknown.
 ";

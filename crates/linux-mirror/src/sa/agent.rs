@@ -1,4 +1,4 @@
-//! SAs and policies as an agent mirrors them.
+//! The agent's side for SAs and policies.
 
 use crate::agent::{Say, Source};
 use crate::sa::change::{Change, Report};
@@ -8,7 +8,7 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
-/// The SAs and policies of the kernel.
+/// The kernel's SAs and policies, as mirrored by an agent.
 #[derive(Default)]
 pub(crate) struct Sas {
     watcher: Watcher,
@@ -43,12 +43,12 @@ impl Source for Sas {
             Ok(Message::Ask(_)) => asked = true,
             Ok(Message::Report(report)) => reports.push(report),
             Ok(Message::Sync(number)) => sync = Some(number),
-            // The end of what was for another agent.
+            // The end of a message for a previous agent.
             _ => {}
         });
         let now = now();
         reports.into_iter().for_each(|report| self.watcher.handle_report(now, report));
-        // What the kernel told before the number was sent is in the socket's queue by now.
+        // All messages that the kernel sent before the mirror's sync are in the socket's queue by now.
         sync.into_iter().for_each(|number| self.watcher.sync(number));
         Ok(asked)
     }
@@ -62,7 +62,7 @@ impl Source for Sas {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

@@ -1,10 +1,10 @@
-//! What became of a kernel's SAs and policies, in the types of [`Keying`](ipsec::Keying).
+//! Changes of a kernel's SAs and policies, in the types of [`Keying`](ipsec::Keying).
 
 use core::fmt;
 use core::net::IpAddr;
 use offload_api::{Action, Direction, Policy, SaParams, Selector};
 
-/// Names an SA of a kernel.
+/// Identifier of an SA in a kernel.
 ///
 /// ```
 /// use linux_mirror::sa::SaName;
@@ -14,9 +14,9 @@ use offload_api::{Action, Direction, Policy, SaParams, Selector};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SaName {
-    /// Source of its packets on the wire.
+    /// Source of the SA's packets on the wire.
     pub source: IpAddr,
-    /// Their destination.
+    /// Destination of the SA's packets on the wire.
     pub destination: IpAddr,
     /// Security parameters index.
     pub spi: u32,
@@ -28,7 +28,7 @@ impl fmt::Display for SaName {
     }
 }
 
-/// The use of an SA so far.
+/// Use of an SA so far.
 ///
 /// ```
 /// use linux_mirror::sa::Used;
@@ -38,9 +38,9 @@ impl fmt::Display for SaName {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Bytes that it protected.
+    /// Number of protected bytes.
     pub bytes: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
 }
 
@@ -51,57 +51,57 @@ impl core::ops::Add for Used {
     }
 }
 
-/// An SA that a kernel has.
+/// An SA of a kernel.
 ///
 /// See [`Change`] for an example.
 #[derive(Clone, Debug)]
 pub struct MirroredSa {
-    /// Everything but its direction and the number to go on from, which the other fields tell. Time limits are what is left of them;
-    /// the others count what the kernel did.
+    /// Parameters of the SA, without direction and last sequence number, which the other fields hold. Time limits are
+    /// the remaining times; the other limits include the kernel's own use.
     pub params: SaParams,
-    /// Which way it goes, if the kernel says (`XFRMA_SA_DIR`, since Linux 6.10).
+    /// Direction, if the kernel reports it (`XFRMA_SA_DIR`, since Linux 6.10).
     pub direction: Option<Direction>,
-    /// The number that the kernel sent last.
+    /// Last sequence number that the kernel sent.
     pub sent: u64,
-    /// The highest number that it received.
+    /// Highest sequence number that the kernel received.
     pub received: u64,
-    /// What it did so far.
+    /// Use of the SA in the kernel so far.
     pub used: Used,
 }
 
 impl MirroredSa {
-    /// Its name.
+    /// Returns the SA's identifier.
     pub fn name(&self) -> SaName {
         SaName { source: self.params.source, destination: self.params.destination, spi: self.params.spi }
     }
 }
 
-/// A policy that a kernel has.
+/// A policy of a kernel.
 ///
 /// See [`Change`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirroredPolicy {
-    /// The kernel's number for it, which it keeps when it changes.
+    /// The kernel's index of the policy, which stays the same when the policy changes.
     pub index: u32,
-    /// About packets sent, or about packets received.
+    /// Direction of the packets.
     pub direction: Direction,
-    /// Which packets. Of a policy that is not supported, these and perhaps more.
+    /// Selected packets. If the policy is not supported, the selector may cover more packets than the policy.
     pub selector: Selector,
-    /// Lower goes before higher.
+    /// Priority. Lower values come first.
     pub priority: u32,
-    /// What is done; or why that cannot be done here. Its packets are dropped then.
+    /// Action, or the reason for which it is not supported. An unsupported policy drops its packets.
     pub action: Result<Action, Unsupported>,
 }
 
 impl MirroredPolicy {
-    /// As it is replayed: what is not supported is discarded.
+    /// Returns the policy to install. An unsupported policy becomes one that discards its packets.
     pub fn policy(&self) -> Policy {
         let action = *self.action.as_ref().unwrap_or(&Action::Discard);
         Policy { direction: self.direction, selector: self.selector, priority: self.priority, action }
     }
 }
 
-/// Why an SA or policy of a kernel has no counterpart here.
+/// Reason for which an SA or policy of a kernel cannot be mirrored.
 ///
 /// ```
 /// use linux_mirror::sa::Unsupported;
@@ -112,45 +112,45 @@ impl MirroredPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// AH, IPComp, or another protocol than ESP.
+    /// A protocol other than ESP.
     #[error("protocol {0} is not ESP")]
     Protocol(u8),
-    /// Another algorithm, a shorter ICV, or a key that is not as long as its algorithm wants.
+    /// An unsupported algorithm, a short ICV, or a key with a wrong length.
     #[error("the algorithm {0} is not one of rfc4106, rfc4543 and rfc7539esp with 16 bytes of ICV")]
     Algorithm(String),
-    /// Neither transport nor tunnel mode.
+    /// A mode other than transport and tunnel.
     #[error("mode {0} is neither transport nor tunnel")]
     Mode(u8),
-    /// Marks and interface numbers, by which Linux chooses.
-    #[error("a mark or an interface chooses it, and there are none here")]
+    /// A mark or an interface as a selection criterion.
+    #[error("it depends on a mark or an interface, which do not exist here")]
     Mark,
-    /// A selector that cannot be kept.
+    /// A selector that cannot be expressed here.
     #[error("its selector has masks of ports, a type of ICMP, a key of GRE, an interface or two families")]
     Selector,
-    /// An SA's own selector, which no policy repeats.
+    /// A selector of the SA itself that no policy repeats.
     #[error("an SA without reqid has a selector of its own")]
     SaSelector,
-    /// Flags that change what is on the wire or in the stack.
+    /// Unknown flags that change the packets or the stack.
     #[error("flags {0:#x} are not known here")]
     Flags(u32),
-    /// Another encapsulation than ESP in UDP.
+    /// An encapsulation other than ESP in UDP.
     #[error("encapsulation {0} is not ESP in UDP")]
     Encapsulation(u16),
-    /// An attribute that would change what the SA does.
+    /// An unknown attribute that could change the SA.
     #[error("attribute {0} is not known here")]
     Attribute(u16),
     /// Several templates, an optional one, or one with an SPI and no reqid.
     #[error("its templates are not one ESP template that is required")]
     Templates,
-    /// A tunnel without both of its ends.
+    /// A tunnel with an unspecified end.
     #[error("a tunnel lacks one of its ends")]
     TunnelEnds,
-    /// A policy about packets that it names by subtype.
+    /// A policy of a type other than main.
     #[error("the policy is of type {0}, not main")]
     PolicyType(u8),
 }
 
-/// What became of a kernel's SAs and policies.
+/// A change of a kernel's SAs and policies.
 ///
 /// ```
 /// use offload_api::{Action, Direction, EspKey, EspSuite, SaParams, Selector};
@@ -171,34 +171,34 @@ pub enum Unsupported {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Change {
-    /// All SAs and policies that there are follow.
+    /// Start of a snapshot: all existing SAs and policies follow.
     SnapshotBegins,
-    /// What was not said since it began is not there.
+    /// End of a snapshot. An SA or policy not named since its start does not exist.
     SnapshotEnds,
-    /// An SA came, or is another now.
+    /// An SA was added or changed.
     Sa(Box<MirroredSa>),
-    /// An SA came that has no counterpart here.
+    /// An SA was added that cannot be mirrored.
     SaUnsupported(SaName, Unsupported),
-    /// An SA is gone.
+    /// An SA was deleted.
     SaGone(SaName),
-    /// All SAs are gone.
+    /// All SAs were deleted.
     AllSasGone,
-    /// A policy came, or is another now.
+    /// A policy was added or changed.
     Policy(MirroredPolicy),
-    /// The policy of this index is gone.
+    /// The policy with this index was deleted.
     PolicyGone(u32),
-    /// All policies are gone.
+    /// All policies were deleted.
     AllPoliciesGone,
-    /// What becomes of packets that no policy is about.
+    /// Default actions for packets without a policy.
     Defaults {
-        /// Received ones pass.
+        /// Whether received packets pass.
         receive: bool,
-        /// Sent ones pass.
+        /// Whether sent packets pass.
         transmit: bool,
     },
 }
 
-/// What became of SAs outside the kernel.
+/// News of SAs from the mirror.
 ///
 /// ```
 /// use linux_mirror::sa::{Report, SaName, Used};
@@ -210,8 +210,9 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Report {
-    /// What an SA did so far, both here and in the kernel.
+    /// Total use of an SA, in the kernel and at the mirror.
     Used(SaName, Used),
-    /// A limit was reached, or the SA cannot be used: time for a successor. `true`: a hard one, the SA is dead.
+    /// A limit was reached, or the SA cannot be used, so that the daemon has to negotiate a successor. `true` marks a
+    /// hard limit: the SA is dead.
     Expired(SaName, bool),
 }

@@ -1,8 +1,10 @@
-//! SAs and policies of a kernel, mirrored into a [`Keying`](ipsec::Keying): an unmodified keying daemon keys the NIC.
+//! SAs and policies of a kernel, mirrored into a [`Keying`](ipsec::Keying), so that an unmodified keying daemon keys
+//! the NIC.
 //!
-//! - [`Watcher`] (`watch`, `xfrm/`): a kernel's messages to [`Change`]s, and [`Report`]s to messages for the kernel;
-//! - [`encode`], [`Decoder`] (`frame/`): what both sides say to each other, over any stream;
-//! - [`Mirror`] (`mirror`): changes into a [`Keying`](ipsec::Keying); what it refuses, and why.
+//! - [`Watcher`] (`watch`, `xfrm/`): parses the kernel's messages into [`Change`]s, and turns [`Report`]s into messages
+//!   for the kernel.
+//! - [`encode`], [`Decoder`] (`frame/`): the protocol between agent and mirror, over any stream.
+//! - [`Mirror`] (`mirror`): applies changes to a [`Keying`](ipsec::Keying), and reports refusals.
 
 pub(crate) mod agent;
 mod change;

@@ -1,11 +1,12 @@
-//! A kernel's SAs and policies, from its netlink messages: what is there, then what becomes of it.
+//! A watcher of a kernel's SAs and policies: parses netlink messages into a snapshot and later changes.
 //!
 //! ```text
-//!   handle_datagram: messages --> changes       overrun: the kernel dropped some --> everything is asked for again
-//!   poll_request: dump of SAs, then of policies, then defaults; one at a time, for the kernel has one dump a socket
+//!   handle_datagram: messages --> changes       ask_again: the kernel dropped messages --> a new snapshot is requested
+//!   poll_request: dump of SAs, then of policies, then defaults; one at a time, because a kernel allows one dump per socket
 //! ```
 //!
-//! Invariant: changes between `SnapshotBegins` and `SnapshotEnds` tell of everything that was there when it began and still is.
+//! Invariant: the changes between `SnapshotBegins` and `SnapshotEnds` cover all SAs and policies that existed at the
+//! start and still exist.
 
 use crate::dump::{Dump, KernelRefused};
 use crate::netlink::{DONE, ERROR, Message, messages};
@@ -13,29 +14,29 @@ use crate::sa::change::{Change, Report, SaName};
 use crate::sa::xfrm::{kind, policy, request, state};
 use std::collections::BTreeMap;
 
-/// What a kernel's netlink messages say, without the socket.
+/// A watcher of a kernel's SAs and policies, without the socket.
 ///
 /// ```
 /// use linux_mirror::sa::Watcher;
 ///
 /// let mut watcher = Watcher::new();
-/// let dump = watcher.poll_request().expect("it asks for what is there");
+/// let dump = watcher.poll_request().expect("the watcher first requests a dump");
 /// assert_eq!(dump[4..6], 0x12u16.to_ne_bytes(), "XFRM_MSG_GETSA");
-/// assert!(watcher.poll_request().is_none(), "one at a time");
+/// assert!(watcher.poll_request().is_none(), "one dump at a time");
 /// ```
 #[derive(Debug)]
 pub struct Watcher {
     dump: Dump<Step>,
     /// Whether the mirror knows that a snapshot has begun.
     begun: bool,
-    /// The number that the mirror is to hear of when it was told everything.
+    /// Number of the mirror's pending sync.
     sync: Option<u32>,
-    /// When each SA was added: the kernel is told what an SA did together with this.
+    /// Creation time of each SA, which the kernel needs together with the SA's use.
     added: BTreeMap<SaName, u64>,
     malformed: u64,
 }
 
-/// What is being asked for.
+/// A query of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Sas,
@@ -50,21 +51,22 @@ impl Default for Watcher {
 }
 
 impl Watcher {
-    /// It begins with a snapshot.
+    /// Returns a watcher that begins with a snapshot.
     pub fn new() -> Watcher {
         Watcher { dump: Dump::new(), begun: false, sync: None, added: BTreeMap::new(), malformed: 0 }
     }
 
-    /// Asks for everything again: the kernel dropped messages (`ENOBUFS`), or somebody new listens.
+    /// Requests a new snapshot, because the kernel dropped messages (`ENOBUFS`) or a new mirror listens.
     pub fn ask_again(&mut self) {
         self.dump.again = true;
-        // A dump goes on where it was; an answer that is not one of a dump may be among what was dropped.
+        // A dump continues after dropped messages. The answer on defaults is not a dump, and may be among the dropped
+        // messages.
         if self.dump.step == Some(Step::Defaults) {
             self.dump.step = None;
         }
     }
 
-    /// What the kernel is to be sent next.
+    /// Returns the next message for the kernel.
     pub fn poll_request(&mut self) -> Option<Vec<u8>> {
         if self.dump.begins() {
             self.begun = false;
@@ -73,10 +75,10 @@ impl Watcher {
         self.dump.requests.pop_front()
     }
 
-    /// Takes a datagram of the kernel's, at `now` in seconds since 1970, and gives `take` what became of SAs and policies.
+    /// Parses a datagram of the kernel, and passes the changes to `take`. `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// If the kernel does not give SAs or policies at all.
+    /// Fails if the kernel refuses to list SAs or policies.
     pub fn handle_datagram(
         &mut self,
         now: u64,
@@ -92,10 +94,10 @@ impl Watcher {
         Ok(())
     }
 
-    /// Passes on what became of an SA outside, at `now` in seconds since 1970.
+    /// Passes a report of the mirror on to the kernel. `now` is in seconds since 1970.
     pub fn handle_report(&mut self, now: u64, report: Report) {
         if self.dump.requests.len() >= MOST_REQUESTS {
-            return; // the next counters tell as much
+            return; // the next report contains the same totals
         }
         match report {
             Report::Used(name, used) => {
@@ -107,23 +109,23 @@ impl Watcher {
         }
     }
 
-    /// The mirror is to hear of this number when it was told everything that the kernel has told until now.
+    /// Starts a sync: the mirror gets this number after all pending messages of the kernel.
     pub fn sync(&mut self, number: u32) {
         self.sync = Some(number);
     }
 
-    /// Whether the mirror waits for a number that only what the kernel has still to tell keeps back.
+    /// Returns whether only the kernel's pending messages delay the sync.
     pub fn is_synced_next(&self) -> bool {
         self.sync.is_some() && self.dump.is_complete()
     }
 
-    /// There was nothing more to read of the kernel's: the number that the mirror is to hear of. It waits for the end of a snapshot that is
-    /// under way or wanted, for that brings what the kernel dropped.
+    /// Returns the number of the completed sync, if no message of the kernel is pending. A sync also waits for a
+    /// snapshot that is under way or requested, because it covers dropped messages.
     pub fn poll_synced(&mut self) -> Option<u32> {
         if self.is_synced_next() { self.sync.take() } else { None }
     }
 
-    /// How many messages made no sense.
+    /// Returns the number of malformed messages.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
@@ -142,14 +144,14 @@ impl Watcher {
             take(Change::SnapshotBegins);
         }
         match message.kind {
-            // It may have ended before all was told.
+            // A dump may end early with an error.
             DONE if answers => match message.errno() {
                 0 => self.go_on(take),
                 errno => return Err(KernelRefused::Sas { errno }),
             },
             ERROR if answers => match (message.errno(), answered) {
                 (0, _) => {}
-                // Before Linux 5.14 there are no defaults: everything passes. Other errors say nothing of the kind.
+                // Linux before 5.14 has no defaults: everything passes. Other errors mean something else.
                 (EINVAL, Some(Step::Defaults)) => {
                     take(Change::Defaults { receive: true, transmit: true });
                     self.go_on(take);
@@ -169,7 +171,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// The last question is answered.
+    /// Continues the snapshot with the next query.
     fn go_on(&mut self, take: &mut impl FnMut(Change)) {
         match self.dump.step {
             None => {}
@@ -182,7 +184,7 @@ impl Watcher {
         }
     }
 
-    /// What a message says; outer `None`: it makes no sense, inner: it says nothing about what is mirrored.
+    /// Parses a message. The outer `None` means a malformed message, the inner one a message without relevance.
     fn read(&mut self, now: u64, message: &Message<'_>) -> Option<Option<Change>> {
         let payload = message.payload;
         Some(match message.kind {
@@ -223,9 +225,9 @@ impl Watcher {
     }
 }
 
-/// How many messages for the kernel wait at most.
+/// Maximum number of pending messages for the kernel.
 const MOST_REQUESTS: usize = 4096;
-/// The kernel does not know what it is asked for.
+/// Error number of a kernel that does not know the request.
 const EINVAL: u32 = 22;
-/// Of how many SAs it is known when they were added; the kernel is not told what others did.
+/// Maximum number of SAs with a known creation time. For others, the kernel gets no counters.
 const MOST_SAS: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! What filters do: lists of actions of `act_mirred`, `act_gact`, `act_vlan`, `act_tunnel_key`, `act_csum` and `act_pedit`.
+//! Actions of filters: lists of `act_mirred`, `act_gact`, `act_vlan`, `act_tunnel_key`, `act_csum` and `act_pedit`.
 
 use crate::netlink::{Bytes, attributes};
 use crate::tc::filter::MAX_NAME;
@@ -9,9 +9,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::{Action, Checksums, TunnelSet, VlanTag};
 use std::collections::BTreeMap;
 
-/// Reads a list of actions.
+/// Parses a list of actions.
 pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, Unsupported> {
-    // By their places, which count from 1.
+    // Sorted by position, which counts from 1.
     let list: Options<'_> = attributes(list).collect();
     let mut actions = Vec::new();
     for action in list.into_values() {
@@ -28,10 +28,10 @@ pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, Unsupporte
     Ok(actions)
 }
 
-/// Attributes of an action, by their numbers.
+/// Attributes of an action, by type.
 pub(super) type Options<'a> = BTreeMap<u16, Bytes<'a>>;
 
-/// Reads an action of a kind. `None`: it changes nothing.
+/// Parses one action of type `kind`. Returns `None` if the action has no effect.
 fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<Action>, Unsupported> {
     let unsupported = || Unsupported::Action(kind.into());
     let parameters = *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&Bytes(&[]));
@@ -39,13 +39,13 @@ fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<A
     let control = parameters.u32(CONTROL).ok_or_else(unsupported)?;
     let own = parameters.u32(OWN).unwrap_or(0);
     if kind == "gact" {
-        // By chance.
+        // The action applies at random.
         if options.contains_key(&PROBABILITY) {
             return Err(unsupported());
         }
         return match control {
             PIPE => Ok(None),
-            // To the kernel's own stack.
+            // The packet goes to the kernel's own stack.
             OK | TRAP => Ok(Some(Action::Pass)),
             SHOT | STOLEN | QUEUED => Ok(Some(Action::Drop)),
             goto if goto >> 28 == GOTO => Ok(Some(Action::Goto(goto & 0x0fff_ffff))),
@@ -65,7 +65,7 @@ fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<A
         }
         "vlan" => read_vlan(own, options).ok_or_else(unsupported)?,
         "tunnel_key" => read_tunnel_key(own, options).ok_or_else(unsupported)?,
-        // A checksum of ICMP that nobody changed is right.
+        // An ICMP checksum is correct, because no action changes ICMP.
         "csum" if own == ICMP && control == PIPE => return Ok(None),
         "csum" if own & !(IPV4 | TCP | UDP | ICMP) == 0 => {
             Action::Checksum(Checksums { ipv4: own & IPV4 != 0, tcp: own & TCP != 0, udp: own & UDP != 0 })
@@ -96,7 +96,7 @@ fn read_tunnel_key(action: u32, options: &Options<'_>) -> Option<Action> {
     if action == tunnel_key::RELEASE {
         return Some(Action::TunnelUnset);
     }
-    // The switch makes no options of tunnels (`ENC_OPTIONS`).
+    // The switch cannot build tunnel options (`ENC_OPTIONS`).
     let known = |name: &u16| (1..=tunnel_key::NO_FRAGMENT).contains(name) && *name != tunnel_key::ENC_OPTIONS;
     if action != tunnel_key::SET || !options.keys().all(known) {
         return None;
@@ -114,21 +114,24 @@ fn read_tunnel_key(action: u32, options: &Options<'_>) -> Option<Action> {
         tos: byte(tunnel_key::ENC_TOS),
         ttl: byte(tunnel_key::ENC_TTL),
         checksum: byte(tunnel_key::NO_CHECKSUM) == 0,
-        // A flag: it has no value.
+        // A flag attribute without a value.
         dont_fragment: options.contains_key(&tunnel_key::NO_FRAGMENT),
     }))
 }
 
-/// `TCA_ACT_KIND`, `TCA_ACT_OPTIONS`.
+/// `TCA_ACT_KIND`.
 const KIND: u16 = 1;
+/// `TCA_ACT_OPTIONS`.
 const OPTIONS: u16 = 2;
-/// Of all kinds but csum.
+/// Attribute of the parameters, for all types except csum.
 const PARAMETERS: u16 = 2;
+/// Attribute of the parameters of csum.
 const CSUM_PARAMETERS: u16 = 1;
-/// `tc_gen`: what follows the action, and what the kind adds behind it.
+/// Offset of the control action in `tc_gen`.
 const CONTROL: usize = 8;
+/// Offset of the type's own action code, after `tc_gen`.
 const OWN: usize = 20;
-/// `tcm_ifindex` of `struct tc_mirred`.
+/// Offset of `ifindex` in `struct tc_mirred`.
 const DEVICE: usize = 24;
 /// `TCA_GACT_PROB`.
 const PROBABILITY: u16 = 3;
@@ -141,8 +144,9 @@ const QUEUED: u32 = 5;
 const REDIRECTED: u32 = 7;
 const TRAP: u32 = 8;
 const GOTO: u32 = 2;
-/// `TCA_EGRESS_REDIR`, `TCA_EGRESS_MIRROR`.
+/// `TCA_EGRESS_REDIR`.
 const REDIRECT: u32 = 1;
+/// `TCA_EGRESS_MIRROR`.
 const MIRROR: u32 = 2;
 /// `TCA_CSUM_UPDATE_FLAG_*`.
 const IPV4: u32 = 1;

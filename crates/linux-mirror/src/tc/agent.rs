@@ -1,4 +1,4 @@
-//! Filters as an agent mirrors them.
+//! The agent's side for filters.
 
 use crate::agent::{Say, Source};
 use crate::tc::line::{Line, MOST_BYTES, Place, Reader, Used, VERSION};
@@ -11,20 +11,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The filters of the kernel.
+/// The kernel's filters, as mirrored by an agent.
 pub(crate) struct Filters {
     watcher: Watcher,
     reader: Reader,
-    /// What rules did, and where that is written.
+    /// Use of each rule in the switch.
     used: BTreeMap<Place, Used>,
+    /// File for the use of the rules.
     counters: Option<PathBuf>,
-    /// What the kernel has told since it began to tell of everything: with a qdisc, filters go that it does not tell of.
+    /// Filters that the kernel has listed since the current snapshot began. Filters deleted with a qdisc are not
+    /// announced, so only a snapshot reveals that they are gone.
     told: Option<BTreeSet<Place>>,
 }
 
 impl Source for Filters {
     fn hello(&self) -> Zeroizing<Vec<u8>> {
-        // The empty line ends what another agent left unsaid.
+        // The empty line ends an incomplete line of a previous agent.
         Zeroizing::new([b"\n", &encode(&Line::Hello(VERSION))[..]].concat())
     }
 
@@ -54,7 +56,7 @@ impl Source for Filters {
         self.reader.read(bytes, |line| match line {
             Ok(Line::Ask(_)) => asked = true,
             Ok(Line::Used(place, what)) => used.push((place, what)),
-            // The end of what was for another agent.
+            // The end of a line for a previous agent.
             _ => {}
         });
         if !used.is_empty() {
@@ -101,9 +103,9 @@ impl Filters {
                 if line.to_string().len() > MOST_BYTES
                     && let Line::There(rule) = &mut line
                 {
-                    // What the mirror cannot be told is the kernel's to do.
+                    // The mirror cannot be told the rule, so its frames are left to the kernel.
                     rule.actions = vec![Action::Pass];
-                    why = Some(format!("it takes more than {MOST_BYTES} bytes to tell"));
+                    why = Some(format!("its line exceeds {MOST_BYTES} bytes"));
                 }
                 say(&encode(&line))?;
                 match place.zip(why) {
@@ -128,7 +130,7 @@ fn encode(line: &Line) -> Vec<u8> {
 /// Replaces the file at `path` by a new file.
 fn put_in_place(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Other agents may write beside this one, and strangers may have put links there: the new file has a unique name.
+    // Other agents may write in this folder, and strangers may have placed links there: the new file has a unique name.
     let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
     new.write_all(text.as_bytes())?;
     new.persist(path)?;
@@ -155,8 +157,8 @@ mod tests {
         let read = ["victim", "rules.p1", "rules.p2"].map(|name| fs::read_to_string(at(name)).unwrap());
         assert_eq!(read, ["precious", "three\n", "two\n"]);
         assert!(at("rules.new").is_symlink());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing else is left");
-        assert_eq!(at("rules.p1").metadata().unwrap().permissions().mode() & 0o444, 0o444, "monitors read it");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "no temporary file may be left");
+        assert_eq!(at("rules.p1").metadata().unwrap().permissions().mode() & 0o444, 0o444, "the file must be readable for monitors");
         fs::create_dir(at("folder")).unwrap();
         assert!(put_in_place(&at("folder"), "text").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5);

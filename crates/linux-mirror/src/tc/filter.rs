@@ -1,7 +1,7 @@
 //! Filters: `struct tcmsg`, its attributes, and flower's keys.
 //!
-//! Invariant: the match that is read is about all the frames that the kernel's filter is about, and about more of them only if something
-//! of the filter is not supported.
+//! Invariant: the parsed match covers all frames of the kernel's filter. It covers more frames only if a part of the
+//! filter is not supported.
 
 use crate::netlink::{Bytes, attributes};
 use crate::tc::actions;
@@ -14,18 +14,18 @@ use offload_api::Prefix;
 use offload_formats::protocol;
 use std::collections::BTreeMap;
 
-/// What a message says of a filter.
+/// Content of a filter message.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// It is there. A rule that is not the filter's leaves its frames to the kernel; and why.
+    /// The filter exists. If it is not supported, the rule leaves its frames to the kernel, and the reason is given.
     There(Box<Rule>, Option<Unsupported>),
-    /// These are not there any more.
+    /// The selected filters are deleted.
     Gone(Selection),
-    /// It is about a device, or a direction, that is not the switch's.
+    /// The filter belongs to a device or a direction outside the switch.
     Nothing,
 }
 
-/// Reads a message about a filter that came (`there`) or went. `None`: this is no such message.
+/// Parses a message about an added (`there`) or deleted filter. Returns `None` if the message is invalid.
 pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
     let head = Bytes(payload.get(..TCMSG)?);
     let (number, handle, parent, info) = (head.u32(4)?, head.u32(8)?, head.u32(12)?, head.u32(16)?);
@@ -41,11 +41,11 @@ pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
     }
     let priority = (info >> 16) as u16;
     if !there {
-        // Without a handle, all of this priority are; without a priority, all of the chain.
+        // Without a handle, all filters of the priority are meant; without a priority, all of the chain.
         let (priority, handle) = (Some(priority).filter(|one| *one != 0), Some(handle).filter(|one| *one != 0));
         return Some(Said::Gone(Selection { device, chain, priority, handle }));
     }
-    // So the kernel begins what it says of each priority.
+    // The kernel announces each priority by such a message.
     if handle == 0 || priority == 0 {
         return Some(Said::Nothing);
     }
@@ -62,7 +62,7 @@ pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
     Some(read.rule(device, chain, priority, handle, actions))
 }
 
-/// A match as far as it was read, and the first reason why the rest was not.
+/// The match parsed so far, and the first reason for which a part is not supported.
 struct Read {
     matching: Match,
     why: Option<Unsupported>,
@@ -73,7 +73,7 @@ impl Read {
         self.why.get_or_insert(why);
     }
 
-    /// The rule of all that was read: if not all of it has a counterpart, one that leaves the frames to the kernel.
+    /// Returns the rule for the parsed filter. If a part is not supported, the rule leaves the frames to the kernel.
     fn rule(self, device: Device, chain: u32, priority: u16, handle: u32, actions: Vec<Action>) -> Said {
         let rule = |matching, actions| Rule { device, chain, priority, handle: Some(handle), matching, actions };
         let Read { matching, why } = self;
@@ -86,6 +86,7 @@ impl Read {
             Some(why) => why,
         };
         let pass = rule(whole.matching, vec![Action::Pass]);
+        // A match that the switch rejects is widened to all frames, so that no later filter takes a frame of this one.
         let pass = if pass.check().is_ok() { pass } else { rule(Match::default(), vec![Action::Pass]) };
         Said::There(Box::new(pass), Some(why))
     }
@@ -104,7 +105,7 @@ impl Read {
         self.network(&mut keys);
         self.ports(&mut keys);
         self.tunnel(&mut keys);
-        // A mask of zeros asks for nothing.
+        // An all-zero mask has no effect.
         if let Some((key, _)) = keys.iter().find(|(_, value)| value.0.iter().any(|byte| *byte != 0)) {
             self.refuse(Unsupported::Key(Key(*key)));
         }
@@ -127,13 +128,13 @@ impl Read {
         self.matching.source_mac = mac(key::ETH_SOURCE, key::ETH_SOURCE_MASK);
         let inner = keys.remove(&key::ETH_TYPE).and_then(|value| value.port(0));
         let matching = &mut self.matching;
-        // A filter of all protocols may name one nevertheless.
+        // A filter for all protocols may still name an EtherType.
         matching.protocol = matching.protocol.or(inner);
         let vlan = &mut matching.vlan;
         vlan.id = keys.remove(&key::VLAN_ID).and_then(|value| value.u16(0));
         vlan.priority = keys.remove(&key::VLAN_PRIORITY).and_then(|value| value.u8(0));
         let behind = keys.remove(&key::VLAN_ETH_TYPE).and_then(|value| value.port(0));
-        // Of a tagged frame, the kernel calls the EtherType behind the tag by either name.
+        // For a tagged frame, either attribute may hold the EtherType after the tag.
         let tagged = matching.protocol.is_some_and(|protocol| matches!(protocol, 0x8100 | 0x88a8));
         vlan.ether_type = behind.or(inner.filter(|inner| tagged && Some(*inner) != matching.protocol));
     }
@@ -211,14 +212,15 @@ impl Read {
         let (flags, mask) = (number(key::TUNNEL_FLAGS), number(key::TUNNEL_FLAGS_MASK));
         let flag = |flag: u32| (mask & flag != 0).then_some(flags & flag != 0);
         (self.matching.tunnel.checksum, self.matching.tunnel.oam) = (flag(TUNNEL_CHECKSUM), flag(TUNNEL_OAM));
-        // Linux notes of no received packet that it must not be fragmented, and of Geneve's critical options the switch drops packets.
+        // Linux never sets "don't fragment" for a received packet, and the switch drops packets with critical Geneve
+        // options.
         let never = TUNNEL_DONT_FRAGMENT | TUNNEL_CRITICAL;
         if mask & !(TUNNEL_CHECKSUM | TUNNEL_OAM | never) != 0 || flags & mask & never != 0 {
             self.refuse(Unsupported::Mask(Key(key::TUNNEL_FLAGS_MASK)));
         }
     }
 
-    /// Addresses of IPv4 or IPv6: each key is followed by that of its mask.
+    /// Parses an IPv4 or IPv6 prefix. The key after an address is its mask.
     fn prefix(&mut self, keys: &mut Keys<'_>, [ipv4, ipv6]: [u16; 2]) -> Option<Prefix> {
         let mut both = |key: u16| Some((keys.remove(&key)?, keys.remove(&(key + 1))));
         let (key, address, ones) = if let Some((value, mask)) = both(ipv4) {
@@ -238,14 +240,14 @@ impl Read {
 
 type Keys<'a> = BTreeMap<u16, Bytes<'a>>;
 
-/// A traffic class, whose key is followed by that of its mask. A mask of zeros asks for nothing.
+/// Parses a traffic class. The next key is its mask. An all-zero mask has no effect.
 fn class(keys: &mut Keys<'_>, key: u16) -> Option<ClassMatch> {
     let value = keys.remove(&key)?.u8(0)?;
     let mask = keys.remove(&(key + 1)).map_or(Some(u8::MAX), |mask| mask.u8(0))?;
     Some(ClassMatch::new(value, mask)).filter(|class| class.mask() != 0)
 }
 
-/// How many ones a mask begins with; `None`: others follow.
+/// Returns the number of leading ones of a mask. `None` if other ones follow.
 fn ones(mask: &[u8]) -> Option<u8> {
     let bits = mask.iter().fold((0, true, true), |(bits, all, right), byte| {
         let ones = byte.leading_ones();
@@ -255,12 +257,12 @@ fn ones(mask: &[u8]) -> Option<u8> {
     bits.2.then_some(bits.0)
 }
 
-/// `struct tcmsg`.
+/// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
 const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
 const CHAIN: u16 = 11;
-/// The parents of filters of received frames, of clsact (and of either qdisc in a request) and of the ingress qdisc.
+/// Parents of filters for received frames: clsact (and either qdisc in a request), and the ingress qdisc.
 pub(super) const INGRESS: [u32; 2] = [0xffff_fff2, 0xffff_0000];
 /// `ETH_P_ALL`.
 const ALL: u16 = 3;
@@ -273,7 +275,7 @@ const TUNNEL_CHECKSUM: u32 = 4;
 const TUNNEL_DONT_FRAGMENT: u32 = 8;
 const TUNNEL_OAM: u32 = 16;
 const TUNNEL_CRITICAL: u32 = 32;
-/// How much of the name of a classifier or an action is shown.
+/// Maximum displayed length of the name of a classifier or an action.
 pub(super) const MAX_NAME: usize = 32;
 
 /// `TCA_FLOWER_*`.
@@ -318,7 +320,7 @@ mod key {
     pub(super) const CLASS_OF_IP: u16 = 73;
     pub(super) const TUNNEL_CLASS: u16 = 80;
     pub(super) const IN_HARDWARE: u16 = 86;
-    /// The first and the last of each.
+    /// The first port of a range; the next key is the last one.
     pub(super) const SOURCE_PORTS: u16 = 87;
     pub(super) const DESTINATION_PORTS: u16 = 89;
     pub(super) const TUNNEL_FLAGS: u16 = 110;

@@ -1,12 +1,12 @@
-//! What agent and mirror say to each other: lines of text, in the words of `tc` where those say it.
+//! The protocol between agent and mirror: lines of text, in the syntax of `tc` where it applies.
 //!
-//! So who joins in the middle of a stream, as an agent does that comes back on a virtio-serial port, finds the next line. Bounds: a line
-//! has at most [`MOST_BYTES`] bytes, and a reader holds no more than one.
+//! A peer that joins in the middle of a stream, such as an agent that returns on a virtio-serial port, finds the next
+//! line. Bounds: a line has at most [`MOST_BYTES`] bytes, and a reader holds at most one line.
 
 use core::fmt;
 use nic_switch::{Change, Device, Rule, RuleFile, Selection};
 
-/// Names a rule: device, chain, priority, handle.
+/// Identifier of a rule: device, chain, priority and handle.
 ///
 /// ```
 /// use nic_switch::{Device, Vport};
@@ -17,18 +17,18 @@ use nic_switch::{Change, Device, Rule, RuleFile, Selection};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// The device that its frames come from.
+    /// Device at which the rule's frames arrive.
     pub device: Device,
-    /// Its chain.
+    /// Chain of the rule.
     pub chain: u32,
-    /// Its priority.
+    /// Priority of the rule.
     pub priority: u16,
-    /// Its handle.
+    /// Handle of the rule.
     pub handle: u32,
 }
 
 impl Place {
-    /// That of a rule that has a handle.
+    /// Returns the identifier of a rule. `None` if the rule has no handle.
     pub fn of(rule: &Rule) -> Option<Place> {
         let Rule { device, chain, priority, handle, .. } = *rule;
         Some(Place { device, chain, priority, handle: handle? })
@@ -42,7 +42,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a rule did in the switch.
+/// Use of a rule in the switch.
 ///
 /// ```
 /// let used = linux_mirror::tc::Used { packets: 3, bytes: 180, idle: Some(20) };
@@ -50,11 +50,11 @@ impl fmt::Display for Place {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Frames that it took.
+    /// Number of matched frames.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of the matched frames.
     pub bytes: u64,
-    /// For how long it has taken none, in milliseconds; `None`: it never did.
+    /// Time since the last match in milliseconds. `None` if the rule never matched.
     pub idle: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Used {
     }
 }
 
-/// A line.
+/// A line of the protocol.
 ///
 /// ```
 /// use linux_mirror::tc::{Line, Reader};
@@ -78,21 +78,21 @@ impl fmt::Display for Used {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Line {
-    /// The agent is there, and speaks this version. A snapshot follows.
+    /// From the agent: it is present, and speaks this protocol version. A snapshot follows.
     Hello(u16),
-    /// The mirror is there, speaks this version, and wants a snapshot.
+    /// From the mirror: it is present, speaks this protocol version, and requests a snapshot.
     Ask(u16),
-    /// All filters that there are follow.
+    /// Start of a snapshot: all existing filters follow.
     Begins,
-    /// What was not said since it began is not there.
+    /// End of a snapshot. A filter not named since its start does not exist.
     Ends,
-    /// A filter is there, and has this rule.
+    /// A filter exists, with this rule.
     There(Box<Rule>),
-    /// These are gone.
+    /// The selected filters are deleted.
     Gone(Selection),
-    /// The filter of this place is left to the kernel, and why.
+    /// The filter with this identifier is left to the kernel, for this reason.
     Refused(Place, String),
-    /// From the mirror: what a rule did so far.
+    /// From the mirror: the use of a rule so far.
     Used(Place, Used),
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// A line that makes no sense: its sender's fault.
+/// Error of a malformed line.
 ///
 /// ```
 /// use linux_mirror::tc::{BadLine, Reader};
@@ -124,7 +124,7 @@ impl fmt::Display for Line {
 #[error("this line cannot be read: {0}: use an agent and a mirror of one release")]
 pub struct BadLine(pub String);
 
-/// Bytes to lines.
+/// A parser from bytes to lines.
 ///
 /// See [`Line`] for an example.
 #[derive(Debug, Default)]
@@ -134,12 +134,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// In the middle of a stream, perhaps.
+    /// Returns a parser, which may start in the middle of a stream.
     pub fn new() -> Reader {
         Reader::default()
     }
 
-    /// Takes the next bytes of the stream, and gives `take` the lines that are whole.
+    /// Processes the next bytes of the stream, and passes complete lines to `take`.
     pub fn read(&mut self, bytes: &[u8], mut take: impl FnMut(Result<Line, BadLine>)) {
         for byte in bytes {
             if *byte != b'\n' {
@@ -161,7 +161,7 @@ impl Reader {
 
 fn parse(line: &[u8]) -> Result<Line, BadLine> {
     let line = core::str::from_utf8(line).ok().filter(|line| line.bytes().all(|byte| (b' '..0x7f).contains(&byte)));
-    let line = line.ok_or_else(|| BadLine("it is no text".into()))?;
+    let line = line.ok_or_else(|| BadLine("it is not ASCII text".into()))?;
     let none = || BadLine("the protocol has no such line".into());
     if line.starts_with("tc ") {
         let file = RuleFile::parse("it", line).map_err(|error| BadLine(error.to_string()))?;
@@ -188,7 +188,7 @@ fn parse(line: &[u8]) -> Result<Line, BadLine> {
     read.ok_or_else(none)
 }
 
-/// A place, and the words behind it.
+/// Parses a rule identifier. Returns it with the words after it.
 fn read_place(text: &str) -> Option<(Place, Vec<&str>)> {
     let words: Vec<&str> = text.split(' ').collect();
     let (place, rest) = words.split_at_checked(8)?;
@@ -211,7 +211,7 @@ fn read_used(words: &[&str]) -> Option<Used> {
     Some(Used { packets: packets.parse().ok()?, bytes: bytes.parse().ok()?, idle })
 }
 
-/// The version of what is said here.
+/// Version of the protocol.
 pub const VERSION: u16 = 1;
-/// How long a line may be.
+/// Maximum length of a line in bytes.
 pub const MOST_BYTES: usize = 4096;

@@ -1,9 +1,10 @@
-//! Flower filters of a kernel, mirrored into the switch of an emulated NIC: `tc` steers it.
+//! Flower filters of a kernel, mirrored into the switch of an emulated NIC, so that `tc` controls the switch.
 //!
-//! - [`Watcher`] (`watch`; `links`, `filter`, `actions`, `pedit`): a kernel's messages to [`FilterChange`]s, with rules of
-//!   [`nic_switch`];
-//! - [`Line`], [`Reader`] (`line`): what both sides say to each other, over any stream;
-//! - [`Mirror`] (`mirror`): what the switch is to have; what is left to the kernel, and why ([`Unsupported`]).
+//! - [`Watcher`] (`watch`; `links`, `filter`, `actions`, `pedit`): parses the kernel's messages into [`FilterChange`]s,
+//!   with rules of [`nic_switch`].
+//! - [`Line`], [`Reader`] (`line`): the protocol between agent and mirror, over any stream.
+//! - [`Mirror`] (`mirror`): the rules for the switch; the filters left to the kernel, and the reasons
+//!   ([`Unsupported`]).
 
 mod actions;
 pub(crate) mod agent;

@@ -1,11 +1,11 @@
-//! A kernel's filters, from its netlink messages: what is there, then what becomes of it.
+//! A watcher of a kernel's filters: parses netlink messages into a snapshot and later changes.
 //!
 //! ```text
-//!   handle_datagram: messages --> changes       ask_again: the kernel dropped some --> everything is asked for again
-//!   poll_request: dump of devices, then of each device's filters; one at a time, for the kernel has one dump a socket
+//!   handle_datagram: messages --> changes       ask_again: the kernel dropped messages --> a new snapshot is requested
+//!   poll_request: dump of devices, then of each device's filters; one at a time, because a kernel allows one dump per socket
 //! ```
 //!
-//! Invariant: changes between `Begins` and `Ends` tell of everything that was there when it began and still is.
+//! Invariant: the changes between `Begins` and `Ends` cover all filters that existed at the start and still exist.
 
 use crate::dump::{Dump, KernelRefused};
 use crate::netlink::{DONE, DUMP, ERROR, Message, REQUEST, message, messages};
@@ -14,7 +14,7 @@ use crate::tc::links::Links;
 use crate::tc::unsupported::Unsupported;
 use nic_switch::{Rule, Selection};
 
-/// What became of a kernel's filters.
+/// A change of a kernel's filters.
 ///
 /// ```
 /// use nic_switch::{Device, Selection, Vport};
@@ -26,30 +26,30 @@ use nic_switch::{Rule, Selection};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterChange {
-    /// All filters that there are follow.
+    /// Start of a snapshot: all existing filters follow.
     Begins,
-    /// What was not said since it began is not there.
+    /// End of a snapshot. A filter not named since its start does not exist.
     Ends,
-    /// A filter came, or is another now. One that is not supported has a rule that leaves its frames to the kernel, and a reason.
+    /// A filter was added or changed. An unsupported one has a rule that leaves its frames to the kernel, and a reason.
     There(Box<Rule>, Option<Unsupported>),
-    /// These are gone.
+    /// The selected filters were deleted.
     Gone(Selection),
 }
 
-/// What a kernel's netlink messages say, without the socket.
+/// A watcher of a kernel's filters, without the socket.
 ///
 /// ```
 /// use linux_mirror::tc::Watcher;
 ///
 /// let mut watcher = Watcher::new();
-/// let dump = watcher.poll_request().expect("it asks for devices");
+/// let dump = watcher.poll_request().expect("the watcher first requests the devices");
 /// assert_eq!(dump[4..6], 18u16.to_ne_bytes(), "RTM_GETLINK");
-/// assert!(watcher.poll_request().is_none(), "one at a time");
+/// assert!(watcher.poll_request().is_none(), "one dump at a time");
 /// ```
 #[derive(Debug)]
 pub struct Watcher {
     dump: Dump<Step>,
-    /// The devices whose filters are still to be asked for.
+    /// Devices with filters that remain to be requested.
     devices: Vec<u32>,
     links: Links,
     malformed: u64,
@@ -68,17 +68,17 @@ impl Default for Watcher {
 }
 
 impl Watcher {
-    /// It begins with a snapshot.
+    /// Returns a watcher that begins with a snapshot.
     pub fn new() -> Watcher {
         Watcher { dump: Dump::new(), devices: Vec::new(), links: Links::default(), malformed: 0 }
     }
 
-    /// Asks for everything again: the kernel dropped messages (`ENOBUFS`), or somebody new listens.
+    /// Requests a new snapshot, because the kernel dropped messages (`ENOBUFS`) or a new mirror listens.
     pub fn ask_again(&mut self) {
         self.dump.again = true;
     }
 
-    /// What the kernel is to be sent next.
+    /// Returns the next message for the kernel.
     pub fn poll_request(&mut self) -> Option<Vec<u8>> {
         if self.dump.begins() {
             self.links.clear();
@@ -87,10 +87,10 @@ impl Watcher {
         self.dump.requests.pop_front()
     }
 
-    /// Takes a datagram of the kernel's, and gives `take` what became of filters.
+    /// Parses a datagram of the kernel, and passes the changes to `take`.
     ///
     /// # Errors
-    /// If the kernel does not give them at all.
+    /// Fails if the kernel refuses to list devices or filters.
     pub fn handle_datagram(
         &mut self,
         datagram: &[u8],
@@ -105,7 +105,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// How many messages made no sense.
+    /// Returns the number of malformed messages.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
@@ -118,14 +118,14 @@ impl Watcher {
         let answered = self.dump.answered_by(message);
         let answers = answered.is_some();
         let understood = match message.kind {
-            // It may have ended before all was told.
+            // A dump may end early with an error.
             DONE | ERROR if answers => match message.errno() {
                 0 if message.kind == DONE => {
                     self.go_on(take);
                     Some(())
                 }
                 0 => Some(()),
-                // A device that went meanwhile has no filters.
+                // A device deleted meanwhile has no filters.
                 NO_DEVICE | INVALID if answered == Some(Step::Filters) => {
                     self.go_on(take);
                     Some(())
@@ -136,7 +136,7 @@ impl Watcher {
             DELETE_LINK => self.links.gone(message.payload).map(|changed| self.dump.again |= changed),
             NEW_FILTER => self.read(message.payload, true, take),
             DELETE_FILTER => self.read(message.payload, false, take),
-            // With them, filters go that nobody tells of.
+            // The kernel does not announce the filters that are deleted with a qdisc or a chain.
             DELETE_QDISC | DELETE_CHAIN => {
                 self.dump.again = true;
                 Some(())
@@ -156,7 +156,7 @@ impl Watcher {
         Some(())
     }
 
-    /// The last question is answered.
+    /// Continues the snapshot with the next query.
     fn go_on(&mut self, take: &mut impl FnMut(FilterChange)) {
         match self.dump.step {
             None => return,
@@ -181,13 +181,23 @@ impl Watcher {
     }
 }
 
+/// `RTM_NEWLINK`.
 const NEW_LINK: u16 = 16;
+/// `RTM_DELLINK`.
 const DELETE_LINK: u16 = 17;
+/// `RTM_GETLINK`.
 const GET_LINK: u16 = 18;
+/// `RTM_DELQDISC`.
 const DELETE_QDISC: u16 = 37;
+/// `RTM_NEWTFILTER`.
 const NEW_FILTER: u16 = 44;
+/// `RTM_DELTFILTER`.
 const DELETE_FILTER: u16 = 45;
+/// `RTM_GETTFILTER`.
 const GET_FILTER: u16 = 46;
+/// `RTM_DELCHAIN`.
 const DELETE_CHAIN: u16 = 101;
+/// `ENODEV`.
 const NO_DEVICE: u32 = 19;
+/// `EINVAL`.
 const INVALID: u32 = 22;

@@ -1,4 +1,4 @@
-//! Fields of messages: how each type is written and read.
+//! Encoding of message fields.
 
 use super::{FrameError, MOST_BYTES};
 use crate::sa::change::{MirroredPolicy, SaName, Unsupported, Used};
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 pub(super) type Read<T> = Result<T, FrameError>;
 
-/// What is left of a message.
+/// The rest of a message.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -38,16 +38,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A message that is being written; overwritten when dropped.
+/// A message under construction. It is overwritten when dropped, because it may contain a key.
 pub(super) struct Writer(pub(super) Zeroizing<Vec<u8>>);
 
 impl Writer {
     pub(super) fn new() -> Writer {
-        // All the room at once: what grows leaves copies behind.
+        // The whole capacity is allocated at once, because a growing vector would leave copies behind.
         Writer(Zeroizing::new(Vec::with_capacity(MOST_BYTES)))
     }
 
-    /// Writes the fields, one after the other.
+    /// Writes the fields in order.
     pub(super) fn put(&mut self, fields: &[&dyn Field]) {
         fields.iter().for_each(|field| field.write(self));
     }
@@ -57,7 +57,7 @@ impl Writer {
     }
 }
 
-/// A type that is a field of messages.
+/// A type that can be a message field.
 pub(super) trait Field {
     fn write(&self, out: &mut Writer);
     fn read(from: &mut Reader<'_>) -> Read<Self>
@@ -65,7 +65,7 @@ pub(super) trait Field {
         Self: Sized;
 }
 
-/// Numbers in network order.
+/// Numbers in network byte order.
 macro_rules! numbers {
     ($($number:ty)*) => {$(
         impl Field for $number {
@@ -79,7 +79,7 @@ macro_rules! numbers {
     )*};
 }
 
-/// Structures, whose fields follow each other in the order that is given here.
+/// Structures: the given fields in the given order.
 macro_rules! structures {
     ($($name:ident { $($field:ident),* })*) => {$(
         impl Field for $name {
@@ -120,7 +120,7 @@ impl Field for bool {
     }
 }
 
-/// A flag says whether the value follows.
+/// A flag, then the value if the flag is set.
 impl<T: Field> Field for Option<T> {
     fn write(&self, out: &mut Writer) {
         self.is_some().write(out);
@@ -132,7 +132,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// A name that people are shown.
+/// A printable name. Other characters become `?`, and long names are cut.
 impl Field for String {
     fn write(&self, out: &mut Writer) {
         let shown = self.chars().map(|c| if c.is_ascii_graphic() { c as u8 } else { b'?' });
@@ -144,7 +144,7 @@ impl Field for String {
     fn read(from: &mut Reader<'_>) -> Read<String> {
         let length = from.get::<u8>()?.into();
         let bytes = from.bytes(length)?;
-        // It is shown to people, and terminals obey other characters.
+        // The text is shown to people, and terminals would obey control characters.
         match bytes.iter().all(u8::is_ascii_graphic) && length <= LONGEST_TEXT {
             true => Ok(bytes.iter().copied().map(char::from).collect()),
             false => Err(FrameError::Value("a text")),
@@ -216,7 +216,7 @@ impl Field for EspKey {
     }
 }
 
-/// In seconds.
+/// A duration in seconds.
 impl Field for Duration {
     fn write(&self, out: &mut Writer) {
         self.as_secs().write(out);
@@ -312,10 +312,10 @@ impl Field for Unsupported {
     }
 }
 
-/// `struct xfrm_algo` has no longer name.
+/// Maximum length of a text: that of a name in `struct xfrm_algo`.
 const LONGEST_TEXT: usize = 64;
-/// The code of [`Unsupported::Algorithm`], which a text follows.
+/// Code of [`Unsupported::Algorithm`], the only one followed by a text.
 const ALGORITHM: u8 = 1;
-/// Suites by their number on the wire.
+/// Suites, by their number on the wire.
 const SUITES: [EspSuite; 5] =
     [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac];

@@ -1,4 +1,4 @@
-//! Messages to bytes and back.
+//! Encoding and decoding of messages.
 
 use super::field::{Field, Read, Reader, Writer};
 use super::{FrameError, VERSION};
@@ -6,7 +6,7 @@ use crate::sa::change::{Change, MirroredSa, Report, SaName};
 use offload_api::{Direction, OffloadKind, SaParams};
 use zeroize::Zeroizing;
 
-/// What agent and mirror say to each other.
+/// A message between agent and mirror.
 ///
 /// ```
 /// use linux_mirror::sa::{Change, Decoder, Message, encode};
@@ -18,32 +18,33 @@ use zeroize::Zeroizing;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Message {
-    /// The agent is there, and speaks this version. A snapshot follows.
+    /// From the agent: it is present, and speaks this protocol version. A snapshot follows.
     Hello(u16),
-    /// The mirror is there, speaks this version, and wants a snapshot.
+    /// From the mirror: it is present, speaks this protocol version, and requests a snapshot.
     Ask(u16),
-    /// From the agent: what became of SAs and policies in the kernel.
+    /// From the agent: a change of SAs or policies in the kernel.
     Change(Change),
-    /// From the mirror: what became of SAs outside.
+    /// From the mirror: news of an SA.
     Report(Report),
-    /// From the mirror: tell of everything that the kernel has told until now, then say [`Synced`](Self::Synced) of this number.
+    /// From the mirror: pass on all pending messages of the kernel, then answer with [`Synced`](Self::Synced) and this
+    /// number.
     Sync(u32),
-    /// From the agent: everything was told.
+    /// From the agent: all messages before the sync with this number were passed on.
     Synced(u32),
 }
 
 impl Message {
-    /// That an agent is there.
+    /// Returns the agent's hello with the current version.
     pub fn hello() -> Message {
         Message::Hello(VERSION)
     }
 
-    /// That a mirror is there.
+    /// Returns the mirror's request for a snapshot.
     pub fn ask() -> Message {
         Message::Ask(VERSION)
     }
 
-    /// As bytes, without a frame.
+    /// Encodes the message, without a frame.
     pub(super) fn encoded(&self) -> Zeroizing<Vec<u8>> {
         let mut out = Writer::new();
         let (kind, fields): (u8, &[&dyn Field]) = match self {

@@ -1,12 +1,13 @@
-//! What agent and mirror say to each other, over any stream of bytes.
+//! The protocol between agent and mirror, over any byte stream.
 //!
-//! Each message is a frame of SLIP (RFC 1055): `END`, the message, `END`, with `END` and `ESC` escaped in between. So who joins in the middle
-//! of a stream, as an agent does that comes back on a virtio-serial port, finds the next message. A message is its kind (1 byte)
-//! and its fields, numbers in network order; none is the beginning of another, so what was cut off is not understood.
+//! Each message is a SLIP frame (RFC 1055): `END`, the message, `END`, with `END` and `ESC` escaped inside. A peer that
+//! joins in the middle of a stream, such as an agent that returns on a virtio-serial port, finds the next message. A
+//! message consists of its type (1 byte) and its fields, with numbers in network byte order. No message is a prefix of
+//! another, so a truncated message is detected.
 //!
-//! - `message`: messages to bytes and back; `field`: what they are made of.
+//! - `message`: encoding of messages; `field`: encoding of fields.
 //!
-//! Bounds: a message has at most [`MOST_BYTES`] bytes, and a decoder holds no more than one.
+//! Bounds: a message has at most [`MOST_BYTES`] bytes, and a decoder holds at most one message.
 
 mod field;
 mod message;
@@ -16,7 +17,7 @@ pub use message::Message;
 use field::Reader;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes to messages. What it held is overwritten, for it may have been a key.
+/// A decoder from bytes to messages. Its buffer is overwritten after use, because it may have contained a key.
 ///
 /// ```
 /// use linux_mirror::sa::{Decoder, Message, encode};
@@ -30,13 +31,13 @@ use zeroize::{Zeroize, Zeroizing};
 #[derive(Debug)]
 pub struct Decoder {
     frame: Frame,
-    /// The last byte announced an escaped one.
+    /// Whether the last byte was an escape.
     escaped: bool,
-    /// What there is of the frame is no message; the rest is passed over.
+    /// Error of the current frame, whose remaining bytes are skipped.
     bad: Option<FrameError>,
 }
 
-/// The frame that is being received, without escapes.
+/// The current frame, unescaped.
 struct Frame(Zeroizing<Vec<u8>>);
 
 impl core::fmt::Debug for Frame {
@@ -45,7 +46,7 @@ impl core::fmt::Debug for Frame {
     }
 }
 
-/// Why a frame is no message: its sender's fault.
+/// Error of a malformed frame.
 ///
 /// ```
 /// use linux_mirror::sa::{Decoder, FrameError};
@@ -57,19 +58,19 @@ impl core::fmt::Debug for Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// No message is so long.
+    /// The frame exceeds the maximum length of a message.
     #[error("a frame has more than {MOST_BYTES} bytes")]
     TooLong,
-    /// An escape that is not one.
+    /// The frame contains an invalid escape.
     #[error("a frame has an escape that SLIP does not know")]
     Escape,
-    /// Another kind of message.
+    /// The message type is unknown.
     #[error("no message is of kind {0}")]
     Kind(u8),
-    /// The message ends too early, or goes on too long.
+    /// The message is shorter or longer than its fields.
     #[error("a message is not as long as its fields")]
     Length,
-    /// A field that cannot have this value.
+    /// A field has an invalid value.
     #[error("a field of a message has an impossible value: {0}")]
     Value(&'static str),
 }
@@ -81,13 +82,13 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// In the middle of a stream, perhaps.
+    /// Returns a decoder, which may start in the middle of a stream.
     pub fn new() -> Decoder {
-        // All the room at once: what grows leaves copies behind.
+        // The whole capacity is allocated at once, because a growing vector would leave copies behind.
         Decoder { frame: Frame(Zeroizing::new(Vec::with_capacity(MOST_BYTES))), escaped: false, bad: None }
     }
 
-    /// Takes the next bytes of the stream, and gives `take` the messages that are whole.
+    /// Processes the next bytes of the stream, and passes complete messages to `take`.
     pub fn decode(&mut self, bytes: &[u8], mut take: impl FnMut(Result<Message, FrameError>)) {
         for byte in bytes {
             match *byte {
@@ -95,7 +96,7 @@ impl Decoder {
                     let ended = core::mem::take(&mut self.escaped);
                     let bad = self.bad.take().or(ended.then_some(FrameError::Escape));
                     let frame = &mut self.frame.0;
-                    // Between two frames there may be several.
+                    // Consecutive frames may have one or two `END` bytes between them.
                     if !frame.is_empty() || bad.is_some() {
                         take(bad.map_or_else(|| Message::decode(Reader(frame)), Err));
                     }
@@ -123,7 +124,7 @@ impl Decoder {
     }
 }
 
-/// A message as the stream carries it.
+/// Encodes a message as a frame for the stream.
 ///
 /// ```
 /// use linux_mirror::sa::{Message, encode};
@@ -145,9 +146,9 @@ pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
     bytes
 }
 
-/// The version of what is said here.
+/// Version of the protocol.
 pub const VERSION: u16 = 1;
-/// How long a message may be.
+/// Maximum length of a message in bytes.
 pub const MOST_BYTES: usize = 512;
 const END: u8 = 0xc0;
 const ESC: u8 = 0xdb;

@@ -1,7 +1,7 @@
-//! What the agent is to be told, until somebody sends it.
+//! Pending messages for the agent.
 //!
-//! Invariant: there is one message at most of each kind and SA, so an agent that talks and does not listen fills no memory. That
-//! an SA has expired waits until an agent is there, or the SA is gone.
+//! Invariant: at most one message per kind and SA is pending, so an agent that never reads causes no memory growth. An
+//! expiry stays pending until an agent is present or the SA is gone.
 
 use crate::sa::change::{Report, SaName, Used};
 use crate::sa::frame::{Message, encode};
@@ -10,11 +10,11 @@ use zeroize::Zeroizing;
 
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// The agent is to begin anew.
+    /// Whether the agent has to start again.
     ask: bool,
-    /// The newest number to be synced.
+    /// Latest requested sync.
     sync: Option<u32>,
-    /// SAs that need a successor; `true`: that are dead.
+    /// SAs that need a successor. `true` marks dead SAs.
     expired: BTreeMap<SaName, bool>,
     used: BTreeMap<SaName, Used>,
 }
@@ -36,18 +36,18 @@ impl Outbox {
         self.used.insert(name, used);
     }
 
-    /// The SA is gone: the kernel has none of this name.
+    /// Drops the messages about a deleted SA.
     pub(super) fn forget(&mut self, name: SaName) {
         self.expired.remove(&name);
         self.used.remove(&name);
     }
 
-    /// Another stream begins.
+    /// Prepares for a new stream.
     pub(super) fn begin(&mut self) {
         (self.ask, self.sync) = (true, None);
     }
 
-    /// The next message; an agent that is not `understood` is told nothing but to begin anew.
+    /// Returns the next message. An agent that is not `understood` gets no reports.
     pub(super) fn next(&mut self, understood: bool) -> Option<Zeroizing<Vec<u8>>> {
         let message = if core::mem::take(&mut self.ask) {
             Message::ask()

@@ -1,10 +1,13 @@
-//! Policies: what the kernel has, and which of them are in force.
+//! Mirrored policies: the kernel's policies, and the installed ones.
 //!
-//! The kernel tells policies apart by more than is mirrored, so several may be for the same packets with the same priority. There is a
-//! *place* for one of them: one of which nothing passes comes first, then the one that is there, then the one of the lowest index.
+//! The kernel distinguishes policies by more than is mirrored, so several policies may have equal selectors and
+//! priorities here. They share a *slot*, and one of them is installed: an unsupported one, from which nothing passes,
+//! has precedence; then the one already installed; then the one with the lowest index.
 //!
-//! Invariants: packets of a policy that has no counterpart are dropped. While there are more policies than are held, none is in force and
-//! nothing passes: what the one that is missing would drop or protect cannot be told from the rest.
+//! Invariants:
+//! - Packets of an unsupported policy are dropped.
+//! - If there are more policies than the limit, no policy is installed and nothing passes, because a missing policy
+//!   might have dropped or protected packets.
 
 use super::Replay;
 use super::log::Refusal;
@@ -15,41 +18,42 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct Policies {
-    /// By the kernel's index.
+    /// Policies, by the kernel's index.
     entries: BTreeMap<u32, Entry>,
     places: BTreeMap<PlaceOf, Place>,
-    /// Whether packets pass that no policy is about, as the kernel says: received ones, sent ones.
+    /// Whether packets without a policy pass in the kernel, as (received, sent).
     defaults: Option<(bool, bool)>,
-    /// How many there was no room for since the last snapshot began. None is in force until a whole snapshot has room.
+    /// Number of policies beyond the limit since the last snapshot began. While policies are missing, no policy is
+    /// installed.
     missing: u64,
     closed: bool,
-    /// A snapshot was whole.
+    /// Whether a snapshot was complete.
     known: bool,
-    /// Whether the agent was asked for a snapshot because there may be room again.
+    /// Whether a snapshot was requested because there may be room again.
     asked: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     told: MirroredPolicy,
-    /// The snapshot that named it last.
+    /// Number of the last snapshot that named the policy.
     snapshot: u64,
 }
 
 type PlaceOf = (bool, Selector, u32);
 
-/// Those for the same packets, by their indexes.
+/// The policies with equal selectors and priorities, by index.
 #[derive(Debug, Default)]
 struct Place {
-    /// Nothing passes by these.
+    /// Unsupported policies, from which nothing passes.
     unsupported: BTreeSet<u32>,
     others: BTreeSet<u32>,
-    /// The one that is in force, and what it is there.
+    /// The installed policy, with its index.
     holder: Option<(u32, Policy)>,
 }
 
 impl Policies {
-    /// The kernel has this one.
+    /// Adds or changes a policy of the kernel.
     pub(super) fn put(&mut self, to: &mut Replay<'_>, told: MirroredPolicy) {
         let index = told.index;
         if let Some(entry) = self.entries.get_mut(&index) {
@@ -57,7 +61,7 @@ impl Policies {
             if entry.told == told {
                 return;
             }
-            // No packet passes in between.
+            // The old policy is removed first, and no packet passes in between.
             self.gone(to, index);
         }
         if self.entries.len() >= to.most {
@@ -83,7 +87,7 @@ impl Policies {
 
     pub(super) fn gone(&mut self, to: &mut Replay<'_>, index: u32) {
         if self.closed && !core::mem::replace(&mut self.asked, true) {
-            // There may be room for all of them now; the one that is gone may be the one for which there was none.
+            // There may be room for all policies now: the deleted policy may be one that was missing here.
             to.outbox.ask();
         }
         let Some(entry) = self.entries.remove(&index) else { return };
@@ -104,10 +108,10 @@ impl Policies {
         self.open(to);
     }
 
-    /// What becomes of packets that no policy is about.
+    /// Sets the default actions for packets without a policy.
     pub(super) fn set_defaults(&mut self, to: &mut Replay<'_>, receive: bool, transmit: bool) {
         self.defaults = Some((receive, transmit));
-        // Before the first snapshot is whole, policies may be missing that would drop or protect.
+        // Before the first snapshot is complete, policies that drop or protect may be missing.
         if !self.closed && self.known {
             self.apply_defaults(to);
         }
@@ -117,7 +121,7 @@ impl Policies {
         (self.missing, self.asked) = (0, false);
     }
 
-    /// What the snapshot did not name is not there any more.
+    /// Removes the policies that the snapshot did not name.
     pub(super) fn end_snapshot(&mut self, to: &mut Replay<'_>) {
         let stale = self.entries.iter().filter(|(_, entry)| entry.snapshot != to.snapshot);
         let stale: Vec<u32> = stale.map(|(index, _)| *index).collect();
@@ -130,19 +134,19 @@ impl Policies {
         }
     }
 
-    /// Takes all out of force.
+    /// Uninstalls all policies, so that nothing passes.
     fn close(&mut self, to: &mut Replay<'_>) {
         if core::mem::replace(&mut self.closed, true) {
             return;
         }
-        // First what drops everything, then what says which: no packet passes in between.
+        // The dropping defaults come first, so that no packet passes in between.
         for direction in [Direction::Receive, Direction::Transmit] {
             to.keying.set_default(direction, false);
         }
         self.places.values_mut().for_each(|place| place.empty(to));
     }
 
-    /// Puts all in force again.
+    /// Installs the policies again.
     fn open(&mut self, to: &mut Replay<'_>) {
         if !core::mem::replace(&mut self.closed, false) {
             return;
@@ -161,7 +165,7 @@ impl Policies {
         }
     }
 
-    /// Has that policy in force for which the place is.
+    /// Installs the policy with the highest precedence of a slot.
     fn fill(&mut self, to: &mut Replay<'_>, of: PlaceOf) {
         let Some(place) = self.places.get_mut(&of) else { return };
         let held = place.holder.map(|(index, _)| index).filter(|index| place.others.contains(index));
@@ -174,8 +178,9 @@ impl Policies {
         let policy = entry.told.policy();
         let mut added = to.keying.add_policy(policy);
         if added == Err(KeyingError::Exists) && entry.told.action.is_err() {
-            // Somebody else's. Of this one nothing passes, so of that neither.
-            let _was_there = to.keying.delete_policy(policy.direction, &policy.selector, policy.priority);
+            // Another user has installed a policy with this selector. This policy must let nothing pass, so the other
+            // one is replaced.
+            let _ = to.keying.delete_policy(policy.direction, &policy.selector, policy.priority);
             added = to.keying.add_policy(policy);
         }
         place.holder = added.is_ok().then_some((first, policy));
@@ -190,7 +195,7 @@ impl Place {
 
     fn empty(&mut self, to: &mut Replay<'_>) {
         if let Some((_, Policy { direction, selector, priority, .. })) = self.holder.take() {
-            let _was_there = to.keying.delete_policy(direction, &selector, priority);
+            let _ = to.keying.delete_policy(direction, &selector, priority);
             to.log.counts.policies_deleted += 1;
         }
     }

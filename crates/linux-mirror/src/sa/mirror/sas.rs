@@ -1,6 +1,7 @@
-//! SAs: what the kernel has, and what was made of it.
+//! Mirrored SAs: the kernel's SAs, and the installed ones.
 //!
-//! Invariants: an SA that could not be added is not there in part. The numbers of one that comes again go on where they were.
+//! Invariants: an SA that could not be added is not installed in part. If an SA is added again, its sequence numbers
+//! continue.
 
 use super::Replay;
 use super::log::Refusal;
@@ -18,31 +19,31 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Sas {
     local: Vec<IpAddr>,
     pub(super) offload: OffloadKind,
-    /// By destination and SPI, as the kernel knows them.
+    /// SAs by destination and SPI, which identify an SA in the kernel.
     entries: BTreeMap<Name, Entry>,
     by_id: BTreeMap<SaId, Name>,
     numbers: Numbers,
-    /// The reqids of SAs that came or went since somebody asked last.
+    /// The reqids of SAs added or deleted since the last poll.
     changed: BTreeSet<u32>,
 }
 
 type Name = (IpAddr, u32);
 
-/// What the kernel has, and what was made of it: nothing if that was refused.
+/// An SA of the kernel, and its installed counterpart, if it was accepted.
 #[derive(Debug)]
 struct Entry {
     told: MirroredSa,
-    /// When its lifetime was told.
+    /// Time at which its lifetime was received.
     at: Instant,
     added: Option<SaId>,
-    /// The snapshot that named it last.
+    /// Number of the last snapshot that named the SA.
     snapshot: u64,
-    /// What the kernel knows that it did.
+    /// Use that the kernel knows.
     reported: Used,
 }
 
 impl Entry {
-    /// What it did so far, in the kernel and here.
+    /// Returns the total use, in the kernel and here.
     fn used(&self, keying: &dyn Keying) -> Used {
         let here = self.added.and_then(|sa| keying.sa_use(sa)).unwrap_or_default();
         self.told.used + Used { bytes: here.bytes, packets: here.packets }
@@ -50,7 +51,7 @@ impl Entry {
 }
 
 impl Sas {
-    /// Of a host of these addresses.
+    /// Returns an empty set of SAs for a host with the addresses `local`.
     pub(super) fn new(local: &[IpAddr]) -> Sas {
         Sas {
             local: local.to_vec(),
@@ -62,7 +63,7 @@ impl Sas {
         }
     }
 
-    /// The kernel has this one.
+    /// Adds or changes an SA of the kernel.
     pub(super) fn put(&mut self, to: &mut Replay<'_>, mut told: MirroredSa) {
         let name = (told.params.destination, told.params.spi);
         if let Some(entry) = self.entries.get_mut(&name) {
@@ -71,7 +72,7 @@ impl Sas {
             if is_same(&entry.told.params, &told.params) {
                 return entry.update(to, told);
             }
-            // The kernel may not know yet what it did here.
+            // The kernel may not know the use here yet.
             let used = entry.used(to.keying);
             told.used = Used { bytes: used.bytes.max(told.used.bytes), packets: used.packets.max(told.used.packets) };
             self.gone(to, name);
@@ -87,7 +88,7 @@ impl Sas {
         self.entries.insert(name, Entry { told, at, added, snapshot, reported });
     }
 
-    /// The kernel has one that has no counterpart here. It may have been one that is mirrored, and changed.
+    /// Handles an SA that cannot be mirrored. It may replace a mirrored one.
     pub(super) fn unsupported(&mut self, to: &mut Replay<'_>, name: SaName, why: Unsupported) {
         self.gone(to, (name.destination, name.spi));
         to.log.counts.sas_refused += 1;
@@ -104,28 +105,28 @@ impl Sas {
         core::mem::take(&mut self.entries).into_values().for_each(|entry| self.delete(to, entry));
     }
 
-    /// What the snapshot did not name is not there any more.
+    /// Removes the SAs that the snapshot did not name.
     pub(super) fn end_snapshot(&mut self, to: &mut Replay<'_>) {
         let old = self.entries.extract_if(.., |_, entry| entry.snapshot != to.snapshot).collect::<Vec<_>>();
         old.into_iter().for_each(|(_, entry)| self.delete(to, entry));
     }
 
-    /// The reqids of SAs that are there.
+    /// Returns the reqids of the installed SAs.
     pub(super) fn reqids(&self) -> BTreeSet<u32> {
         self.entries.values().filter(|entry| entry.added.is_some()).map(|entry| entry.told.params.reqid).collect()
     }
 
-    /// How many SAs of a reqid are there.
+    /// Returns the number of installed SAs with a reqid.
     pub(super) fn count_of(&self, reqid: u32) -> usize {
         self.entries.values().filter(|entry| entry.added.is_some() && entry.told.params.reqid == reqid).count()
     }
 
-    /// The reqids of SAs that came or went since somebody asked last.
+    /// Takes the reqids of SAs added or deleted since the last call.
     pub(super) fn poll_changed(&mut self) -> BTreeSet<u32> {
         core::mem::take(&mut self.changed)
     }
 
-    /// The SA that is meant by an event, and whether it is dead.
+    /// Returns the SA of an event, and whether it is dead.
     pub(super) fn expired(&self, event: SaEvent) -> Option<(SaName, bool)> {
         let (sa, hard) = match event {
             SaEvent::SoftLimit { sa, .. } => (sa, false),
@@ -135,7 +136,7 @@ impl Sas {
         Some((self.entries.get(self.by_id.get(&sa)?)?.told.name(), hard))
     }
 
-    /// What SAs did that the kernel does not know of yet.
+    /// Returns the use of SAs that the kernel does not know yet.
     pub(super) fn news(&mut self, keying: &dyn Keying) -> impl Iterator<Item = (SaName, Used)> {
         self.entries.values_mut().filter(|entry| entry.added.is_some()).filter_map(move |entry| {
             let used = entry.used(keying);
@@ -173,7 +174,8 @@ impl Sas {
                 to.log.counts.sas_refused += 1;
                 to.log.refuse(Refusal::Sa(name, error));
                 if error == KeyingError::KeyReused {
-                    // The kernel changed what cannot change under one key: the daemon is to agree on another.
+                    // The kernel changed parameters that cannot change under one key, so the daemon has to negotiate a
+                    // new key.
                     to.outbox.expired(name, false);
                 }
                 None
@@ -204,7 +206,7 @@ impl Sas {
 }
 
 impl Entry {
-    /// The same SA as before, with another lifetime perhaps.
+    /// Updates an unchanged SA, whose lifetime may differ.
     fn update(&mut self, to: &mut Replay<'_>, told: MirroredSa) {
         let lifetime = told.params.lifetime;
         let Some(sa) = self.added.filter(|_| is_another((self.at, self.told.params.lifetime), (to.now, lifetime)))
@@ -219,7 +221,7 @@ impl Entry {
     }
 }
 
-/// Whether a lifetime is another one than was told before. Time that is left grows less by itself.
+/// Returns whether a lifetime differs from an earlier one. Remaining time decreases by itself.
 fn is_another(old: (Instant, Lifetime), new: (Instant, Lifetime)) -> bool {
     let other_end = |old_time: Option<Duration>, new_time: Option<Duration>| match (old_time, new_time) {
         (Some(old_time), Some(new_time)) => {
@@ -234,7 +236,7 @@ fn is_another(old: (Instant, Lifetime), new: (Instant, Lifetime)) -> bool {
     other(old.1.soft, new.1.soft) || other(old.1.hard, new.1.hard)
 }
 
-/// What is left of a lifetime for an SA that did this much of it.
+/// Returns the rest of a lifetime after `used`.
 fn left_of(mut lifetime: Lifetime, used: Used) -> Lifetime {
     for limits in [&mut lifetime.soft, &mut lifetime.hard] {
         limits.bytes = limits.bytes.map(|bytes| bytes.saturating_sub(used.bytes).max(1));
@@ -243,7 +245,7 @@ fn left_of(mut lifetime: Lifetime, used: Used) -> Lifetime {
     lifetime
 }
 
-/// Whether both are one SA, but for its lifetime.
+/// Returns whether both are the same SA, apart from the lifetime.
 fn is_same(one: &SaParams, other: &SaParams) -> bool {
     let all = |sa: &SaParams| {
         let header = (sa.dont_fragment, sa.dscp, sa.dscp_out, sa.ecn);
@@ -253,5 +255,5 @@ fn is_same(one: &SaParams, other: &SaParams) -> bool {
     all(one) == all(other) && one.key.is_same_as(&other.key)
 }
 
-/// The kernel counts whole seconds, and what it says takes its time: two ends that differ by less are one.
+/// Tolerance for the end of a lifetime: the kernel counts whole seconds, and messages take time.
 const SAME_SECOND: Duration = Duration::from_secs(2);

@@ -1,26 +1,27 @@
-//! What the kernel is asked for, and told.
+//! Requests and messages to the kernel.
 
 use super::state::{self, identifier, named_info, wire_address};
 use super::{attribute, kind};
 use crate::netlink::{DUMP, REPLACE, REQUEST, message};
 use crate::sa::change::{SaName, Used};
 
-/// Asks for all SAs, keys included.
+/// Builds a request for all SAs, including keys.
 pub(crate) fn dump_sas(sequence: u32) -> Vec<u8> {
     message(kind::GET_SA, REQUEST | DUMP, sequence, &[], &[])
 }
 
-/// Asks for all policies.
+/// Builds a request for all policies.
 pub(crate) fn dump_policies(sequence: u32) -> Vec<u8> {
     message(kind::GET_POLICY, REQUEST | DUMP, sequence, &[], &[])
 }
 
-/// Asks what becomes of packets that no policy is about (since Linux 5.14).
+/// Builds a request for the default actions (since Linux 5.14).
 pub(crate) fn defaults(sequence: u32) -> Vec<u8> {
     message(kind::GET_DEFAULT, REQUEST, sequence, &[0; 4], &[])
 }
 
-/// Tells the kernel what an SA did that was added at `added`; `used_at`: when it was used, both in seconds since 1970.
+/// Builds a message with the use of an SA. `added` and `used_at` are the times of its creation and last use, in seconds
+/// since 1970.
 pub(crate) fn used(sequence: u32, name: SaName, used: Used, added: u64, used_at: u64) -> Vec<u8> {
     let mut event = [0; EVENT];
     event[..state::ID].copy_from_slice(&identifier(name));
@@ -33,7 +34,8 @@ pub(crate) fn used(sequence: u32, name: SaName, used: Used, added: u64, used_at:
     message(kind::NEW_EVENT, REQUEST | REPLACE, sequence, &event, &[(attribute::LIFETIME, &lifetime)])
 }
 
-/// Tells the kernel, and by it the daemon, that an SA needs a successor; `hard`: that it is dead.
+/// Builds a message that tells the kernel, and so the daemon, that an SA needs a successor. `hard` means that the SA is
+/// dead.
 pub(crate) fn expire(sequence: u32, name: SaName, hard: bool) -> Vec<u8> {
     let mut expire = [0; state::INFO + 8];
     expire[..state::INFO].copy_from_slice(&named_info(name));
@@ -41,7 +43,7 @@ pub(crate) fn expire(sequence: u32, name: SaName, hard: bool) -> Vec<u8> {
     message(kind::EXPIRE, REQUEST, sequence, &expire, &[])
 }
 
-/// `struct xfrm_aevent_id`.
+/// Length of `struct xfrm_aevent_id`.
 const EVENT: usize = 48;
 /// `XFRM_AE_LVAL`.
 const EVENT_LIFETIME: u32 = 4;

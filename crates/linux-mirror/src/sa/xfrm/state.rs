@@ -9,17 +9,17 @@ use offload_api::ipsec::Limits;
 use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, SaParams, UdpEncapsulation};
 use offload_formats::protocol::ESP;
 
-/// An SA as a message tells of it: what the mirror is to know, and what only the kernel's side needs.
+/// An SA parsed from a message: the content for the mirror, and the creation time for the kernel's counters.
 pub(crate) struct Told {
     pub(crate) name: SaName,
-    /// When it was added, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub(crate) added: u64,
-    /// `None`: it has no algorithm yet, because a daemon has only reserved its SPI.
+    /// The SA. `None` if it has no algorithm yet, because a daemon has only reserved its SPI.
     pub(crate) sa: Option<Result<Box<MirroredSa>, Unsupported>>,
 }
 
 impl Told {
-    /// What the mirror is to know.
+    /// Returns the change for the mirror.
     pub(crate) fn into_change(self) -> Option<Change> {
         Some(match self.sa? {
             Ok(sa) => Change::Sa(sa),
@@ -28,8 +28,8 @@ impl Told {
     }
 }
 
-/// Reads `struct xfrm_usersa_info` with attributes behind it: an SA that is there `now`, in seconds since 1970. `None`: this is no
-/// such message.
+/// Parses `struct xfrm_usersa_info` and the attributes after it. `now` is in seconds since 1970. Returns `None` if the
+/// message is invalid.
 pub(crate) fn read(payload: &[u8], now: u64) -> Option<Told> {
     let info = Bytes(payload.get(..INFO)?);
     let name = name_of(info)?;
@@ -41,14 +41,14 @@ pub(crate) fn read(payload: &[u8], now: u64) -> Option<Told> {
     Some(Told { name, added, sa })
 }
 
-/// Reads which SA is gone: `struct xfrm_usersa_id`, and XFRMA_SA behind it. Inner `None`: one of another protocol than ESP, which may have the
-/// same SPI.
+/// Parses the identifier of a deleted SA: `struct xfrm_usersa_id`, followed by XFRMA_SA. The inner `None` means an SA
+/// of another protocol than ESP, which may have the same SPI.
 pub(crate) fn read_deleted(payload: &[u8]) -> Option<Option<SaName>> {
     let (_, info) = attributes(payload.get(ID..)?).find(|(kind, _)| *kind == attribute::SA)?;
     esp_name_of(info)
 }
 
-/// Reads `struct xfrm_user_expire`: which SA of ESP, and whether it is dead.
+/// Parses `struct xfrm_user_expire`. Returns the SA if it is an ESP SA, and whether it is dead.
 pub(crate) fn read_expired(payload: &[u8]) -> Option<(Option<SaName>, bool)> {
     let bytes = Bytes(payload);
     Some((esp_name_of(bytes)?, bytes.u8(INFO)? != 0))
@@ -59,12 +59,12 @@ fn esp_name_of(info: Bytes<'_>) -> Option<Option<SaName>> {
     Some((info.u8(IDENTIFIER + 20)? == ESP).then_some(name))
 }
 
-/// Reads `struct xfrm_usersa_flush`: whether SAs of ESP are gone.
+/// Parses `struct xfrm_usersa_flush`. Returns whether ESP SAs are deleted.
 pub(crate) fn is_flush_of_esp(payload: &[u8]) -> Option<bool> {
     Some(matches!(payload.first()?, 0 | &ESP | &u8::MAX))
 }
 
-/// The name of an SA of any protocol.
+/// Parses the identifier of an SA of any protocol.
 fn name_of(info: Bytes<'_>) -> Option<SaName> {
     let family = info.u16(FAMILY)?;
     Some(SaName {
@@ -74,7 +74,8 @@ fn name_of(info: Bytes<'_>) -> Option<SaName> {
     })
 }
 
-/// Everything about an SA. Outer `None`: the message is too short; inner: it has no algorithm yet.
+/// Parses an SA's parameters. The outer `None` means that the message is too short, the inner one that there is no
+/// algorithm yet.
 fn params(info: Bytes<'_>, rest: &[u8], name: SaName, age: u64) -> Result<Option<Option<MirroredSa>>, Unsupported> {
     let mut read = Read::default();
     for (kind, value) in attributes(rest) {
@@ -95,14 +96,15 @@ fn params(info: Bytes<'_>, rest: &[u8], name: SaName, age: u64) -> Result<Option
     let flag = |flag| base.flags & flag != 0;
     let window = read.esn_window.unwrap_or(base.replay_window.into());
     let mut lifetime = base.lifetime;
-    // What is left; time is up when the kernel says so, or here if it cannot any more.
+    // Time limits become remaining times. The kernel reports the soft one. The hard one also ends the SA here, in case
+    // the agent is gone by then.
     lifetime.soft.time = None;
     lifetime.hard.time = lifetime.hard.time.map(|time| time.saturating_sub(Duration::from_secs(age)));
     let params = SaParams {
         mode: base.mode?,
         reqid: base.reqid,
         esn: flag(FLAG_ESN),
-        // A kernel may have none, and a sender needs none. Ours is 32 to 4096.
+        // A kernel's SA may have no window, and a sender needs none. Windows here have 32 to 4096 packets.
         replay_window: if window == 0 { 64 } else { window.max(32) },
         encapsulation: read.encapsulation,
         keep_alive: read.keep_alive,
@@ -117,7 +119,7 @@ fn params(info: Bytes<'_>, rest: &[u8], name: SaName, age: u64) -> Result<Option
     Ok(Some(Some(MirroredSa { params, direction: read.direction, sent, received, used: base.used })))
 }
 
-/// What is in the structure itself.
+/// The fields of the structure itself.
 struct Base {
     protocol: u8,
     reqid: u32,
@@ -126,7 +128,7 @@ struct Base {
     flags: u8,
     lifetime: Lifetime,
     used: Used,
-    /// It has a selector of its own that names ports or a protocol.
+    /// Whether the SA has a selector of its own with ports, a protocol or an interface.
     narrows: bool,
 }
 
@@ -154,13 +156,13 @@ impl Base {
             flags: info.u8(FLAGS)?,
             lifetime: Lifetime { soft: limits(LIMITS, LIMITS + 32)?, hard: limits(LIMITS + 8, LIMITS + 40)? },
             used: Used { bytes: info.u64(LIFETIME_NOW)?, packets: info.u64(LIFETIME_NOW + 8)? },
-            // Ports' masks, protocol, interface; addresses say nothing that SA or policy would not.
+            // Port masks, protocol and interface. Addresses add nothing to the SA or the policy.
             narrows: info.u16(34)? | info.u16(38)? != 0 || info.u8(44)? != 0 || info.u32(48)? != 0,
         })
     }
 }
 
-/// What attributes say.
+/// The SA's attributes.
 #[derive(Default)]
 struct Read {
     algorithm: Option<Result<EspKey, Unsupported>>,
@@ -179,7 +181,7 @@ struct MirroredNumbers {
 }
 
 impl Read {
-    /// Takes one in. What is too short says nothing.
+    /// Applies an attribute. Truncated values are ignored.
     fn attribute(&mut self, kind: u16, value: Bytes<'_>) -> Result<(), Unsupported> {
         match kind {
             attribute::AEAD => self.algorithm = key(value),
@@ -226,7 +228,7 @@ impl Read {
                 }
             }
             attribute::PADDING if value.u32(0) == Some(0) => {}
-            // Times, thresholds, names that the structure has as well.
+            // Times, thresholds and identifiers that the structure contains, too.
             attribute::LIFETIME
             | attribute::REPLAY_THRESHOLD
             | attribute::EVENT_TIMER
@@ -242,7 +244,7 @@ impl Read {
     }
 }
 
-/// The key of `struct xfrm_algo_aead`.
+/// Parses the key of `struct xfrm_algo_aead`.
 fn key(value: Bytes<'_>) -> Option<Result<EspKey, Unsupported>> {
     let name = name_of_algorithm(value)?;
     let (bits, icv) = (value.u32(ALGORITHM_NAME)?, value.u32(ALGORITHM_NAME + 4)?);
@@ -257,12 +259,12 @@ fn key(value: Bytes<'_>) -> Option<Result<EspKey, Unsupported>> {
     Some(key.ok_or(Unsupported::Algorithm(name)))
 }
 
-/// The name that an algorithm begins with, as far as it can be shown.
+/// Returns the algorithm name at the start of `value`, made printable.
 fn name_of_algorithm(value: Bytes<'_>) -> Option<String> {
     (value.0.len() >= ALGORITHM_NAME).then(|| value.text(ALGORITHM_NAME))
 }
 
-/// The structure that names an SA to the kernel: `struct xfrm_usersa_id`.
+/// Builds the identifier of an SA for the kernel: `struct xfrm_usersa_id`.
 pub(crate) fn identifier(name: SaName) -> [u8; ID] {
     let mut bytes = [0; ID];
     let (address, family) = wire_address(name.destination);
@@ -273,7 +275,7 @@ pub(crate) fn identifier(name: SaName) -> [u8; ID] {
     bytes
 }
 
-/// As much of `struct xfrm_usersa_info` as names an SA.
+/// Builds a `struct xfrm_usersa_info` with only the fields that identify an SA.
 pub(crate) fn named_info(name: SaName) -> [u8; INFO] {
     let mut bytes = [0; INFO];
     let ((destination, family), (source, _)) = (wire_address(name.destination), wire_address(name.source));
@@ -285,7 +287,7 @@ pub(crate) fn named_info(name: SaName) -> [u8; INFO] {
     bytes
 }
 
-/// `xfrm_address_t`, and its family.
+/// Returns the `xfrm_address_t` of an address, and its family.
 pub(crate) fn wire_address(address: IpAddr) -> ([u8; 16], u16) {
     match address {
         IpAddr::V4(address) => {
@@ -297,20 +299,29 @@ pub(crate) fn wire_address(address: IpAddr) -> ([u8; 16], u16) {
     }
 }
 
-/// `struct xfrm_usersa_info`, and where its fields are.
+/// Length of `struct xfrm_usersa_info`.
 pub(crate) const INFO: usize = 224;
+/// Offset of the destination, SPI and protocol.
 const IDENTIFIER: usize = 56;
+/// Offset of the source address.
 const SOURCE: usize = 80;
+/// Offset of the lifetime limits.
 const LIMITS: usize = 96;
+/// Offset of the current lifetime.
 const LIFETIME_NOW: usize = 160;
+/// Offset of the reqid.
 const REQID: usize = 208;
+/// Offset of the address family.
 const FAMILY: usize = 212;
+/// Offset of the mode.
 const MODE: usize = 214;
+/// Offset of the replay window.
 const REPLAY_WINDOW: usize = 215;
+/// Offset of the flags.
 const FLAGS: usize = 216;
-/// `struct xfrm_usersa_id`.
+/// Length of `struct xfrm_usersa_id`.
 pub(crate) const ID: usize = 24;
-/// The name of an algorithm, behind which its lengths and key are.
+/// Length of an algorithm's name, which its key lengths and key follow.
 const ALGORITHM_NAME: usize = 64;
 
 const FLAG_NO_ECN: u8 = 1;

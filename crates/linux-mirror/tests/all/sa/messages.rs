@@ -1,4 +1,4 @@
-//! What is read from a kernel's messages, and what another crate reads from those for the kernel.
+//! Tests of parsing the kernel's messages, and of the messages to the kernel, which another crate parses.
 
 use super::kernel::{
     Policy, Sa, aead, bytes, done, error, policy_gone, policy_message, replay_esn, sa_gone, sa_message, template,
@@ -43,8 +43,8 @@ fn an_sa_is_read_with_everything_about_it() {
     assert_eq!((ports.source_port, ports.destination_port), (4500, 4501));
     assert_eq!((params.lifetime.soft.bytes, params.lifetime.hard.packets), (Some(1 << 40), Some(1 << 33)));
     assert_eq!((params.lifetime.soft.packets, params.lifetime.hard.bytes), (None, None));
-    assert_eq!(params.lifetime.hard.time, Some(Duration::from_secs(3000)), "ten minutes are over");
-    assert_eq!(params.lifetime.soft.time, None, "the kernel tells its daemon");
+    assert_eq!(params.lifetime.hard.time, Some(Duration::from_secs(3000)), "3600 s minus ten minutes");
+    assert_eq!(params.lifetime.soft.time, None, "soft time limits stay with the kernel");
     assert_eq!((direction, sent, received), (None, (3 << 32) | 5, (1 << 32) | 6));
     assert_eq!(used, Used { bytes: 77, packets: 7 });
 }
@@ -107,7 +107,7 @@ fn what_has_no_counterpart_is_refused_with_the_reason() {
     assert_eq!(changed(|sa| (sa.info.reqid, sa.info.selector.dport_mask) = (0, u16::MAX)), Unsupported::SaSelector);
     let mut with_reqid = sa();
     with_reqid.info.selector.dport_mask = u16::MAX;
-    read_sa(&with_reqid).expect("a policy with its reqid says the same");
+    read_sa(&with_reqid).expect("a policy with its reqid has the same selector");
     let mut tcp = sa();
     tcp.attributes.push(XfrmAttrs::EncapsulationTemplate(EncapTmpl { encap_type: 7, ..EncapTmpl::default() }));
     assert_eq!(read_sa(&tcp).unwrap_err(), Unsupported::Encapsulation(7));
@@ -139,7 +139,7 @@ fn sas_go_by_notice_expiry_and_flush() {
         changes(&bytes(XfrmMessage::FlushSa(message), 0, 0))
     };
     assert!(matches!(flush(255)[..], [Change::AllSasGone]) && matches!(flush(50)[..], [Change::AllSasGone]));
-    assert!(flush(51).is_empty(), "AH alone");
+    assert!(flush(51).is_empty(), "a flush of AH keeps ESP SAs");
 }
 
 #[test]
@@ -164,16 +164,16 @@ fn a_policy_is_read_with_everything_about_it() {
     assert_eq!(
         action,
         Ok(Action::Protect(Template::tunnel(HERE, THERE, 5))),
-        "the newest SA of the reqid, by its name"
+        "the template's SPI is ignored in favour of the reqid"
     );
     policy.templates.clear();
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Bypass));
     policy.info.action = 1;
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Discard));
     policy.info.direction = 2;
-    assert!(read_policy(&policy).is_none(), "what is forwarded");
+    assert!(read_policy(&policy).is_none(), "a forward policy is ignored");
     policy.info.direction = 4;
-    assert!(read_policy(&policy).is_none(), "what one socket sends");
+    assert!(read_policy(&policy).is_none(), "a socket's policy is ignored");
 }
 
 #[test]
@@ -198,7 +198,8 @@ fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
     assert_eq!(read_policy(&on_an_interface).unwrap().action, Err(Unsupported::Selector));
 }
 
-/// Where other protocols have ports, ICMP has a type and a code, and GRE a key. No packet shows those here.
+/// In place of ports, a selector for ICMP has a type and a code, and one for GRE a key. Packets here do not show these
+/// fields.
 #[test]
 fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
     let of = |protocol: u8, source: bool, templates: bool, block: bool| {
@@ -217,7 +218,7 @@ fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
     };
     for protocol in [1, 47, 58, 135] {
         for source in [true, false] {
-            // It is left to others.
+            // The policy is left to other policies.
             let passes = of(protocol, source, false, false);
             assert_eq!(passes.action, Ok(Action::Bypass), "{protocol}");
             assert!(passes.selector.source_port.is_some() || passes.selector.destination_port.is_some());
@@ -230,7 +231,7 @@ fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
         }
     }
     assert_eq!(of(17, true, true, false).action, Ok(Action::Protect(Template::transport(1))));
-    // Without a type, all of a protocol is meant.
+    // Without a type, the policy covers the whole protocol.
     let mut policy = Policy::new(9, 0, HERE, THERE, 77);
     policy.info.selector.proto = 58;
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Protect(Template::transport(1))));
@@ -252,7 +253,7 @@ fn a_snapshot_is_asked_for_in_three_steps() {
         watcher.handle_datagram(NOW, datagram, |change| heard.push(format!("{change:?}"))).unwrap();
     };
     let (sas, _) = ask(&mut watcher);
-    // A notice may come in between; an answer to somebody else means nothing.
+    // A notice may come in between. An answer with another sequence number is ignored.
     answer(&mut watcher, &done(sas + 1));
     let sa = Sa::new(HERE, THERE, 0x1001, 9);
     answer(&mut watcher, &[bytes(XfrmMessage::AddSa(sa_message(&sa)), sas, 2), done(sas)].concat());
@@ -316,13 +317,13 @@ fn an_interrupted_dump_is_made_again() {
     watcher.handle_datagram(NOW, &done(policies), |_| {}).unwrap();
     let defaults = ask(&mut watcher);
     watcher.handle_datagram(NOW, &error(defaults, 22), |_| {}).unwrap();
-    assert!(watcher.poll_request().is_some(), "once more");
+    assert!(watcher.poll_request().is_some(), "a new dump must be requested");
 }
 
 #[test]
 fn what_the_kernel_is_told_another_crate_reads() {
     let mut watcher = Watcher::new();
-    let _dump = watcher.poll_request();
+    let _ = watcher.poll_request();
     let sa = Sa::new(HERE, THERE, 0x1001, 9);
     watcher.handle_datagram(NOW, &bytes(XfrmMessage::AddSa(sa_message(&sa)), 0, 0), |_| {}).unwrap();
     let name = SaName { source: HERE, destination: THERE, spi: 0x1001 };
@@ -341,14 +342,14 @@ fn what_the_kernel_is_told_another_crate_reads() {
     assert_eq!((lifetime.bytes, lifetime.packets, lifetime.add_time, lifetime.use_time), (1400, 2, 1000, NOW));
     let Some(XfrmMessage::Expire(ExpireMessage { expire })) = told.next() else { panic!("an expiry") };
     assert_eq!((expire.state.id, expire.state.family, expire.hard), (sa.info.id, 2, 1));
-    assert!(told.next().is_none(), "nothing about an SA that the kernel has not");
+    assert!(told.next().is_none(), "no message about an unknown SA");
 }
 
-/// What one datagram makes of a watcher.
+/// Returns the changes that one datagram causes in a new watcher.
 fn changes(datagram: &[u8]) -> Vec<Change> {
     let mut heard = Vec::new();
     let mut watcher = Watcher::new();
-    let _dump = watcher.poll_request();
+    let _ = watcher.poll_request();
     watcher.handle_datagram(NOW, datagram, |change| heard.push(change)).unwrap();
     assert_eq!(watcher.malformed(), 0);
     heard

@@ -1,5 +1,5 @@
-//! Kernel, agent and mirror together: once everything was heard, what the kernel has is there and nothing else, after any history of
-//! notices, dropped notices, agents that die in the middle of a message, and mirrors that are restarted.
+//! Tests of kernel, agent and mirror together. After all messages are processed, the mirror equals the kernel, whatever
+//! the history: notices, dropped notices, agents that die in the middle of a message, and restarted mirrors.
 
 use super::kernel::{Kernel, Policy, Sa};
 use core::net::IpAddr;
@@ -15,7 +15,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// All that is between a kernel and a `Keying`.
+/// A kernel, an agent, a mirror and a `Keying`.
 struct Pair {
     kernel: Kernel,
     watcher: Watcher,
@@ -51,14 +51,14 @@ impl Pair {
         self.secure.keying().unwrap()
     }
 
-    /// The agent reads what the kernel has for it.
+    /// Lets the agent read the kernel's pending messages.
     fn hear_kernel(&mut self) {
         loop {
             while let Some(request) = self.watcher.poll_request() {
                 self.kernel.request(&request);
             }
             if self.kernel.queue.is_empty() {
-                // A socket that dropped something says so before anything else.
+                // A socket reports dropped messages before any other.
                 if core::mem::take(&mut self.kernel.full) {
                     self.watcher.ask_again();
                     continue;
@@ -76,13 +76,13 @@ impl Pair {
         }
     }
 
-    /// The mirror reads this much of the stream.
+    /// Lets the mirror read at most `bytes` bytes of the stream.
     fn deliver(&mut self, bytes: usize) {
         let bytes: Vec<u8> = self.stream.drain(..bytes.min(self.stream.len())).collect();
         self.mirror.receive(Instant::ZERO, &bytes, self.secure.keying().unwrap());
     }
 
-    /// The agent reads what the mirror says.
+    /// Lets the agent read the mirror's messages. Returns the reports.
     fn hear_mirror(&mut self) -> Vec<Report> {
         let (mut asked, mut reports, mut sync) = (false, Vec::new(), None);
         while let Some(bytes) = self.mirror.poll_transmit() {
@@ -101,7 +101,7 @@ impl Pair {
         reports
     }
 
-    /// Until nobody has anything to say.
+    /// Runs until no side has pending messages.
     fn settle(&mut self) {
         for _ in 0..4 {
             self.hear_mirror();
@@ -116,7 +116,7 @@ impl Pair {
         self.kernel.add_sa(Sa::new(source, destination, spi, self.keys));
     }
 
-    /// What is there is what the kernel has.
+    /// Checks that the installed SAs and policies equal the kernel's.
     fn check(&mut self) {
         for spi in 0x100..0x108 {
             for (direction, source, destination) in
@@ -132,7 +132,7 @@ impl Pair {
         }
         for index in 0..6 {
             let policy = self.kernel.policies.get(&index).cloned();
-            // Taken out and put back, for there is no other way to ask.
+            // The only way to query a policy is to delete and add it again.
             for priority in [index, index + 100] {
                 let expected = policy.as_ref().is_some_and(|policy| policy.info.priority == priority);
                 let selector = offload_api::Selector {
@@ -160,13 +160,13 @@ enum Step {
     DeleteSa(usize, bool),
     PutPolicy(u32, bool),
     DeletePolicy(usize),
-    /// The agent hears the kernel.
+    /// The agent reads the kernel's messages.
     Hear,
     Deliver(usize),
-    /// The kernel has no room for messages from now on, until the agent finds out.
+    /// The kernel drops messages from now on, until the agent notices.
     Full,
     AgentDies,
-    /// A connection is lost, and another one made.
+    /// The connection is lost, and a new one opened.
     Reconnect,
     Settle,
 }
@@ -208,7 +208,8 @@ proptest! {
                 Step::Deliver(bytes) => pair.deliver(bytes),
                 Step::Full => pair.kernel.full = true,
                 Step::AgentDies => {
-                    // What it had not sent is lost, in the middle of a message perhaps; its socket goes.
+                    // The dead agent's unsent bytes are lost, perhaps in the middle of a message, and its socket is
+                    // closed.
                     pair.kernel.queue.clear();
                     pair.kernel.full = false;
                     let left = pair.stream.len() / 2;
@@ -267,8 +268,8 @@ fn an_sa_that_becomes_one_that_cannot_be_mirrored_is_gone() {
     assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_none());
 }
 
-/// The kernel tells policies apart by more than is mirrored, and gives one that comes again another number. In no order is there none in force
-/// while the kernel has one; and of one that cannot be mirrored, nothing passes.
+/// The kernel distinguishes policies by more than is mirrored, and gives a re-added policy a new index. In any order of
+/// events, a policy is installed while the kernel has one, and an unsupported policy lets nothing pass.
 #[test]
 fn policies_for_the_same_packets_stand_in_for_each_other() {
     let selector =
@@ -281,7 +282,7 @@ fn policies_for_the_same_packets_stand_in_for_each_other() {
     let in_force = |pair: &mut Pair, action| {
         let keying = pair.keying();
         let policy = offload_api::Policy { direction: Direction::Transmit, selector, priority: 5, action };
-        assert_eq!(keying.add_policy(policy), Err(ipsec::KeyingError::Exists), "one is there");
+        assert_eq!(keying.add_policy(policy), Err(ipsec::KeyingError::Exists), "a policy is installed");
     };
     let mut pair = Pair::new(OffloadKind::None);
     pair.say(&Message::Change(Change::SnapshotBegins));
@@ -292,7 +293,7 @@ fn policies_for_the_same_packets_stand_in_for_each_other() {
     pair.say(&Message::Change(Change::SnapshotEnds));
     pair.deliver(usize::MAX);
     in_force(&mut pair, protect);
-    // One with a mark, say, stands in the way of both, and the other one comes back.
+    // An unsupported policy overrides both; when it goes, the other one returns.
     pair.say(&policy(18, Err(Unsupported::Mark)));
     pair.deliver(usize::MAX);
     let before = pair.mirror.counters();
@@ -306,7 +307,7 @@ fn policies_for_the_same_packets_stand_in_for_each_other() {
     );
     pair.say(&Message::Change(Change::PolicyGone(17)));
     pair.deliver(usize::MAX);
-    assert!(pair.keying().delete_policy(Direction::Transmit, &selector, 5).is_err(), "none is there any more");
+    assert!(pair.keying().delete_policy(Direction::Transmit, &selector, 5).is_err(), "no policy is installed any more");
 }
 
 #[test]
@@ -314,7 +315,7 @@ fn a_key_that_comes_again_is_refused_and_the_daemon_asked_for_another() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.add_sa(0x100, false);
     pair.settle();
-    // A translator changed a port: the same key, another SA to us.
+    // A NAT changed a port: the same key under other parameters.
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
     sa.info.reqid = 7;
     pair.kernel.add_sa(sa);
@@ -344,7 +345,7 @@ fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
     let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
     assert_eq!(pair.hear_mirror(), [Report::Used(name, Used { packets: 93, bytes: 4030 })]);
     pair.mirror.report(&mut recorder);
-    assert_eq!(pair.hear_mirror(), [], "nothing new");
+    assert_eq!(pair.hear_mirror(), [], "no new use");
     for (event, hard) in [
         (SaEvent::SoftLimit { sa: ID, limit: Limit::Packets }, false),
         (SaEvent::HardLimit { sa: ID, limit: Limit::Packets }, true),
@@ -356,7 +357,7 @@ fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
     }
 }
 
-/// Remembers what it is told.
+/// A `Keying` that records its calls.
 #[derive(Default)]
 struct Recorder {
     added: Vec<SaParams>,
@@ -448,11 +449,11 @@ fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
     pair.add_sa(0x100, false);
     pair.mirror.sync(7);
     pair.hear_mirror();
-    // The agent finds out that something was dropped, and has no answer yet.
+    // The agent notices the dropped messages, but has no answer yet.
     pair.kernel.full = false;
     pair.watcher.ask_again();
     assert_eq!(pair.watcher.poll_synced(), None);
-    let dump = pair.watcher.poll_request().expect("everything is asked for");
+    let dump = pair.watcher.poll_request().expect("a snapshot must be requested");
     assert_eq!(pair.watcher.poll_synced(), None);
     pair.kernel.request(&dump);
     pair.hear_kernel();
@@ -460,10 +461,10 @@ fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
     assert_eq!(pair.mirror.synced(), 7);
     assert!(pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE).is_some());
     pair.hear_kernel();
-    assert!(pair.stream.is_empty(), "it is told once");
+    assert!(pair.stream.is_empty(), "the sync is answered once");
 }
 
-/// The kernel's SA received nothing, so it tells 0.
+/// The kernel's SA received no packets, so its reported number is 0.
 #[test]
 fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
     let mut pair = Pair::new(OffloadKind::None);
@@ -479,13 +480,13 @@ fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
     assert_eq!(heard(&mut pair), (1, 0));
     sa.info.reqid = 7;
     pair.kernel.add_sa(sa.clone());
-    assert_eq!(heard(&mut pair), (2, 77), "another SA to us");
+    assert_eq!(heard(&mut pair), (2, 77), "changed parameters give another SA");
     pair.kernel.delete_sa(0, false);
     pair.kernel.add_sa(sa);
-    assert_eq!(heard(&mut pair), (3, 77), "it went, and came back");
+    assert_eq!(heard(&mut pair), (3, 77), "the SA was deleted and added again");
     pair.kernel.delete_sa(0, false);
     pair.add_sa(0x100, true);
-    assert_eq!(heard(&mut pair), (4, 0), "another key");
+    assert_eq!(heard(&mut pair), (4, 0), "a new key starts at 0");
 }
 
 #[test]
@@ -504,19 +505,19 @@ fn a_new_limit_counts_what_was_done_while_no_agent_was_there() {
         core::mem::take(&mut recorder.updated).pop().map(|lifetime| (lifetime.hard.bytes, lifetime.hard.time))
     };
     assert_eq!(put(&mut pair, &sa, 0, 0), None);
-    // Nobody asked for a report meanwhile.
+    // No report was requested meanwhile.
     sa.info.lifetime_cfg.hard_byte_limit = 6000;
     let hundred = Some(Duration::from_secs(100));
     assert_eq!(put(&mut pair, &sa, 0, 4000), Some((Some(2000), hundred)));
-    // Time that grows less by itself is no news; what is longer, shorter or gone is.
+    // Remaining time that decreases by itself is no change; a longer, shorter or removed limit is.
     sa.info.lifetime_cfg.hard_add_expires_seconds = 60;
-    assert_eq!(put(&mut pair, &sa, 40, 4000), None, "60 seconds are left");
+    assert_eq!(put(&mut pair, &sa, 40, 4000), None, "60 seconds remain");
     sa.info.lifetime_cfg.hard_add_expires_seconds = 80;
-    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(80)))), "20 seconds more");
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(80)))), "20 seconds longer");
     sa.info.lifetime_cfg.hard_add_expires_seconds = 10;
     assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(10)))));
     sa.info.lifetime_cfg.hard_add_expires_seconds = 0;
-    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), None)), "no end any more");
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), None)), "the limit is removed");
 }
 
 #[test]
@@ -536,26 +537,26 @@ fn more_policies_than_there_is_room_for_let_nothing_pass() {
     };
     (0..4).for_each(|index| put(&mut pair, index));
     assert_eq!(hear(&mut pair), ([true; 2], vec![0, 1, 2, 3]));
-    // One too many, which nobody can hold to.
+    // One policy too many, which cannot be enforced.
     put(&mut pair, 4);
     assert_eq!(hear(&mut pair), ([false; 2], vec![]));
     assert_eq!(pair.mirror.poll_refusal(), Some(Refusal::TooManyPolicies(4)));
-    // Whatever the agent says of it: what is missing is still missing.
+    // Other messages do not help: the policy is still missing.
     pair.say(&Message::Change(Change::Defaults { receive: true, transmit: true }));
     pair.watcher.ask_again();
     assert_eq!(hear(&mut pair), ([false; 2], vec![]));
-    // Room again: a snapshot is asked for, which brings the one that is not held.
+    // With room again, a snapshot is requested, which brings the missing policy.
     pair.kernel.delete_policy(1);
     assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
     (5..7).for_each(|index| put(&mut pair, index));
     assert_eq!(hear(&mut pair).0, [false; 2]);
-    // Those that are too many go, of which nothing is held.
+    // The excess policies, which are not held here, are deleted.
     [5, 4].into_iter().for_each(|place| pair.kernel.delete_policy(place));
     assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
     (5..7).for_each(|index| put(&mut pair, index));
     assert_eq!(hear(&mut pair).0, [false; 2]);
     pair.say(&Message::Change(Change::AllPoliciesGone));
-    assert_eq!(hear(&mut pair), ([true; 2], vec![]), "none is none too many");
+    assert_eq!(hear(&mut pair), ([true; 2], vec![]), "an empty set is within the limit");
 }
 
 #[test]
@@ -572,7 +573,7 @@ fn defaults_are_in_force_when_all_policies_are_known() {
     says(&mut pair, Message::hello());
     says(&mut pair, Message::Change(Change::SnapshotBegins));
     let passes = Change::Defaults { receive: true, transmit: true };
-    assert_eq!(says(&mut pair, Message::Change(passes)), [false; 2], "a policy that drops may be missing");
+    assert_eq!(says(&mut pair, Message::Change(passes)), [false; 2], "a dropping policy may be missing");
     assert_eq!(says(&mut pair, Message::Change(Change::SnapshotEnds)), [true; 2]);
 }
 
@@ -583,7 +584,7 @@ fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
     pair.settle();
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
     for reqid in 2..100 {
-        // Nonsense is answered, and so is a key that comes again.
+        // A request from an agent is malformed and gets an answer, and so does a reused key.
         pair.say(&Message::Ask(1));
         pair.say(&Message::hello());
         sa.info.reqid = reqid;
@@ -593,7 +594,7 @@ fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
         pair.mirror.sync(reqid);
     }
     let waiting = core::iter::from_fn(|| pair.mirror.poll_transmit()).count();
-    assert_eq!(waiting, 3, "begin anew, sync, a successor");
+    assert_eq!(waiting, 3, "a restart, a sync and an expiry");
 }
 
 #[test]
@@ -625,7 +626,7 @@ fn another_version_is_told_of() {
     assert!(refused.contains(&Refusal::Version(2)), "{refused:?}");
 }
 
-/// Whom policy number `index` is about.
+/// Returns the peer address of policy `index`.
 fn other(index: u32) -> IpAddr {
     [10, 0, 1, index as u8].into()
 }

@@ -1,4 +1,4 @@
-//! What agent and mirror say to each other, cut and joined anyhow.
+//! Tests of the protocol of agent and mirror, split at arbitrary places.
 
 use linux_mirror::sa::{
     Change, Decoder, FrameError, MOST_BYTES, Message, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used,
@@ -22,7 +22,7 @@ proptest! {
         junk in vec(any::<u8>(), 0..40),
         cuts in vec(1..200usize, 1..50),
     ) {
-        // Junk is ended by the first message's END.
+        // The first message's END ends the junk.
         let mut stream = junk;
         messages.iter().for_each(|message| stream.extend(encode(message).iter()));
         let (mut decoder, mut heard, mut rest) = (Decoder::new(), Vec::new(), &stream[..]);
@@ -34,7 +34,7 @@ proptest! {
         }
         let said: Vec<_> = messages.iter().map(shown).collect();
         let heard: Vec<_> = heard.into_iter().flatten().map(|message| shown(&message)).collect();
-        // What was junk may have made sense by itself.
+        // The junk may contain valid messages.
         prop_assert!(heard.ends_with(&said), "{said:?} was heard as {heard:?}");
     }
 
@@ -98,12 +98,12 @@ fn what_is_no_message_is_told_apart() {
     assert_eq!(said(&[END, 1, 0xdb, 1, END]), [FrameError::Escape]);
     assert_eq!(said(&[END, 1, 0, 1, 0xdb, END]), [FrameError::Escape]);
     assert_eq!(said(&[&[1; MOST_BYTES + 1][..], &[END, END, 9]].concat()), [FrameError::TooLong]);
-    // Terminals obey an escape: no name has one.
+    // Terminals obey escape characters, so a name may not contain one.
     let named = [vec![END, 6], [4, 10, 0, 0, 1, 4, 10, 0, 0, 2, 0, 0, 0, 9, 1, 1, 0x1b].to_vec(), vec![END]].concat();
     assert_eq!(said(&named), [FrameError::Value("a text")]);
 }
 
-/// A message with all of its fields, key included.
+/// Returns a message's debug text, with its key.
 fn shown(message: &Message) -> String {
     let key = match message {
         Message::Change(Change::Sa(sa)) => format!("{:?} {:?}", sa.params.key.key(), sa.params.key.salt()),

@@ -1,4 +1,4 @@
-//! What an agent says, and what the switch is to have.
+//! Tests of the mirror of filters: lines of an agent, and the resulting rules.
 
 use linux_mirror::tc::{BadLine, Mirror, Refusal};
 
@@ -8,9 +8,9 @@ fn rule(device: &str, handle: u32, words: &str) -> String {
     format!("tc filter replace dev {device} ingress protocol ip prio 1 handle {handle} flower {words}\n")
 }
 
-/// What the rules do, in their order.
+/// Returns the matches and actions of the rules, in order.
 fn actions(mirror: &mut Mirror) -> Vec<String> {
-    let rules = mirror.poll_rules().expect("they are others now");
+    let rules = mirror.poll_rules().expect("the rules must have changed");
     rules.iter().map(|rule| rule.to_string().split(" flower ").nth(1).unwrap().to_owned()).collect()
 }
 
@@ -21,14 +21,14 @@ fn what_a_snapshot_does_not_name_is_gone_and_what_is_the_same_is_no_news() {
     mirror.receive(format!("{HELLO}{one}{other}end\n").as_bytes());
     assert_eq!(actions(&mut mirror), ["ip_proto tcp action drop", "ip_proto udp action drop"]);
     mirror.receive(format!("begin\n{other}").as_bytes());
-    // The agent dies, and another one comes.
+    // The agent dies, and a new one connects.
     mirror.receive(format!("tc filt\n{HELLO}").as_bytes());
     assert!(matches!(mirror.poll_refusal(), Some(Refusal::Line(BadLine(_)))));
     assert!(mirror.poll_rules().is_none());
     mirror.receive(format!("{HELLO}{other}end\n").as_bytes());
     assert_eq!(actions(&mut mirror), ["ip_proto udp action drop"]);
     mirror.receive(format!("begin\n{other}end\n").as_bytes());
-    assert!(mirror.poll_rules().is_none(), "nothing is new");
+    assert!(mirror.poll_rules().is_none(), "an equal snapshot changes nothing");
     mirror.receive(b"tc filter del dev p0 ingress prio 1\n");
     assert!(actions(&mut mirror).is_empty());
 }
@@ -41,7 +41,7 @@ fn of_filters_that_are_one_here_none_is_the_switchs_if_one_is_the_kernels() {
         mirror.receive(format!("{HELLO}{}{}end\n", lines[order[0]], lines[order[1]]).as_bytes());
         assert_eq!(actions(&mut mirror), ["ip_proto tcp action pass"]);
         mirror.receive(b"tc filter del dev p0 ingress prio 1 handle 2 flower\n");
-        assert_eq!(actions(&mut mirror), ["ip_proto tcp action drop"], "the other one is there again");
+        assert_eq!(actions(&mut mirror), ["ip_proto tcp action drop"], "the other filter is in effect again");
     }
 }
 
@@ -61,11 +61,11 @@ fn a_device_with_more_filters_than_there_is_room_for_has_none() {
     assert!(matches!(mirror.poll_refusal(), Some(Refusal::TooMany(device, 2)) if device.to_string() == "pf0vf0"));
     assert!(!asked(&mut mirror));
     mirror.receive(b"tc filter del dev pf0vf0 ingress prio 2 handle 1 flower\n");
-    assert!(asked(&mut mirror), "the one that is gone was too many");
+    assert!(asked(&mut mirror), "the deleted filter was beyond the limit");
     mirror.receive(b"tc filter del dev p0 ingress prio 1 handle 1 flower\n");
-    assert!(asked(&mut mirror), "there may be room");
+    assert!(asked(&mut mirror), "the filters may fit now");
     mirror.receive(format!("{HELLO}{}", lines[1]).as_bytes());
-    assert_eq!(actions(&mut mirror), [""; 0], "what was missing has not come yet");
+    assert_eq!(actions(&mut mirror), [""; 0], "the missing filter has not been received yet");
     mirror.receive(format!("{HELLO}{}{}end\n", lines[1], lines[2]).as_bytes());
     assert_eq!(actions(&mut mirror), ["ip_proto tcp action drop", "ip_proto udp action pass"]);
 }

@@ -1,10 +1,10 @@
-//! Messages as a kernel makes them.
+//! Tests of parsing a kernel's filter messages.
 
 use linux_mirror::KernelRefused;
 use linux_mirror::netlink::message;
 use linux_mirror::tc::{FilterChange, Key, Line, Unsupported, Watcher};
 
-/// An attribute.
+/// Builds an attribute.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = [&((4 + value.len()) as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -24,7 +24,7 @@ fn done(sequence: u32, errno: i32) -> Vec<u8> {
     message(3, 2, sequence, &(-errno).to_ne_bytes(), &[])
 }
 
-/// A filter of pf0vf0, protocol IP, priority 2, handle 1.
+/// Builds a message about a filter of pf0vf0 with protocol IP, priority 2 and handle 1.
 fn filter(kind: u16, sequence: u32, classifier: &str, options: &[u8]) -> Vec<u8> {
     filter_of(8, kind, sequence, classifier, options)
 }
@@ -35,7 +35,7 @@ fn filter_of(device: u32, kind: u16, sequence: u32, classifier: &str, options: &
     message(kind, 2, sequence, &tcmsg, &[(1, &[classifier.as_bytes(), &[0]].concat()), (2, options), (11, &number(0))])
 }
 
-/// `struct tc_gen` with what follows the action.
+/// Builds `struct tc_gen` with a control action.
 fn general(control: u32) -> Vec<u8> {
     [number(1), number(0), number(control), number(1), number(1)].concat()
 }
@@ -48,7 +48,7 @@ fn redirect(place: u16, to: u32) -> Vec<u8> {
     action(place, "mirred", &attribute(2, &[&general(4)[..], &number(1), &number(to)].concat()))
 }
 
-/// A watcher that has heard which devices there are, and asks for the filters of the last.
+/// Returns a watcher that knows the devices, and has requested the filters of the last one.
 fn watcher() -> Watcher {
     let mut watcher = Watcher::new();
     watcher.poll_request().expect("devices");
@@ -58,7 +58,7 @@ fn watcher() -> Watcher {
     watcher
 }
 
-/// What a message says, in words.
+/// Returns the changes of a message as text.
 fn heard(watcher: &mut Watcher, datagram: &[u8]) -> Vec<(String, Option<Unsupported>)> {
     let mut heard = Vec::new();
     watcher
@@ -75,7 +75,7 @@ fn heard(watcher: &mut Watcher, datagram: &[u8]) -> Vec<(String, Option<Unsuppor
 
 #[test]
 fn a_filter_is_read_with_its_keys_and_actions() {
-    // Two words of pedit: a hop less, and another address.
+    // Two words of pedit: a lower hop limit, and another address.
     let words = [
         [0xffff_ff00u32.to_le_bytes(), 255u32.to_le_bytes(), number(8), [0; 4], [0; 4], [0; 4]].concat(),
         [[0; 4], [10, 0, 0, 9], number(16), [0; 4], [0; 4], [0; 4]].concat(),
@@ -109,7 +109,7 @@ fn a_filter_is_read_with_its_keys_and_actions() {
     assert_eq!(watcher.malformed(), 0);
 }
 
-/// As Open vSwitch 3.5 makes them: classes, what it says of a tunnel's headers, and outer packets that are not to be fragmented.
+/// As built by Open vSwitch 3.5: traffic classes, tunnel header flags, and outer packets that may be fragmented.
 #[test]
 fn filters_of_open_vswitch_are_read() {
     let mut watcher = watcher();
@@ -125,14 +125,14 @@ fn filters_of_open_vswitch_are_read() {
              action mirred egress redirect dev pf0vf0"
         )
     };
-    // Neither a checksum nor "don't fragment"; and without that, a checksum.
+    // Neither a checksum nor "don't fragment"; then only a checksum.
     assert_eq!(heard(&mut watcher, &out(0, 12)), [(unwraps(" enc_flags notuncsum"), None)]);
     assert_eq!(heard(&mut watcher, &out(4, 4)), [(unwraps(" enc_flags tuncsum"), None)]);
     assert_eq!(heard(&mut watcher, &out(0, 8)), [(unwraps(""), None)]);
-    // No control packets, or those only; of critical options there are never any.
+    // No control packets, or only control packets; critical options are never set.
     assert_eq!(heard(&mut watcher, &out(0, 60)), [(unwraps(" enc_flags notuncsum/notunoam"), None)]);
     assert_eq!(heard(&mut watcher, &out(16, 16)), [(unwraps(" enc_flags tunoam"), None)]);
-    // Linux says so of no packet that it received.
+    // Linux never sets this flag for a received packet.
     let why = heard(&mut watcher, &out(8, 8)).pop().and_then(|(_, why)| why);
     assert_eq!(why, Some(Unsupported::Mask(Key(111))));
     let set = [
@@ -155,7 +155,7 @@ fn filters_of_open_vswitch_are_read() {
                  action tunnel_key set src_ip 10.77.0.1 dst_ip 10.77.0.2 id 100 dst_port 4789 ttl 64 nocsum nofrag \
                  action mirred egress redirect dev vxlan0";
     assert_eq!(said, [(wraps.into(), None)]);
-    // Each is what its words say.
+    // Each line parses to an equal line.
     for line in [unwraps(" enc_flags notuncsum"), wraps.into()] {
         let mut lines = Vec::new();
         linux_mirror::tc::Reader::new()
@@ -164,12 +164,12 @@ fn filters_of_open_vswitch_are_read() {
     }
 }
 
-/// `TCA_FLOWER_KEY_ENC_FLAGS` and its mask.
+/// Builds `TCA_FLOWER_KEY_ENC_FLAGS` and its mask.
 fn flags_of(flags: u32, mask: u32) -> Vec<u8> {
     [attribute(110, &flags.to_be_bytes()), attribute(111, &mask.to_be_bytes())].concat()
 }
 
-/// Its frames, and perhaps more, are left to the kernel, so that no filter behind it takes them.
+/// The filter's frames, and perhaps more, are left to the kernel, so that no later filter takes them.
 #[test]
 fn a_filter_that_the_switch_has_not_is_left_to_the_kernel() {
     let keys = |more: Vec<u8>, actions: Vec<u8>| [attribute(9, &[17]), more, attribute(3, &actions)].concat();
@@ -202,16 +202,16 @@ fn everything_is_asked_for_again_when_something_may_have_been_missed() {
     let requests = |watcher: &mut Watcher| core::iter::from_fn(|| watcher.poll_request()).count();
     for message in [message(37, 0, 0, &[0; 20], &[]), message(101, 0, 0, &[0; 20], &[]), link(10, "pf0vf1")] {
         let mut watcher = watcher();
-        // A notice has number 0; the answers to both questions end the snapshot.
+        // A notice has sequence number 0. The answers to both queries end the snapshot.
         let mut notice = message.clone();
         notice[8..12].fill(0);
         heard(&mut watcher, &notice);
         heard(&mut watcher, &done(2, 0));
-        assert_eq!(requests(&mut watcher), 1, "filters of the other device");
-        // A device that went meanwhile has none.
+        assert_eq!(requests(&mut watcher), 1, "the filters of the other device");
+        // A device deleted meanwhile has no filters.
         let ended = heard(&mut watcher, &done(3, 19));
         assert_eq!(ended, [("Ends".into(), None)]);
-        assert_eq!(requests(&mut watcher), 1, "devices once more");
+        assert_eq!(requests(&mut watcher), 1, "the devices are requested again");
     }
     let mut refused = Watcher::new();
     refused.poll_request();
