@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = Listener::bind(&socket)?;
     println!("listening");
     let (agent, _) = listener.socket().accept()?;
+    // Lines are read one at a time, so that the mirror stops at each marker rule.
     let (mut says, mut hears) = (BufReader::new(agent.try_clone()?), agent);
     let mut mirror = Mirror::new();
     let mut switch = Switch::new(SwitchConfig::default());

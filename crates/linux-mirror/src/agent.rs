@@ -115,6 +115,7 @@ impl Agent {
         for _ in 0..MAX_IN_A_ROW {
             let heard = kernel.hear(|heard| match heard {
                 Heard::Datagram(datagram) => source.handle_kernel(datagram, &mut |bytes| channel.write_all(bytes)),
+                // The kernel dropped messages, so only a new snapshot can restore the mirror's state.
                 Heard::Lost => {
                     source.ask_again();
                     Ok(())
@@ -131,6 +132,7 @@ impl Agent {
     fn hear_mirror(&mut self) -> io::Result<()> {
         let mut bytes = [0; 4096];
         let length = self.channel.read(&mut bytes)?;
+        // A mirror that asks for a snapshot has lost its state, and expects the hello of a new stream.
         if self.source.handle_mirror(&bytes[..length])? {
             self.source.ask_again();
             self.channel.write_all(&self.source.hello())?;

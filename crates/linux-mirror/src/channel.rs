@@ -58,6 +58,7 @@ impl Channel {
                     Ok(0)
                 }
             },
+            // A spurious wake-up is no end of the connection.
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => Ok(0),
             other => other,
         }

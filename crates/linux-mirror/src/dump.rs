@@ -44,6 +44,7 @@ impl<S: Copy> Dump<S> {
     pub(crate) fn ask(&mut self, step: S, request: impl FnOnce(u32) -> Vec<u8>) {
         self.step = Some(step);
         self.send(request);
+        // Messages with other numbers are notices or answers to other requests.
         self.asked = self.sequence;
     }
 
@@ -69,7 +70,9 @@ impl<S: Copy> Dump<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelRefused {
     /// The kernel does not list SAs or policies.
-    #[error("the kernel does not list its SAs (errno {errno}): the agent needs CAP_NET_ADMIN, and the kernel XFRM_USER")]
+    #[error(
+        "the kernel does not list its SAs (errno {errno}): the agent needs CAP_NET_ADMIN, and the kernel XFRM_USER"
+    )]
     Sas {
         /// Linux's error number.
         errno: u32,

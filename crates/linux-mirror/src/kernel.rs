@@ -93,6 +93,7 @@ impl Kernel {
             Err(error) => return Err(error.into()),
         };
         let taken = take(Heard::Datagram(&self.datagram[..length]));
+        // The datagram may contain keys, and the buffer lives as long as the socket.
         self.datagram[..length].zeroize();
         Ok(Some(taken))
     }

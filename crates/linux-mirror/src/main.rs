@@ -41,6 +41,7 @@ fn run(
         }
     }
     match &paths[..] {
+        // Each attempt opens the connection anew, because either end may have restarted.
         [path] => supervise(program, path, again, || {
             connect(path, counters.as_deref()).map_or_else(|error| error, Agent::run)
         }),

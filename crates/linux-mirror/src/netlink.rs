@@ -57,6 +57,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>
             datagram = &[];
             return Some(None);
         };
+        // The last message may lack its padding.
         datagram = datagram.get(aligned(length)..).unwrap_or(&[]);
         let (header, payload) = message.split_at(HEADER);
         let header = Bytes(header);
@@ -76,6 +77,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, Bytes<'_>)> {
     core::iter::from_fn(move || {
         let length = usize::from(Bytes(bytes).u16(0)?);
+        // The two highest bits are flags, not a part of the type.
         let kind = Bytes(bytes).u16(2)? & !NESTED_OR_ORDERED;
         let value = bytes.get(ATTRIBUTE_HEADER..length)?;
         bytes = bytes.get(aligned(length)..).unwrap_or(&[]);

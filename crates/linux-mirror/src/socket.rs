@@ -34,6 +34,7 @@ impl Listener {
     pub fn bind(path: &Path) -> io::Result<Listener> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket()) {
             match UnixStream::connect(path) {
+                // Another process accepted the connection, so the socket is in use and must not be removed.
                 Ok(_) => return Err(ErrorKind::AddrInUse.into()),
                 Err(_) => std::fs::remove_file(path)?,
             }

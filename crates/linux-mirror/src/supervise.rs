@@ -13,6 +13,7 @@ pub fn supervise(program: &str, path: &Path, for_ever: bool, mut agent: impl FnM
     let mut told = None;
     loop {
         let error = agent().to_string();
+        // A mirror that stays absent would otherwise fill the log with one line every half second.
         if told.as_ref() != Some(&error) {
             say!("{program}: {}: {error}", path.display());
             told = Some(error);

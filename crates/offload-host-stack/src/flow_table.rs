@@ -52,6 +52,7 @@ impl FlowTable {
     }
 
     pub(crate) fn find(&mut self, flow: &FlowKey) -> Option<ConnectionId> {
+        // Packets of one flow tend to arrive in a row, and the comparison is cheaper than the keyed hash.
         if let Some((last, id)) = &self.last
             && last == flow
         {
@@ -74,6 +75,7 @@ impl FlowTable {
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         let connection = self.connections.remove(id.index());
         self.by_flow.remove(&Tuple(connection.flow()));
+        // The cached lookup may be of this connection, whose id can be reused by another flow.
         self.last = None;
     }
 
@@ -107,6 +109,7 @@ impl Hash for Tuple {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match (self.0.local, self.0.remote) {
             (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                // IPv4 is the common case. Two words hold all of its addresses and ports, so the hash is cheap.
                 state.write_u64(u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits()));
                 state.write_u64(u64::from(local.port()) << 16 | u64::from(remote.port()));
             }

@@ -31,6 +31,7 @@ impl RateLimit {
         if self.since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
             self.since = Some(now);
             self.left = match &mut self.drawn_from {
+                // The draw is uniform over half to one and a half of the mean, so the mean rate stays as configured.
                 Some(rng) => self.a_second / 2 + rng.below(u64::from(self.a_second) + 1) as u32,
                 None => self.a_second,
             };

@@ -25,6 +25,7 @@ impl TimerQueue {
         match (slot.0, deadline) {
             (Some(_), None) if self.entries.len() > FEW_ENTRIES => self.clear(id, slot),
             (_, None) => {}
+            // The entry is early enough. When it is due, the caller finds the later deadline and sets a new entry.
             (Some(present), Some(deadline)) if present <= deadline => {}
             (present, Some(deadline)) => {
                 if let Some(present) = present {

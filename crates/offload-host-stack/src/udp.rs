@@ -173,6 +173,7 @@ impl Sockets {
     /// Takes the next single datagram, splitting datagrams that the device joined.
     pub(crate) fn take_single(&mut self, port: u16) -> Option<(BytesMut, SocketAddr)> {
         let mut datagram = self.take(port)?;
+        // The application reads single datagrams, although the device may have joined several equal-sized ones.
         let single = datagram.joined.map_or(usize::MAX, |bytes| bytes.get().into()).min(datagram.data.len());
         let (data, from) = (datagram.data.split_to(single), datagram.from);
         if !datagram.data.is_empty()
@@ -217,6 +218,7 @@ impl Sockets {
             ContextNews::Event(event) => event.context,
         };
         self.tell(context, SocketEvent::Context(news));
+        // `Removed` is the last news of a context, so the owner is told before the context is forgotten.
         if matches!(news, ContextNews::Removed(_)) {
             self.owners.remove(&context);
         }
@@ -229,6 +231,7 @@ impl Sockets {
 
     /// Forgets all contexts and reports the reset to the sockets.
     pub(crate) fn on_reset(&mut self) {
+        // A reset destroys all contexts at once, so later news about old handles reach no socket.
         self.owners.clear();
         let controlled: Vec<u16> =
             self.bound.iter().filter(|(_, socket)| socket.controlled).map(|(port, _)| *port).collect();

@@ -29,6 +29,7 @@ impl Source for Sas {
     }
 
     fn handle_kernel(&mut self, datagram: &[u8], say: &mut Say<'_>) -> io::Result<()> {
+        // Changes are collected first, because the watcher's callback cannot return the error of a write.
         let mut changes: Vec<Change> = Vec::new();
         let handled = self.watcher.handle_datagram(now(), datagram, |change| changes.push(change));
         for change in changes {

@@ -138,6 +138,7 @@ impl Watcher {
     ) -> Result<(), KernelRefused> {
         let answered = self.dump.answered_by(message);
         let answers = answered.is_some();
+        // The snapshot begins with the first answer, so that it covers everything from the dump's start on.
         if answers && !self.begun {
             self.begun = true;
             self.added.clear();
@@ -190,11 +191,13 @@ impl Watcher {
         Some(match message.kind {
             kind::NEW_SA | kind::UPDATE_SA => {
                 let told = state::read(payload, now)?;
+                // The bound protects the agent from a kernel with endless SAs.
                 if self.added.len() < MOST_SAS || self.added.contains_key(&told.name) {
                     self.added.insert(told.name, told.added);
                 }
                 told.into_change()
             }
+            // Deletions and expiries of other protocols are ignored, because their SAs are not mirrored.
             kind::DELETE_SA => state::read_deleted(payload)?.map(|name| self.gone(name)),
             kind::EXPIRE => match state::read_expired(payload)? {
                 (Some(name), true) => Some(self.gone(name)),
@@ -206,6 +209,7 @@ impl Watcher {
             }),
             kind::NEW_POLICY | kind::UPDATE_POLICY => policy::read(payload)?.map(Change::Policy),
             kind::DELETE_POLICY => Some(Change::PolicyGone(policy::read_deleted(payload)?)),
+            // A soft expiry changes nothing yet; only a hard one deletes the policy.
             kind::POLICY_EXPIRE => match policy::read_expired(payload)? {
                 (index, true) => Some(Change::PolicyGone(index)),
                 (_, false) => None,

@@ -35,8 +35,10 @@ pub(super) type Options<'a> = BTreeMap<u16, Bytes<'a>>;
 fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<Action>, Unsupported> {
     let unsupported = || Unsupported::Action(kind.into());
     let parameters = *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&Bytes(&[]));
+    // pedit's extended form has its parameters in an attribute of its own.
     let parameters = if kind == "pedit" { *options.get(&pedit::PARAMETERS).unwrap_or(&parameters) } else { parameters };
     let control = parameters.u32(CONTROL).ok_or_else(unsupported)?;
+    // Some types have no code of their own.
     let own = parameters.u32(OWN).unwrap_or(0);
     if kind == "gact" {
         // The action applies at random.
@@ -56,6 +58,7 @@ fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<A
         "mirred" => {
             let number = parameters.u32(DEVICE).ok_or_else(unsupported)?;
             let device = links.find(number).ok_or(Unsupported::Device(number))?;
+            // Redirection ends the processing of a frame, and mirroring continues it.
             return match (own, control) {
                 (REDIRECT, STOLEN | REDIRECTED) => Ok(Some(Action::Redirect(device))),
                 (MIRROR, PIPE) => Ok(Some(Action::Mirror(device))),

@@ -45,6 +45,7 @@ impl Source for Filters {
         for change in changes {
             self.pass_on(change, say)?;
         }
+        // Deleted filters leave the counters file at once, so that a monitor does not see stale rules.
         if self.used.len() < known {
             self.write_counters()?;
         }
@@ -158,7 +159,11 @@ mod tests {
         assert_eq!(read, ["precious", "three\n", "two\n"]);
         assert!(at("rules.new").is_symlink());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "no temporary file may be left");
-        assert_eq!(at("rules.p1").metadata().unwrap().permissions().mode() & 0o444, 0o444, "the file must be readable for monitors");
+        assert_eq!(
+            at("rules.p1").metadata().unwrap().permissions().mode() & 0o444,
+            0o444,
+            "the file must be readable for monitors"
+        );
         fs::create_dir(at("folder")).unwrap();
         assert!(put_in_place(&at("folder"), "text").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5);

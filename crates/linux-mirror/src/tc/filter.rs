@@ -97,6 +97,7 @@ impl Read {
         if flags & SKIP_HARDWARE != 0 {
             self.refuse(Unsupported::SkipHardware);
         }
+        // These attributes select no frames.
         for ignored in [key::CLASS, key::IN_HARDWARE] {
             keys.remove(&ignored);
         }
@@ -167,7 +168,9 @@ impl Read {
             }
             _ => None,
         };
+        // Without a protocol the port keys stay in the map, and the filter is refused because of them.
         let Some(places) = self.matching.ip_protocol.and_then(of) else { return };
+        // A range has keys of its own, which are the same for all protocols.
         let ranges = [key::SOURCE_PORTS, key::DESTINATION_PORTS];
         let mut ports = [None; 2];
         for (port, ((value, mask), range)) in ports.iter_mut().zip(places.into_iter().zip(ranges)) {

@@ -164,6 +164,7 @@ fn parse(line: &[u8]) -> Result<Line, BadLine> {
     let line = line.ok_or_else(|| BadLine("it is not ASCII text".into()))?;
     let none = || BadLine("the protocol has no such line".into());
     if line.starts_with("tc ") {
+        // Filters have the syntax of rule files, so the switch's own parser reads them.
         let file = RuleFile::parse("it", line).map_err(|error| BadLine(error.to_string()))?;
         let mut changes = file.changes.into_iter();
         return match (changes.next(), changes.next()) {
@@ -190,6 +191,7 @@ fn parse(line: &[u8]) -> Result<Line, BadLine> {
 
 /// Parses a rule identifier. Returns it with the words after it.
 fn read_place(text: &str) -> Option<(Place, Vec<&str>)> {
+    // The identifier always has eight words.
     let words: Vec<&str> = text.split(' ').collect();
     let (place, rest) = words.split_at_checked(8)?;
     let ["dev", device, "chain", chain, "prio", priority, "handle", handle] = place else { return None };

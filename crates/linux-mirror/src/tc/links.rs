@@ -18,6 +18,7 @@ impl Links {
         let number = Bytes(payload).u32(INDEX)?;
         let (_, name) = attributes(payload.get(INFO..)?).find(|(kind, _)| *kind == NAME)?;
         let device = device(name.0);
+        // A renamed device may enter or leave the switch.
         let before = match device {
             Some(device) => self.0.insert(number, device),
             None => self.0.remove(&number),

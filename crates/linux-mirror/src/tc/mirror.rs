@@ -184,6 +184,7 @@ impl Mirror {
         // Within a priority, the kernel tries the filters in the order of their masks' creation.
         told.sort_unstable_by_key(|told| told.came);
         let mut rules: Vec<Rule> = Vec::new();
+        // The switch accepts one rule per match and priority.
         let mut there: BTreeMap<(Device, u32, u16, Match), usize> = BTreeMap::new();
         for Told { rule, .. } in told {
             let of = (rule.device, rule.chain, rule.priority, rule.matching);
@@ -214,6 +215,7 @@ impl Mirror {
             let counters = report.counters;
             let idle = counters.age(now).map(|age| age.as_millis() as u64);
             let used = Used { packets: counters.packets, bytes: counters.bytes, idle };
+            // The idle time alone changes constantly and is not worth a report.
             if (used.packets, used.bytes) != (told.reported.packets, told.reported.bytes) {
                 told.reported = used;
                 self.counts.reports += 1;
@@ -292,6 +294,7 @@ impl Mirror {
         }
         if self.told.len() >= self.most {
             self.counts.filters_too_many += 1;
+            // One refusal per device is enough, however many filters are missing.
             if self.full.insert(place.device) {
                 self.changed = true;
                 self.refuse(Refusal::TooMany(place.device, self.most));

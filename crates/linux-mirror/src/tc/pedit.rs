@@ -72,6 +72,7 @@ fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
 
 /// Splits written bytes of a header into fields. Returns `None` if bytes are left over.
 fn fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
+    // The version matters only for the two IP headers.
     let version = if header == IPV6 { Version::Six } else { Version::Four };
     match header {
         ETHERNET => {
@@ -105,6 +106,7 @@ fn take<const N: usize>(bytes: &mut BTreeMap<usize, u8>, at: usize) -> Option<[u
     for (offset, byte) in field.iter_mut().enumerate() {
         *byte = *bytes.get(&(at + offset))?;
     }
+    // Taken bytes are removed, so that the caller can detect bytes outside all known fields.
     bytes.retain(|place, _| !(at..at + N).contains(place));
     Some(field)
 }

@@ -132,6 +132,7 @@ impl Watcher {
                 }
                 errno => return Err(KernelRefused::Filters { errno }),
             },
+            // A device that appears or is renamed after the dump has filters that were never requested.
             NEW_LINK => self.links.put(message.payload).map(|changed| self.dump.again |= changed && !answers),
             DELETE_LINK => self.links.gone(message.payload).map(|changed| self.dump.again |= changed),
             NEW_FILTER => self.read(message.payload, true, take),
@@ -170,6 +171,7 @@ impl Watcher {
             Some(device) => {
                 let mut tcmsg = [0; 20];
                 tcmsg[4..8].copy_from_slice(&device.to_ne_bytes());
+                // A dump needs a parent; this one covers both qdiscs.
                 tcmsg[12..16].copy_from_slice(&filter::INGRESS[0].to_ne_bytes());
                 self.dump.ask(Step::Filters, |sequence| message(GET_FILTER, REQUEST | DUMP, sequence, &tcmsg, &[]));
             }

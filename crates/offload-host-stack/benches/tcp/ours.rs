@@ -71,6 +71,7 @@ impl Ours {
         for _ in 0..connections {
             let client = ours.stacks[0].connect(ours.now, None, (address(1), PORT).into()).unwrap();
             ours.clients.push(client);
+            // The SYN was queued from outside a run, so the client's stack has to run.
             ours.interrupts[0].0.store(true, Ordering::Relaxed);
             let mut goes_on = true;
             while ours.stacks[1].accept(PORT).is_none() {
@@ -86,7 +87,7 @@ impl Ours {
         let end = self.sent + count * MESSAGE_BYTES;
         while self.received < end {
             {
-                let _host = cost::domain(Domain::Host(0));
+                let _host_cost = cost::domain(Domain::Host(0));
                 while self.sent < end && self.sent - self.received < UNDER_WAY {
                     let client = self.clients[self.turn];
                     self.stacks[0].send(client, self.message.clone(), TxTag::PLAIN);
@@ -115,7 +116,8 @@ impl Ours {
         for side in 0..2 {
             {
                 let device = &mut self.nics[side].0;
-                let _device = cost::domain(Domain::Device(side as u8));
+                let _device_cost = cost::domain(Domain::Device(side as u8));
+                // Frames reach the device before the host runs, as interrupts would tell the host.
                 while let Some(frame) = self.links[1 - side].poll(self.now) {
                     device.receive_frame(self.now, frame);
                 }
@@ -129,9 +131,10 @@ impl Ours {
             let link = &mut self.links[side];
             let mut held_back = false;
             {
-                let _device = cost::domain(Domain::Device(side as u8));
+                let _device_cost = cost::domain(Domain::Device(side as u8));
                 device.process(self.now);
                 loop {
+                    // A frame is taken only when the link is free, so that the device sees the link's backpressure.
                     held_back |= link.ready_at() > self.now;
                     if held_back {
                         break;
@@ -157,7 +160,7 @@ impl Ours {
     /// Runs a host after an interrupt. It is never inlined, so that profiles show hosts and devices separately.
     #[inline(never)]
     fn turn_of(&mut self, side: usize) {
-        let _host = cost::domain(Domain::Host(side as u8));
+        let _host_cost = cost::domain(Domain::Host(side as u8));
         self.turns[side] += 1;
         let (stack, driver) = (&mut self.stacks[side], &mut self.nics[side].1);
         let waker = Waker::from(self.interrupts[side].clone());

@@ -106,14 +106,14 @@ impl Smol {
         let (mut sent, mut received) = (0, 0);
         while received < bytes {
             {
-                let _host = cost::domain(Domain::Host(0));
+                let _host_cost = cost::domain(Domain::Host(0));
                 while sent < bytes && self.sides[0].socket().can_send() {
                     let most = self.data.len().min((bytes - sent) as usize);
                     sent += self.sides[0].socket().send_slice(&self.data[..most]).unwrap() as u64;
                 }
             }
             self.step();
-            let _host = cost::domain(Domain::Host(1));
+            let _host_cost = cost::domain(Domain::Host(1));
             while self.sides[1].socket().can_recv() {
                 received += self.sides[1].socket().recv(|data| (data.len(), data.len())).unwrap() as u64;
             }
@@ -124,7 +124,7 @@ impl Smol {
         let mut moved = false;
         for side in 0..2 {
             {
-                let _host = cost::domain(Domain::Host(side as u8));
+                let _host_cost = cost::domain(Domain::Host(side as u8));
                 let Side { interface, queues, sockets, .. } = &mut self.sides[side];
                 interface.poll(Instant::from_micros(self.now), queues, sockets);
             }

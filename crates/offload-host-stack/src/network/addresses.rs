@@ -66,6 +66,7 @@ impl Addresses {
             IpAddr::V4(_) => Some(IpAddr::V4(self.four.address)),
             IpAddr::V6(address) => {
                 let six = self.six.as_ref()?;
+                // RFC 6724 5, rule 2: a link-local destination needs a source of the same scope.
                 let near = address.is_unicast_link_local() || link_local_multicast(address);
                 let source = if near { six.link_local() } else { six.source_for(address) };
                 source.map(IpAddr::V6)

@@ -25,6 +25,7 @@ impl Network {
             return;
         };
         let nobody = sender.is_broadcast() || sender.is_multicast() || sender.is_loopback();
+        // A packet that claims this host's own address is an attack or a misconfiguration.
         if nobody || !is_of_one_station(mac) || sender == self.addresses.four() {
             counters.arp_in_errors += 1;
             return;

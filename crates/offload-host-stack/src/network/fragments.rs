@@ -53,6 +53,7 @@ impl Network {
     ) -> Option<BytesMut> {
         counters.count(version, Ip::ReassemblyRequests);
         let reassembler = self.fragments.of(version);
+        // Fragments with different protection never join, or cleartext could be mixed into a protected packet.
         let taken = reassembler.insert_among(now, frame, ETHERNET_BYTES, came as u64);
         counters.count_many(version, Ip::ReassemblyFails, reassembler.take_evicted());
         match taken {

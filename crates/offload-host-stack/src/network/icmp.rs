@@ -62,6 +62,7 @@ impl Network {
                     _ => Why::Unreachable,
                 };
                 let quoted = message.get(ICMP_BYTES..).unwrap_or_default();
+                // The quoted packet identifies the flow; the error's own source may be any router.
                 let undelivered = self.undelivered(quoted, why);
                 counters.icmp_in_errors += u64::from(undelivered.is_none());
                 undelivered.map(Arrival::Undelivered)
@@ -143,7 +144,7 @@ impl Network {
         let mut header = Header::from_elem(0, ETHERNET_BYTES + Version::of(&destination).header_bytes());
         self.write_ip(&mut header, source, destination, protocol, message.len() + rest.len());
         header.extend_from_slice(message);
-        let _scope = cost::work(Work::Copy);
+        let _cost_scope = cost::work(Work::Copy);
         let fragments = if rest.is_empty() { SmallVec::new() } else { smallvec![Bytes::copy_from_slice(rest)] };
         let ask = TxAsk { shows, ..TxAsk::default() };
         self.answer(now, destination, TxPacket { header, fragments, ask }, counters);

@@ -35,6 +35,7 @@ impl Network {
             counters.icmp6_in_errors += 1;
             return None;
         }
+        // A device's verdict does not cover ICMPv6, so the checksum is verified in any case.
         let mut sum = Sum::pseudo_header(ICMPV6, source, destination, message.len());
         sum.add(message);
         if !sum.is_right() {
@@ -48,6 +49,7 @@ impl Network {
                 self.answer_echo(now, (source, destination), message, reply, counters);
                 return None;
             }
+            // Neighbour discovery also needs the IP header, because it checks the hop limit.
             Icmpv6Message::NeighborSolicit | Icmpv6Message::NeighborAdvert => {
                 self.on_neighbour_message(now, packet, headers, reply.is_some(), counters);
                 return None;
@@ -62,12 +64,14 @@ impl Network {
             }
             Icmpv6Message::PktTooBig => {
                 counters.icmp6_in_too_bigs += 1;
+                // The field has 32 bits, but no IPv6 packet here is longer than 16 bits can express.
                 let mtu = u32::from_be_bytes([message[4], message[5], message[6], message[7]]);
                 Why::TooLarge { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
             }
             Icmpv6Message::ParamProblem if code == UNKNOWN_NEXT_HEADER => Why::Refused,
             _ => return None,
         };
+        // Only an error that quotes a packet of this host matters.
         let undelivered = self.undelivered(&message[ICMP_BYTES..], why);
         counters.icmp6_in_errors += u64::from(undelivered.is_none());
         undelivered.map(Arrival::Undelivered)
@@ -136,6 +140,7 @@ impl Network {
         }
         let mut message: IcmpHeader = smallvec![u8::from(kind), code, 0, 0];
         message.extend_from_slice(&value.to_be_bytes());
+        // The whole error must fit the minimum MTU, because errors are never fragmented.
         let quoted = &packet[..packet.len().min(QUOTED_BYTES)];
         self.send_icmp_six(now, (source, from.into()), message, quoted, shows, counters);
     }

@@ -27,6 +27,7 @@ impl Identifications {
         hasher.write_u64(u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()));
         hasher.write_u64(protocol.into());
         let hash = hasher.finish();
+        // The low bits of the hash are the offset, so the counter is chosen by other bits.
         let counter = &mut self.counters[(hash >> 16) as usize % COUNTERS];
         let first = *counter;
         *counter = first.wrapping_add(packets);

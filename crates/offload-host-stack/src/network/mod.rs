@@ -234,6 +234,7 @@ impl Network {
     pub(crate) fn handle_timeouts(&mut self, now: Instant, counters: &mut HostCounters) -> Vec<FlowKey> {
         let mut lost = Vec::new();
         self.configure_six(now, counters);
+        // Router discovery comes first, because a new address can be the source of these requests.
         while let Some(due) = self.neighbours.pop_due(now) {
             match due {
                 Due::Ask { address: IpAddr::V4(address), at } => self.ask(address, at, counters),
@@ -287,6 +288,7 @@ impl Network {
             return None;
         };
         let (mine, to) = (ethernet.dst_addr() == self.mac, ethernet.dst_addr());
+        // A host without IPv6 treats IPv6 frames as an unknown protocol.
         let version = match ethernet.ethertype() {
             EthernetProtocol::Arp if mine || to.is_broadcast() => {
                 self.on_arp(now, ethernet.payload(), answers, counters);
@@ -338,6 +340,7 @@ impl Network {
         let (checksums, came) = (received.meta.checksums, received.meta.protection);
         let reply = answers.then_some(came);
         let packet = &received.frame[ETHERNET_BYTES..];
+        // A joined packet may exceed its length field, so the field is not compared with the packet.
         let parsed = match received.joined {
             Some(_) => IpHeaders::parse_joined(packet),
             None => IpHeaders::parse(packet),
@@ -400,6 +403,7 @@ impl Network {
                 counters.count(version, Ip::InAddressErrors);
                 None
             }
+            // TCP and UDP are unicast here, so the multicast case above precedes them.
             (TCP, _) => self.on_tcp(packet, &headers, checksums, counters),
             (UDP, _) => self.on_udp(packet, &headers, checksums, counters),
             (NO_NEXT_HEADER, Version::Six) => None,
@@ -444,6 +448,7 @@ impl Network {
             return None;
         };
         segment.marked = headers.ecn(packet) == CONGESTION_EXPERIENCED;
+        // The flow is seen from this host, so source and destination are swapped.
         let local = SocketAddr::new(destination, segment.destination_port);
         let flow = FlowKey::tcp(local, SocketAddr::new(source, segment.source_port));
         let payload = ETHERNET_BYTES + headers.upper + header_bytes..ETHERNET_BYTES + headers.end;
@@ -479,6 +484,7 @@ impl Network {
             version.set_ecn(&mut header[ETHERNET_BYTES..], ECN_CAPABLE);
         }
         segment.emit(&mut header[tcp_at..]);
+        // Without checksum offload the checksums are computed here, over all fragments.
         if !caps.checksum {
             fill_checksums(&mut header, version, source, destination, &fragments);
         }
@@ -522,6 +528,7 @@ impl Network {
                 Some(packet)
             }
             Hop::Asked => {
+                // A waiting packet would hold references into a stream that can be released meanwhile.
                 if !packet.ask.has_context() {
                     self.neighbours.keep(next_hop, packet);
                 } else {

@@ -91,6 +91,7 @@ impl Network {
             return;
         }
         if let Some(mac) = message.mac {
+            // A solicitation usually precedes traffic, so its sender gets an entry.
             let create = self.addresses.is_on_link(source.into());
             let moved = self.neighbours.known(source.into()).is_some_and(|known| known != mac);
             self.learn(now, source.into(), mac, create);

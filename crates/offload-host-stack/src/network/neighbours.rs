@@ -92,6 +92,7 @@ impl Neighbours {
         let Some(neighbour) = self.entries.get_mut(&address) else { return Hop::Asked };
         let Some(mac) = neighbour.mac else { return Hop::Asked };
         let stale = neighbour.doubted || now - neighbour.confirmed >= REACHABLE;
+        // A stale address stays in use while the neighbour is asked to confirm it.
         if !neighbour.fixed && neighbour.deadline.is_none() && stale {
             neighbour.deadline = Some(now);
             self.deadlines.insert((now, address));
@@ -159,6 +160,7 @@ impl Neighbours {
         if neighbour.fixed {
             return VecDeque::new();
         }
+        // The entry moves from the unanswered to the resolved ones, which are displaced last.
         if neighbour.mac.is_none() {
             self.unanswered.retain(|other| *other != address);
             self.order.push_back(address);
@@ -185,6 +187,7 @@ impl Neighbours {
         let neighbour = self.entries.get_mut(&address)?;
         neighbour.deadline = None;
         if neighbour.requests >= REQUESTS {
+            // A resolved neighbour that stopped answering is forgotten, too, so that it is requested anew.
             let answered = neighbour.mac.is_some();
             let waiting = self.remove(address);
             let order = if answered { &mut self.order } else { &mut self.unanswered };
@@ -192,6 +195,7 @@ impl Neighbours {
             self.lost += waiting.len() as u64;
             return Some(Due::GiveUp { waiting });
         }
+        // Growing intervals limit the load that an absent neighbour causes.
         let next = now + FIRST_WAIT * (1 << neighbour.requests);
         neighbour.requests += 1;
         neighbour.deadline = Some(next);

@@ -50,6 +50,7 @@ impl Paths {
             return Some(known);
         }
         let until = now + LIFETIME;
+        // A flood of forged reports can displace entries, but not grow the table.
         if !self.narrow.contains_key(&destination)
             && self.narrow.len() >= PATHS
             && let Some(oldest) = self.narrow.iter().min_by_key(|(_, narrow)| narrow.until).map(|(address, _)| *address)

@@ -35,6 +35,7 @@ impl Network {
     pub(super) fn undelivered(&self, quoted: &[u8], why: Why) -> Option<Undelivered> {
         // A quotation is truncated, so the packet length is not checked against it.
         let headers = IpHeaders::walk(quoted).ok()?;
+        // Only the first fragment contains the ports.
         if headers.fragment.is_some_and(|fragment| fragment.offset > 0) {
             return None;
         }
@@ -44,6 +45,7 @@ impl Network {
             super::UDP => Protocol::Udp,
             _ => return None,
         };
+        // An error about a packet of another host is forged or misrouted.
         if !self.addresses.are(source) {
             return None;
         }

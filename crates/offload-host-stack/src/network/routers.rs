@@ -59,6 +59,7 @@ impl Network {
             counters.ndp_in_errors += 1;
             return;
         };
+        // The router's own address option saves a later solicitation.
         if let Some(mac) = advertisement.mac {
             self.learn(now, router.into(), mac, true);
         }

@@ -186,6 +186,7 @@ impl Six {
             // RFC 4861 6.3.7: a default router ends the solicitations. A router with lifetime zero is none.
             self.solicits = None;
         }
+        // A lifetime of zero removes the router (RFC 4861 6.3.4).
         let place = self.routers.iter().position(|router| router.address == address);
         let router = Router { address, until: now + lifetime };
         match place {
@@ -275,6 +276,7 @@ impl Six {
         self.prefixes.retain(|prefix| prefix.until > now);
         self.routers.retain(|router| router.until > now);
         let mut due = None;
+        // One message per call; the caller repeats the call until nothing is due.
         for (place, own) in self.own.iter_mut().enumerate() {
             own.deprecated |= own.preferred_until <= now;
             match own.state {
@@ -409,7 +411,11 @@ mod tests {
         assert_eq!((six.own.len(), six.prefixes.len(), six.routers.len()), (OWN_ADDRESSES, PREFIXES, ROUTERS));
         assert_eq!(six.next_event(), Some(at(100)));
         six.pop_due(at(100));
-        assert_eq!((six.own.len(), six.prefixes.len(), six.routers.len()), (1, 0, 0), "only the link-local address remains");
+        assert_eq!(
+            (six.own.len(), six.prefixes.len(), six.routers.len()),
+            (1, 0, 0),
+            "only the link-local address remains"
+        );
         six.note_mtu(1279);
         six.note_mtu(100_000);
         assert_eq!(six.mtu(), None);
@@ -422,7 +428,11 @@ mod tests {
         let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
         assert_eq!(solicit(&mut six), Some(DueSix::SolicitRouters));
         six.note_router(at(2), router, Duration::ZERO);
-        assert_eq!(solicit(&mut six), Some(DueSix::SolicitRouters), "a router with lifetime zero does not end the search");
+        assert_eq!(
+            solicit(&mut six),
+            Some(DueSix::SolicitRouters),
+            "a router with lifetime zero does not end the search"
+        );
         six.note_router(at(6), router, Duration::from_secs(100));
         assert_eq!((solicit(&mut six), six.router()), (None, None), "the router expires, and no solicitation is due");
     }

@@ -24,6 +24,7 @@ impl Network {
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
         let datagram = &packet[headers.upper..headers.end];
+        // Destination port 0 is reserved and belongs to no socket.
         let Some(udp) = UdpPacket::new_checked(datagram).ok().filter(|udp| udp.dst_port() != 0) else {
             counters.udp_in_errors += 1;
             return None;
@@ -91,6 +92,7 @@ impl Network {
         let offered = if caps.checksum && caps.udp_segmentation { caps.tso_max_bytes as usize } else { 0 };
         let at_once = (offered / each.max(1)).max(1);
         let packets = datagrams.count().div_ceil(at_once);
+        // All packets of a call must fit, because a partial send could not be reported.
         if !self.takes_datagrams() || self.outbox.len() + packets > OUTBOX_PACKETS {
             return Err(SendError::Full);
         }
@@ -146,6 +148,7 @@ impl Network {
         checksum: bool,
         counters: &mut HostCounters,
     ) {
+        // A single datagram needs no segmentation by the device.
         let mss = datagrams.segment.filter(|_| datagrams.count() > 1).map(NonZeroU16::get);
         let TxDatagram { to, ecn, pieces, ask, dont_fragment, .. } = datagrams;
         let ask = TxAsk { checksum, mss, packet: ask, ..TxAsk::default() };
@@ -171,6 +174,7 @@ impl Network {
             let sum = Some(sum.finish()).filter(|sum| *sum != 0).unwrap_or(u16::MAX);
             UdpPacket::new_unchecked(&mut header[udp_at..]).set_checksum(sum);
         }
+        // Empty pieces are dropped, because a descriptor has no use for a fragment without bytes.
         let fragments = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         self.answer(now, destination, TxPacket { header, fragments, ask }, counters);
     }

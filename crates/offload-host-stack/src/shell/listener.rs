@@ -66,6 +66,7 @@ impl Drop for TcpListener {
     fn drop(&mut self) {
         self.shard.with(|inner, now| {
             inner.stack.close_listener(now, self.port);
+            // The waker belongs to this listener. A later listener of the port must not wake its task.
             inner.accepting.remove(&self.port);
             inner.transmit(now);
         });

@@ -93,6 +93,7 @@ impl Mesh {
             // A packet for a closed shard is no loss, because the shard has no flows any more.
             return mailbox.closed;
         }
+        // A waker is needed only for the first packet: the reader then takes all of them.
         if mailbox.packets.is_empty() {
             wakers.extend(mailbox.reader.clone());
         }

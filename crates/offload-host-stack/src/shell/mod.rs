@@ -172,6 +172,7 @@ impl Host {
     ) -> impl Future<Output = io::Result<TcpStream>> + Send + 'static + use<> {
         let opened = self.shard.with(|inner, now| {
             let Inner { stack, device, .. } = inner;
+            // The port is chosen so that the device delivers the flow's packets to this shard.
             let id = stack.connect_where(now, local_port, remote, &|flow| device.serves(flow))?;
             inner.transmit(now);
             Ok::<_, io::Error>(id)
@@ -296,6 +297,7 @@ impl Shard {
         // The clock is read under the mutex, so that the stack's time never goes back, on whichever thread a call runs.
         let now = self.timers.now();
         let result = f(&mut inner, now);
+        // Wakers are called after the lock is released, because a waker may run its task on this thread.
         let mut wakers = Wakers::new();
         inner.collect_ready(&mut wakers);
         inner.collect_service(&mut wakers);
@@ -331,6 +333,7 @@ impl Shard {
     pub(crate) fn let_go(&self) {
         let service = {
             let mut inner = self.lock();
+            // The last handle wakes the service task, which ends when the last connection has closed.
             inner.handles -= 1;
             if inner.handles == 0 { inner.service.take() } else { None }
         };

@@ -19,6 +19,7 @@ fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Pol
             let mut inner = shard.lock();
             let inner = &mut *inner;
             let now = shard.timers().now();
+            // Application calls wake this task through the stored waker when an earlier deadline or more work appears.
             if !inner.service.as_ref().is_some_and(|service| service.will_wake(cx.waker())) {
                 inner.service = Some(cx.waker().clone());
             }
@@ -47,6 +48,7 @@ fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Pol
             (deadline, idle, is_over, handed_on)
         };
         wakers.into_iter().for_each(Waker::wake);
+        // Packets for other shards are delivered without this shard's lock, which the other shards may want meanwhile.
         shard.hand_on(handed_on);
         if is_over {
             if let Some((mesh, index)) = &shard.mesh {

@@ -59,6 +59,7 @@ impl TcpStream {
     pub(crate) fn new(shard: Arc<Shard>, id: ConnectionId) -> TcpStream {
         shard.hold();
         let flow = shard.with(|inner, _| {
+            // The index may have been used by an earlier connection, whose wakers must not be called.
             *inner.waiting(id) = Waiting::default();
             inner.stack.flow(id)
         });
@@ -209,6 +210,7 @@ impl TcpStream {
     ) -> Poll<io::Result<usize>> {
         let room = TcpStream::poll_writable(inner, id, cx);
         if room.is_pending() {
+            // A waiting writer flushes implicitly: a short segment held back by Nagle would otherwise block the queue.
             inner.stack.push(id);
             inner.transmit(now);
         }
@@ -295,6 +297,7 @@ impl SegmentStream for TcpStream {
             if let Poll::Ready(event) = TcpStream::poll_news(inner, id, listener) {
                 return Poll::Ready(Ok(SendTurn::News(event)));
             }
+            // Without room no piece is requested, because a requested piece must be queued.
             ready!(TcpStream::poll_room_after_sending(inner, now, id, cx))?;
             let mut first = None;
             while let Some((data, tag)) = pieces(inner.stack.sent_bytes(id)) {
@@ -382,7 +385,7 @@ impl AsyncRead for TcpStream {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             };
-            let _scope = cost::work(Work::Copy);
+            let _cost_scope = cost::work(Work::Copy);
             let bytes = segment.data.len().min(buf.remaining());
             buf.put_slice(&segment.data[..bytes]);
             read += bytes;

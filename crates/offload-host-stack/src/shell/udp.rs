@@ -218,6 +218,7 @@ impl DatagramSocket for UdpSocket {
             let stopped = loop {
                 let queued = before - batch.len();
                 let Some(first) = batch.front() else { break None };
+                // The clone is cheap, because payloads are shared; the batch must stay intact if the send fails.
                 match inner.stack.send_datagrams(now, self.port, first.clone(), &*inner.device) {
                     Ok(()) => drop(batch.pop_front()),
                     // The device takes the queued datagrams now; then there may be room for more.
@@ -237,6 +238,7 @@ impl DatagramSocket for UdpSocket {
                     remember(&mut inner.udp_waiting(self.port).writable, cx);
                     Poll::Pending
                 }
+                // After a partial success the error is not reported. The next call meets it again.
                 Some((error, first)) if sent == 0 => Poll::Ready(Err(error.refusal(first))),
                 _ => Poll::Ready(Ok(sent)),
             }
@@ -256,6 +258,7 @@ impl DatagramSocket for UdpSocket {
         self.shard.with(|inner, _| {
             let before = batch.len();
             batch.extend(core::iter::from_fn(|| inner.stack.take_datagram(self.port)).take(most));
+            // A caller that asks for no datagrams must not wait for one.
             if batch.len() == before && most > 0 {
                 remember(&mut inner.udp_waiting(self.port).readable, cx);
                 return Poll::Pending;

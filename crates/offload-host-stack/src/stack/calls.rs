@@ -203,6 +203,7 @@ impl Stack {
 
     pub(super) fn on_device_event(&mut self, event: DeviceEvent) {
         match event {
+            // Sockets keep no flow with the stack, so they are told separately from the connections below.
             DeviceEvent::Reset => self.sockets.on_reset(),
             // A socket may have created a context with a flow. All context events reach the socket in one form,
             // `ContextNews`.

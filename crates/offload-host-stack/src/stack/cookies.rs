@@ -31,6 +31,7 @@ impl Stack {
         let fingerprint = self.fingerprint(&flow);
         // This temporary connection only sends the SYN-ACK.
         let mut connection = Connection::new(flow, State::SynReceived, cookie, fingerprint, &self.config.tcp);
+        // The SYN-ACK is built by an ordinary connection, so that its options equal those of a stateful answer.
         let mut env = self.env(now);
         connection.on_first_syn(&mut env, &kept.syn(segment.seq, SEGMENT_SIZES[size], segment));
         connection.set_back_timestamps(kept.shift(timestamp((fingerprint >> 32) as u32, now)));
@@ -42,6 +43,7 @@ impl Stack {
     /// Returns a new connection in SYN-RECEIVED, not yet in the table, if `segment` acknowledges a valid cookie.
     pub(super) fn on_cookie(&mut self, now: Instant, flow: FlowKey, segment: &Segment) -> Option<Connection> {
         let ack = segment.ack.filter(|_| !segment.flags.syn && !segment.flags.rst)?;
+        // The handshake's ACK acknowledges the SYN-ACK, and its own sequence number follows the client's SYN.
         let (cookie, client) = (ack - 1, segment.seq - 1);
         let size = (cookie.0 % SEGMENT_SIZES.len() as u32) as usize;
         let made = [0, 1].map(|ago| period(now).checked_sub(ago));

@@ -24,6 +24,7 @@ impl Stack {
             None => {
                 let tried = (0..PORTS_TRIED).map(|_| random_port(&mut self.ports));
                 let place = &self.place;
+                // Each shard chooses from its own ports only, so that two shards never choose the same port.
                 let mut free = tried.filter(|port| may_choose(place.as_ref(), *port) && !self.sockets.is_bound(*port));
                 free.next().ok_or(OpenError::NoPort)?
             }
@@ -122,6 +123,7 @@ impl Stack {
         }
         self.sockets.mark_controlled(port);
         let mut of_socket = SocketContexts::new(device);
+        // The loan ends before its events are applied, because `f` holds the device.
         f(&mut of_socket);
         for noted in of_socket.into_noted() {
             match noted {
@@ -157,6 +159,7 @@ impl Stack {
     pub(super) fn on_datagram(&mut self, now: Instant, parsed: ParsedDatagram, packet: RxPacket, left: Option<u16>) {
         let port = parsed.to.port();
         if !self.sockets.is_bound(port) {
+            // The socket may be open on another shard. Only the last shard may report a closed port.
             let left = left.unwrap_or_else(|| self.shards_to_ask(false, true));
             if left > 0 {
                 return self.pass_datagram_on(parsed, packet, left);

@@ -167,6 +167,7 @@ impl Stack {
     /// Processes a packet from `device`. The next [`transmit`](Self::transmit) sends the answers; duplicate
     /// acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
+        // The network layer consumes ARP, discovery and echo itself; only content for the upper layers comes back.
         match self.network.receive(now, &mut packet, &mut self.counters) {
             Some(Arrival::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
             Some(Arrival::Datagram(parsed)) => self.on_datagram(now, parsed, packet, None),
@@ -188,12 +189,14 @@ impl Stack {
         left: Option<u16>,
         device: &mut dyn NetDevice,
     ) {
+        // A SYN may replace a connection in TIME-WAIT, so this check precedes the lookup of the flow.
         if !self.give_way(&mut parsed) {
             return;
         }
         let Some(id) = self.flows.find(&parsed.flow) else {
             return self.on_stranger(now, parsed, packet, left, device);
         };
+        // Only the ACK is dropped, not the connection: a repeated SYN-ACK or the client's data bring another ACK.
         if self.accept_queue_is_full(id, &parsed.segment) {
             self.counters.listen_overflows += 1;
             return;
@@ -272,6 +275,7 @@ impl Stack {
     /// Does all work that is possible at `now`: device events, received packets, timers, and sending. Returns true if
     /// work is left; the caller should then run other tasks and call again.
     pub fn poll(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        // The device's timers come first, because their results are among the events and packets below.
         if device.next_event().is_some_and(|at| at <= now) {
             device.handle_timeout(now);
         }
@@ -296,6 +300,7 @@ impl Stack {
 
     /// Handles all timers that are due at `now`.
     pub fn handle_timeouts(&mut self, now: Instant) {
+        // Failed address resolution ends an opening connection; an established one waits for its own timeout.
         for flow in self.network.handle_timeouts(now, &mut self.counters) {
             if let Some(id) = self.flows.find(&flow) {
                 self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
@@ -305,6 +310,7 @@ impl Stack {
         while let Some(id) = self.timers.pop_due(now) {
             let Some(connection) = self.flows.get_mut(id) else { continue };
             connection.notes.timer.fired();
+            // The entry may be earlier than the deadline, because a moved deadline leaves its entry in place.
             if connection.next_deadline().is_some_and(|at| at <= now) {
                 self.with(now, id, |connection, env| connection.handle_timeout(env));
                 self.mark_dirty(id);
@@ -317,6 +323,7 @@ impl Stack {
     /// connections still have data and the device has room. Connections that found no room wait until the device has
     /// room again.
     pub fn transmit(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        // The operator `&` does not short-circuit: paced flows must send even if unpaced ones have more.
         let done = self.transmit_unpaced(now, device) & self.transmit_paced(now, device);
         self.post_mail(now, device);
         for context in self.left.drain(..) {
@@ -324,6 +331,7 @@ impl Stack {
                 contexts.remove(context);
             }
         }
+        // One doorbell covers all packets of this call.
         device.flush(now);
         done
     }
@@ -387,6 +395,7 @@ impl Stack {
     pub fn next_ready(&mut self) -> Option<(ConnectionId, Readiness)> {
         while let Some(id) = self.noted.pop_front() {
             if let Some(connection) = self.flows.get_mut(id)
+                // A released connection leaves a stale entry in the list, and a new one may have its index.
                 && core::mem::take(&mut connection.notes.noted)
             {
                 return Some((id, core::mem::take(&mut connection.readiness)));
@@ -407,6 +416,7 @@ impl Stack {
         if self.network.next_event().is_some_and(|at| at <= now) {
             self.handle_timeouts(now);
         }
+        // The MTU is looked up only if there is a packet, because most calls find the outbox empty.
         let mtu = if self.network.has_mail() { device.path(&self.nobodys_flow()).mtu } else { 0 };
         while self.network.has_mail() {
             if device.room(&self.nobodys_flow()) == 0 {
@@ -522,6 +532,7 @@ impl Stack {
         if connection.readiness.any() && !core::mem::replace(&mut connection.notes.noted, true) {
             self.noted.push_back(id);
         }
+        // The contexts are removed at the end of the next transmission, which has access to the device.
         connection.take_left(&mut self.left);
         // A connection that is about to be removed gives its memory back now.
         let taken = if connection.is_done() { 0 } else { connection.memory() };

@@ -176,6 +176,7 @@ impl Stack {
     /// Closes the listener at `port` and resets its connections that were not accepted.
     pub fn close_listener(&mut self, now: Instant, port: u16) {
         let Some(listener) = self.listeners.remove(&port) else { return };
+        // Nobody can accept these connections any more. Half-open ones are reset when their handshake completes.
         for id in listener.accepted {
             self.abort(id);
             self.detach(now, id);
@@ -239,6 +240,7 @@ impl Stack {
             }
             return;
         }
+        // The connection leaves the SYN queue again in `settle`, when its state changes.
         listener.half_open += 1;
         let name = listener.name;
         let mut connection = self.new_connection(now, flow, State::SynReceived);
@@ -260,6 +262,7 @@ impl Stack {
             listener.cookies_until = None;
             return Cookie::None;
         }
+        // The cookie must be verified before a full queue is reported, so the values are copied here.
         let (no_room, name) = (listener.is_full(), listener.name);
         // The cookie is checked before the room, so that forged ACKs do not count as overflows.
         let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
@@ -300,6 +303,7 @@ impl Stack {
         }
         self.connection_mut(id).end_wait();
         self.with(now, id, |_, _| ());
+        // Only now the table has room: `settle` releases the connection with its memory and timers.
         self.settle(id);
         true
     }
@@ -333,6 +337,7 @@ impl Stack {
     pub(super) fn fingerprint(&self, flow: &FlowKey) -> u64 {
         let mut hasher = self.key.build_hasher();
         hasher.write(b"sequence");
+        // The hash covers both ends, so that equal ports to different peers start at unrelated numbers (RFC 6528 3).
         for end in [flow.local, flow.remote] {
             match end.ip() {
                 IpAddr::V4(address) => hasher.write(&address.octets()),
@@ -354,6 +359,7 @@ impl Stack {
         let mut second_choice = None;
         for _ in 0..PORTS_TRIED {
             let port = random_port(&mut self.ports);
+            // A connection from a listening port would compete with the listener for its flows.
             if self.listeners.contains_key(&port) {
                 continue;
             }
@@ -363,7 +369,7 @@ impl Stack {
             }
             if self.flows.find(&flow).is_none() {
                 return Some(flow);
-            // A TIME-WAIT flow can be reused, but a fresh port is safer.
+                // A TIME-WAIT flow can be reused, but a fresh port is safer.
             }
             if second_choice.is_none() && self.may_be_reopened(now, &flow).is_some() {
                 second_choice = Some(flow);

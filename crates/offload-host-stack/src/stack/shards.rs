@@ -67,6 +67,7 @@ impl Stack {
     /// memory limits equally.
     pub(crate) fn of_shard(config: Config, index: u16, shards: u16) -> Stack {
         let secrets = config.random.clone();
+        // Secrets are shared, but each shard needs its own random stream, or two shards would choose equal ports.
         let random = if index == 0 { secrets.clone() } else { secrets.derive(&format!("shard {index}")) };
         let max_connections = config.max_connections.div_ceil(usize::from(shards));
         let memory = Some(config.tcp.memory_bounds().shared_by(shards.into()));
@@ -89,7 +90,7 @@ impl Stack {
             What::Datagram(parsed) => self.on_datagram(now, parsed, packet, Some(left)),
             What::Overheard => {
                 if let Some(Arrival::Undelivered(undelivered)) = self.network.overhear(now, &mut packet) {
-                    // The receiving shard has already counted a stray error.
+                    // The shard that received the error has counted a stray one.
                     let strays = self.counters.stray_icmp_errors;
                     self.on_undelivered(now, &undelivered);
                     self.counters.stray_icmp_errors = strays;
@@ -121,6 +122,8 @@ impl Stack {
     /// Returns how many more shards may be asked about a packet that this shard received first.
     pub(super) fn shards_to_ask(&self, may_open: bool, is_served_here: bool) -> u16 {
         let Some(place) = &self.place else { return 0 };
+        // If no flow was moved and the device steers this flow here, no other shard can have it, so one round is
+        // enough.
         let rounds = if may_open && (place.flows_moved || !is_served_here) { 2 } else { 1 };
         rounds * place.shards - 1
     }
@@ -146,6 +149,7 @@ impl Stack {
             self.counters.shard_drops += 1;
             return;
         }
+        // The marks name contexts of this queue, which mean nothing to another shard.
         packet.meta.marks = Marks::default();
         self.counters.shard_passed += 1;
         place.outgoing.push(Passed { what, packet, left: left - 1 });

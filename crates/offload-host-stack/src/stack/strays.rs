@@ -32,6 +32,8 @@ impl Stack {
         if flow.protocol == Protocol::Udp {
             return self.on_undelivered_datagram(now, undelivered);
         }
+        // An attacker who does not see the packets cannot know a sequence number in flight, so other reports may be
+        // forged.
         let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_under_way(seq));
         let Some(id) = id else {
             self.counters.stray_icmp_errors += 1;
@@ -44,6 +46,8 @@ impl Stack {
                     return;
                 };
                 self.counters.paths_narrowed += 1;
+                // The connection sends the lost packets again at once. Other connections on the path learn the MTU when
+                // they send.
                 self.connection_mut(id).on_path_narrowed(mtu);
             }
             Why::Refused => {
@@ -76,6 +80,7 @@ impl Stack {
 
     /// Sends a reset without a connection.
     pub(super) fn send_stray(&mut self, now: Instant, flow: &FlowKey, reset: &Segment, device: &mut dyn NetDevice) {
+        // A lost reset does no harm, because the peer's next segment causes another one. It is not worth a queue.
         if device.room(flow) == 0 {
             return;
         }

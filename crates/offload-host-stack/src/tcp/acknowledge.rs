@@ -32,6 +32,7 @@ impl Connection {
 
     /// Processes the ACK of an acceptable segment; `position` is its position in the stream.
     pub(super) fn on_ack(&mut self, env: &mut Env<'_>, segment: &Segment, position: u64) {
+        // An old ACK carries no new information about the window or the data.
         if position < self.una {
             return;
         }
@@ -41,6 +42,7 @@ impl Connection {
         let payload_free = segment.sequence_len(0) == 0;
         let plain_duplicate = position == self.una && payload_free && self.peer.window == window_before;
 
+        // The scoreboard is updated first, because recovery below decides on the new state.
         let mut delivery = self.note_delivery(env, segment, position);
         delivery.repeated = plain_duplicate && segment.options.sack.is_empty();
         delivery.plain_duplicate = plain_duplicate && !self.flight.is_empty();
@@ -49,6 +51,7 @@ impl Connection {
             self.advance(env, position);
         }
         self.recover(env, segment, &delivery, acked);
+        // A congestion mark counts after loss recovery, so that one event reduces the window once.
         self.on_echo(env, segment, acked);
         if acked > 0 && self.repair.grows_window() {
             self.congestion.on_ack(&Acked {

@@ -104,6 +104,7 @@ impl Acks {
     /// Records that a segment carried an acknowledgment. A data segment carries no SACK blocks, so with blocks or
     /// duplicates to report, a pure ACK stays owed.
     pub(super) fn note_carried(&mut self, holed: bool) {
+        // Quick mode ends after some segments, because the sender's window has grown by then.
         self.quick = self.quick.saturating_sub(1);
         if !holed && self.duplicate.is_empty() {
             self.owed = false;

@@ -196,6 +196,7 @@ impl Connection {
             State::SynSent => self.close(),
             _ => {
                 self.holder.note_discarded(self.receive.discard());
+                // The connection was never accepted, so there is no data worth delivering.
                 if self.state == State::SynReceived && self.listener.is_some() {
                     self.abort();
                     return;

@@ -156,6 +156,7 @@ impl Connection {
             next: 0,
             flight: Flight::default(),
             rtt: RttEstimator::new(),
+            // The segment size is a default until the peer's SYN arrives.
             congestion: congestion::controller(config.congestion, mss as u64, config.initial_window),
             window_limited: false,
             pace: Pace::default(),
@@ -209,6 +210,7 @@ impl Connection {
     /// Moves the initial sequence number beyond `least`, up to which an earlier connection of the flow used the
     /// numbers. Must be called before data are queued.
     pub(crate) fn begin_no_earlier_than(&mut self, least: Seq) {
+        // The clock of initial sequence numbers may not have passed a busy connection's last number.
         if !self.send.seq(0).after(least) {
             self.send = SendQueue::new(least + (1 << 16) + 1);
         }
@@ -225,6 +227,7 @@ impl Connection {
         self.deadlines = Deadlines::default();
         self.liveness = None;
         self.acks.drop_owed();
+        // Each waiting task must learn that the connection has ended.
         self.readiness = Readiness::ALL;
         self.release();
     }

@@ -13,6 +13,7 @@ impl Connection {
     /// Handles all timers that are due at `env.now`. The next transmission sends the resulting packets.
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let now = env.now;
+        // The end of TIME-WAIT or FIN-WAIT-2 makes all other timers irrelevant.
         if take_due(&mut self.deadlines.state, now) {
             self.close();
             return;
@@ -43,6 +44,7 @@ impl Connection {
     }
 
     fn on_reorder_timeout(&mut self, env: &mut Env<'_>) {
+        // No ACK arrived, so the loss is found by time alone.
         if self.detect_losses(env, &Delivery::default(), 0) {
             self.on_late_loss(env);
         }

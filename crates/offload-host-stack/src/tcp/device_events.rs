@@ -41,6 +41,7 @@ impl Connection {
 
     /// Queues an event for the application, unless the application has dropped the connection.
     pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
+        // Events for a dropped stream would only take memory.
         if !self.holder.is_gone() {
             self.news.keep(event);
             self.readiness.device_event = true;
@@ -51,6 +52,7 @@ impl Connection {
 /// Returns whether `event` makes `earlier` irrelevant to the application.
 fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
     match (event, earlier) {
+        // A reset does not replace the news of a removal, for which the application may be waiting.
         (DeviceEvent::Reset, DeviceEvent::Removed { .. }) => false,
         (DeviceEvent::Reset, _) => true,
         (DeviceEvent::ResyncRequested { handle, .. }, DeviceEvent::ResyncRequested { handle: before, .. })

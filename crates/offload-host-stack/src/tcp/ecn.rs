@@ -45,6 +45,7 @@ impl Ecn {
         if !self.agreed || segment.flags.syn || bytes == 0 {
             return None;
         }
+        // RFC 3168 6.1.3: CWR ends the echo, and a mark on the same packet starts a new one.
         self.echo &= !segment.flags.cwr;
         segment.marked.then(|| !core::mem::replace(&mut self.echo, true))
     }

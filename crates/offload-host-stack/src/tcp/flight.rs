@@ -131,6 +131,7 @@ impl Flight {
             self.split(index, range.end);
         }
         let order = self.log(range.clone());
+        // The retransmission counts as in flight again, although its first copy may still arrive.
         self.set(index, Fate::InFlight);
         let sent = &mut self.sent[index];
         debug_assert_eq!((sent.start, sent.end), (range.start, range.end));
@@ -140,6 +141,7 @@ impl Flight {
 
     /// Removes all entries before `position`. Calls `delivered` for each one not acknowledged before.
     pub(crate) fn acknowledge(&mut self, position: u64, mut delivered: impl FnMut(&Sent)) {
+        // Entries are removed from the front only, so an ACK costs as much as it acknowledges.
         while let Some(first) = self.sent.front().copied() {
             if first.start >= position {
                 break;
@@ -254,6 +256,7 @@ impl Flight {
     /// information in duplicate ACKs. Returns the number of bytes.
     pub(crate) fn lose_first(&mut self, bytes: u64) -> u64 {
         let Some(first) = self.sent.front().copied().filter(|first| first.state == Fate::InFlight) else { return 0 };
+        // Only the first segment is known to be lost; the rest of its packet may have arrived.
         if first.end - first.start > bytes {
             self.split(0, first.start + bytes);
         }
@@ -332,6 +335,7 @@ impl Flight {
 
     /// Merges two adjacent SACKed entries.
     fn merge_with_next(&mut self, index: usize) -> bool {
+        // Merged entries keep the scoreboard short while a peer acknowledges data piece by piece.
         let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == Fate::Sacked);
         if mergeable && let Some(next) = self.sent.remove(index + 1) {
             self.sent[index].end = next.end;

@@ -76,6 +76,7 @@ impl Connection {
     /// Processes a segment in a synchronized state (RFC 9293 3.10.7.4).
     fn on_segment_synchronized(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
         let next = self.receive.next();
+        // PAWS comes before the sequence check, because an old duplicate may lie within the window (RFC 7323 5.3).
         if self.is_stale(env, segment) {
             env.counters.paws_drops += 1;
             if !segment.flags.rst {
@@ -118,6 +119,7 @@ impl Connection {
             self.challenge(env);
             start = 1;
         }
+        // RFC 9293 3.10.7.4: a segment without ACK is dropped from here on.
         let ack = segment.ack?;
         if self.state == State::SynReceived {
             if ack != self.first_seq() || self.next == 0 {
@@ -132,6 +134,7 @@ impl Connection {
             self.challenge(env);
             return None;
         };
+        // Only an acceptable ACK proves that the peer is alive; a forged segment must not defer the timeouts.
         self.hear(env.now);
         self.remember_timestamp(env, segment, start);
         if let Some(at_once) = self.ecn.note_arrival(segment, payload.data.len()) {
@@ -270,6 +273,7 @@ impl Connection {
             payload.data.truncate(most);
         }
         if !payload.data.is_empty() {
+            // The buffer grows with arriving data, because a sender at rest needs no larger window.
             self.receive.tune(env.now, self.round_trip_of_receiver(env, segment));
             self.receive.note_segment_bytes(payload.segment_bytes);
             let received = self.receive.insert_parts(start, payload.data, payload.placed, payload.meta);

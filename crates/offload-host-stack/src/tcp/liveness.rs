@@ -107,6 +107,7 @@ impl Connection {
         self.watch_peer(now);
         let probed = self.is_probed();
         let Some(liveness) = &mut self.liveness else { return };
+        // The deadline may be early, so each limit is compared with the clock again.
         let come = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if come(liveness.user_timeout_due()) {
             self.give_up(env);

@@ -100,6 +100,7 @@ impl Rack {
         recovering: bool,
         mss: u64,
     ) -> Overdue {
+        // Before the first delivery no transmission order is known.
         let Some(latest) = self.latest else { return Overdue::default() };
         let window = self.reordering_window(flight, rtt, recovering, mss);
         flight.expire(latest, now, |sent_at| sent_at + self.rtt + window)
@@ -107,6 +108,7 @@ impl Rack {
 
     /// Returns the reordering window (RFC 8985 6.2 step 4).
     fn reordering_window(&self, flight: &Flight, rtt: &RttEstimator, recovering: bool, mss: u64) -> Duration {
+        // Without observed reordering, three later segments are sufficient evidence for a loss.
         if !self.reordering_seen && (recovering || flight.sacked() >= DUPLICATE_THRESHOLD * mss) {
             return Duration::ZERO;
         }

@@ -55,6 +55,7 @@ impl Connection {
     /// Sends as much as possible, at most one turn's worth.
     pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
         let caps = self.caps(env, device);
+        // The header below advertises a window, which depends on the current memory level.
         self.receive.set_memory(env.memory);
         self.watch_peer(env.now);
         if self.state == State::Closed {
@@ -141,7 +142,7 @@ impl Connection {
         }
         if self.state.is_opening() {
             return self.flight.first_lost().map(|_| Plan::Syn);
-        // A peer in TIME-WAIT gets acknowledgments only, and a closed connection at most a reset.
+            // A peer in TIME-WAIT gets acknowledgments only, and a closed connection at most a reset.
         }
         if matches!(self.state, State::TimeWait | State::Closed) {
             return None;
@@ -384,6 +385,7 @@ impl Connection {
         self.tally.note_sent(bytes, again, env.now);
         if again {
             env.counters.retransmitted_segments += segments;
+            // Linux counts retransmissions of fast recovery apart from the ones after a timeout.
             if self.repair.is_open() || !self.repair.grows_window() {
                 env.counters.fast_retransmits += segments;
             } else {
@@ -401,6 +403,7 @@ impl Connection {
             self.note_sent(bytes);
             self.on_fin_sent();
         }
+        // Data in flight make window probes unnecessary: their acknowledgment carries the window.
         self.deadlines.persist = None;
         self.closed_window.note_sent();
         if self.deadlines.retransmit.is_none() || first_again {
@@ -503,6 +506,7 @@ impl Connection {
 
     /// Records the state that the header tells the peer.
     fn note_header_sent(&mut self, env: &mut Env<'_>, segment: &Segment) {
+        // The window of a SYN is unscaled and was recorded by its sender; a reset carries no window.
         if segment.flags.syn || segment.flags.rst {
             self.acks.note_told(self.receive.next());
             return;

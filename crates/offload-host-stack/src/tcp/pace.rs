@@ -30,6 +30,7 @@ impl Pace {
     /// is twice as high in slow start (Linux's sk_pacing_rate). `None` before the first RTT sample.
     pub(super) fn of(&self, window: u64, threshold: u64, smoothed: Option<Duration>) -> Option<NonZeroU64> {
         let by_window = smoothed.filter(|_| self.by_window).and_then(|smoothed| {
+            // In slow start the window doubles per round trip, so the rate must not hold it back.
             let percent = if window < threshold / 2 { 200 } else { 120 };
             let rate = u128::from(window) * percent * 10_000_000 / smoothed.as_nanos().max(1);
             NonZeroU64::new(u64::try_from(rate).unwrap_or(u64::MAX))

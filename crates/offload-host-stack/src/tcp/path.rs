@@ -73,6 +73,7 @@ impl Connection {
         self.mss = mss;
         self.congestion.set_mss(mss as u64);
         self.flight.lose_all();
+        // The timers of loss detection are stopped, because the loss is already known.
         if self.repair.resend_until(self.next) {
             self.deadlines.probe = None;
             self.deadlines.reorder = None;

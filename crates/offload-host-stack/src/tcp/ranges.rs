@@ -19,6 +19,7 @@ impl Ranges {
             return added;
         }
         let mut merged = added;
+        // Touching ranges are merged, too, so that each gap between ranges is real.
         while let Some(range) = self.last_until(merged.end).filter(|range| range.end >= merged.start) {
             merged = merged.start.min(range.start)..merged.end.max(range.end);
             self.ends.remove(&range.start);
@@ -88,6 +89,7 @@ mod tests {
             let mut ranges = Ranges::default();
             let mut oracle = BTreeSet::new();
             for (step, start, length) in steps {
+                // Each operation is compared with the same operation on a plain set.
                 match step {
                     0 => {
                         ranges.remove_before(start);

@@ -211,6 +211,7 @@ impl Connection {
             Recovery::Fast { until, .. } | Recovery::Timeout { until } if self.una >= until => self.end_recovery(),
             _ => {}
         }
+        // Losses are detected after the end of a recovery, so that a new loss starts a new event.
         let lost = self.detect_losses(env, delivery, acked);
         if lost && self.repair.is_open() {
             self.begin_fast_recovery(env, delivery.bytes);

@@ -229,6 +229,7 @@ impl ReceiveQueue {
             received.duplicate = Some(start..end);
             return received;
         }
+        // Only the new part is kept; the first part was received before.
         let (start, data) = if start < self.next {
             received.duplicate = Some(start..self.next);
             drop(data.split_to((self.next - start) as usize));
@@ -236,10 +237,12 @@ impl ReceiveQueue {
         } else {
             (start, data)
         };
+        // The overlap is reported by a DSACK; the bytes received first are kept.
         if let Some(known) = self.islands.containing(start) {
             received.duplicate = Some(start..known.end.min(end));
         }
         let in_order = start <= self.next;
+        // Memory is checked before the insertion, because an out-of-order piece may be discarded for in-order data.
         let Some(data) = self.afford(data, in_order, &mut received) else {
             received.dropped = true;
             return received;
@@ -262,6 +265,7 @@ impl ReceiveQueue {
                 received.in_order += held.segment.data.len() as u64;
                 self.ready.push_back(held);
             }
+            // The joined ranges are in order now and must not be reported as SACK blocks.
             self.islands.remove_before(self.next);
             if self.out_of_order.is_empty() {
                 // An empty tree keeps a node, which is larger than all other memory of an idle connection.
@@ -290,6 +294,7 @@ impl ReceiveQueue {
         let held = self.ready.pop_front()?;
         self.taken += held.segment.data.len();
         self.taken_charge += held.charge;
+        // An idle connection gives the queue's memory back.
         if self.ready.is_empty() && self.ready.capacity() > IDLE_SEGMENTS {
             self.ready = VecDeque::new();
         }
@@ -337,6 +342,7 @@ impl ReceiveQueue {
     /// Discards the data that the application has not taken. Returns their length.
     pub(crate) fn discard(&mut self) -> u64 {
         let mut bytes = 0;
+        // The dropped reader's data will never be taken, so their memory is freed at once.
         while let Some(held) = self.ready.pop_front() {
             bytes += held.segment.data.len() as u64;
             self.charged -= held.charge;
@@ -351,6 +357,7 @@ impl ReceiveQueue {
         self.out_of_order = BTreeMap::new();
         self.islands = Ranges::default();
         self.recent = SmallVec::new();
+        // Data that the application can still read, and data that it has not consumed yet, stay charged.
         self.charged = self.taken_charge + self.ready.iter().map(|held| held.charge).sum::<usize>();
     }
 
@@ -433,7 +440,7 @@ impl ReceiveQueue {
         if !copy {
             return Some(RxBuf::Pool(data));
         }
-        let _scope = cost::work(Work::Copy);
+        let _cost_scope = cost::work(Work::Copy);
         Some(RxBuf::Pool(BytesMut::from(&data[..])))
     }
 

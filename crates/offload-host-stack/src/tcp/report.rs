@@ -144,6 +144,7 @@ impl Connection {
             segment_size: self.mss,
             retransmits: self.tally.retransmits(),
             bytes_acknowledged: self.una.clamp(FIRST_BYTE, self.send.end()) - FIRST_BYTE,
+            // The peer's SYN, and its FIN once received, occupy a position each but are no bytes.
             bytes_received: self
                 .receive
                 .next()

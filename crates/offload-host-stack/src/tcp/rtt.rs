@@ -31,6 +31,7 @@ impl RttEstimator {
     /// Adds a sample measured at `now`.
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
         self.latest = rtt;
+        // An old minimum expires, so that a route change to a longer path is noticed.
         if rtt <= self.min || now - self.min_at > MIN_RTT_LIFETIME {
             self.min = rtt;
             self.min_at = now;

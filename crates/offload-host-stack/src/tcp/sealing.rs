@@ -67,6 +67,7 @@ impl Sealers {
         while index < self.installed.len() {
             let layer = self.installed[index].layer;
             let next = self.installed[index + 1..].iter().find(|later| later.layer == layer);
+            // No byte of this sealer's section is left, so its key can be destroyed.
             if next.is_some_and(|next| next.from <= kept_from) {
                 self.installed.remove(index);
             } else {

@@ -70,6 +70,7 @@ impl Segment {
     /// Parses the header at the start of `bytes`. Returns the header and its length.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Segment, usize)> {
         let packet = TcpPacket::new_checked(bytes).ok()?;
+        // Port 0 is reserved, so such a segment belongs to no connection.
         if packet.src_port() == 0 || packet.dst_port() == 0 {
             return None;
         }
@@ -214,6 +215,7 @@ mod tests {
             seq: u32, ack: Option<u32>, flags: [bool; 6], window: u16, mss: Option<u16>, scale in proptest::option::of(0u8..=14),
             sack_permitted: bool, stamps: Option<(u32, u32)>, blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=3),
         ) {
+            // SACK blocks and the options of a SYN would exceed 40 bytes together.
             let syn = mss.is_some() || scale.is_some() || sack_permitted;
             let segment = Segment {
                 source_port: 1,

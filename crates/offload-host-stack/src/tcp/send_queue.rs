@@ -125,6 +125,7 @@ impl SendQueue {
         if data.is_empty() {
             return start;
         }
+        // Many small writes would otherwise become many small chunks, each with its own overhead.
         if tag == TxTag::PLAIN && data.len() <= GATHERED_BYTES {
             return self.append_copy(&data);
         }
@@ -149,7 +150,7 @@ impl SendQueue {
 
     /// Queues a copy of `data`, which no device context processes. Returns the position of the first byte.
     pub(crate) fn append_copy(&mut self, data: &[u8]) -> u64 {
-        let _scope = cost::work(Work::Copy);
+        let _cost_scope = cost::work(Work::Copy);
         let start = self.end;
         if self.open.len() + data.len() > OPEN_BYTES {
             self.close_open();
@@ -186,6 +187,7 @@ impl SendQueue {
     pub(crate) fn acknowledge(&mut self, position: u64) {
         debug_assert!(position <= self.end);
         self.acked = self.acked.max(position);
+        // Acknowledged bytes must be in a chunk before they can be freed.
         if self.acked > self.end - self.open.len() as u64 {
             self.close_open();
         }
@@ -202,6 +204,7 @@ impl SendQueue {
         if let Some(sealers) = &mut self.sealers {
             sealers.release(kept_from);
         }
+        // An idle connection keeps no memory here.
         if self.chunks.is_empty() {
             self.chunks = VecDeque::new();
         }
@@ -283,6 +286,7 @@ impl SendQueue {
 
     fn seal_one(&mut self, unit: Unit) -> Result<(), SealFailure> {
         let Unit { layer, number, offset, len, .. } = unit;
+        // A sealer needs the whole unit, because its tag covers all bytes.
         if unit.end() > self.end_of(layer) {
             return Err(SealFailure::Incomplete);
         }
@@ -295,12 +299,14 @@ impl SendQueue {
         let is_of_unit = |chunk: &Chunk| chunk.tag.unit(layer).is_some_and(|tag| tag.number == number);
         let parts = self.chunks.range(first..last).filter(|chunk| is_of_unit(chunk));
         let plain: SmallVec<[Bytes; 8]> = parts.map(|chunk| chunk.data.clone()).collect();
+        // The sealer of the unit's own start applies, because a later one may already be installed for the next key.
         let sealer = self.sealers.as_mut().and_then(|sealers| sealers.of(layer, start)).ok_or(SealFailure::NoSealer)?;
         let sealed = {
-            let _scope = cost::work(Work::Crypto);
+            let _cost_scope = cost::work(Work::Crypto);
             sealer.seal(unit, &plain).map_err(SealFailure::Refused)?
         };
         let length: usize = plain.iter().map(Bytes::len).sum();
+        // A different length would shift all later sequence numbers.
         if sealed.len() != length || length != len as usize {
             return Err(SealFailure::Refused(SealError::Malformed { number }));
         }

@@ -107,7 +107,11 @@ fn an_address_that_somebody_else_has_is_not_used() {
     assert!(answers(&mut pair, &claim(SIX[1])).is_empty());
     sent(&mut pair, SECOND * 5);
     let addresses = pair.stacks[1].addresses();
-    assert_eq!((addresses.len(), addresses.contains(&SIX[1].into())), (2, false), "only the IPv4 and the link-local address");
+    assert_eq!(
+        (addresses.len(), addresses.contains(&SIX[1].into())),
+        (2, false),
+        "only the IPv4 and the link-local address"
+    );
     assert_eq!(ping(&mut pair, SIX[1]), 0);
     assert_eq!(pair.stacks[1].counters().duplicate_addresses, 1);
 }
@@ -142,6 +146,7 @@ fn what_a_router_says_holds_as_long_as_it_says() {
     let six = Ipv6Config::unassigned().with_duplicate_detection().with_router_discovery();
     let mut pair = pair(six);
     sent(&mut pair, SECOND * 3);
+    // Without a router, no route leads to another network.
     let unreachable = pair.stacks[1].connect(pair.now, None, (FAR, 80).into());
     assert_eq!(unreachable, Err(OpenError::Unreachable));
     assert!(answers(&mut pair, &advertisement(ROUTER, 255, 1800, 7200)).len() <= 1, "a probe of the new address");
@@ -162,7 +167,11 @@ fn what_a_router_says_holds_as_long_as_it_says() {
 
     sent(&mut pair, SECOND * 1800);
     let now = pair.now;
-    assert_eq!(pair.stacks[1].connect(now, None, (FAR, 80).into()), Err(OpenError::Unreachable), "the router has expired");
+    assert_eq!(
+        pair.stacks[1].connect(now, None, (FAR, 80).into()),
+        Err(OpenError::Unreachable),
+        "the router has expired"
+    );
     sent(&mut pair, SECOND * 5400);
     assert!(!pair.stacks[1].addresses().contains(&made));
 }

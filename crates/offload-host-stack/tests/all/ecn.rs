@@ -134,6 +134,7 @@ fn a_window_is_cut_once_a_round_trip() {
     let began = pair.now;
     let data = pattern(Seed(1), 1_000_000);
     let ended = exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);
+    // Every packet is marked, so each round trip reports a mark.
     let rounds = ((ended - began).as_nanos() / (2 * delay).as_nanos()) as u64;
     let cuts = pair.stacks[0].counters().window_cuts_for_marks;
     assert!(cuts >= rounds / 3 && cuts <= rounds + 1, "{cuts} cuts in {rounds} round trips");

@@ -103,6 +103,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
                 .all(|(side, id)| id.is_none_or(|id| stacks[*side].error(id).is_none()))
         );
         now += Duration::from_micros(10);
+        // Nothing is in flight, so the clock may jump to the next timer.
         if !busy {
             let next = stacks.iter().filter_map(Stack::next_event).min();
             now = next.map_or(now, |next| now.max(next));

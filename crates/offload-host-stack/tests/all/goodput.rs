@@ -25,6 +25,7 @@ fn run(setup: &Setup, bytes: u64) -> Run {
     let mut received = 0;
     let mut wrong = 0;
     pair.run_until(|pair| {
+        // Large runs do not fit in memory, so data are produced and checked while they flow.
         while queued < bytes && pair.stacks[0].room(ids[0]) > 0 {
             let piece = block.slice(..block.len().min((bytes - queued) as usize));
             queued += piece.len() as u64;

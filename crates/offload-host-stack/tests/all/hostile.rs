@@ -32,6 +32,7 @@ struct Crafted {
 impl Crafted {
     fn frame(&self) -> Vec<u8> {
         let mut options = [0; 40];
+        // The options are padded to a multiple of four bytes, as the header length field requires.
         let mut rest = &mut options[..];
         if let Some((tsval, tsecr)) = self.timestamps {
             rest = TcpOption::TimeStamp { tsval, tsecr }.emit(rest);
@@ -250,6 +251,7 @@ fn who_closes_the_window_over_unacknowledged_data_and_answers_is_waited_for() {
     let (mut pair, ids, crafted) = narrow();
     pair.stacks[1].send_copy(ids[1], &[8; 100]);
     pair.stacks[1].push(ids[1]);
+    // The wire drops all frames, so that only the handmade answers keep the connection alive.
     let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = sent.clone();
     pair.wire.filter = Some(Box::new(move |_, _| {

@@ -109,6 +109,7 @@ fn a_flood_that_takes_back_what_it_opens_keeps_nobody_out() {
     let delay = SECOND / 20;
     let mut pair = Pair::new(&Setup { wire: WireConfig { delay, ..WireConfig::default() }, ..Setup::default() });
     pair.stacks[1].listen(PORT, 16).unwrap();
+    // The flood continues while the client connects and receives.
     let mut number = 0;
     let mut flood = |pair: &mut Pair, span: Duration| {
         for _ in 0..(SYNS_A_SECOND as f64 * span.as_secs_f64()) as u32 {
@@ -370,7 +371,11 @@ fn nobody_gives_way_to_a_syn_that_is_refused() {
         assert_eq!(pair.stacks[1].counters().time_wait_overflows, before + 1);
         let second = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         pair.run_for(SECOND / 100);
-        assert_eq!(pair.stacks[1].counters().time_wait_overflows, before + 1, "no connection may be removed for a refused SYN");
+        assert_eq!(
+            pair.stacks[1].counters().time_wait_overflows,
+            before + 1,
+            "no connection may be removed for a refused SYN"
+        );
         pair.wire.filter = None;
         pair.stacks[0].detach(pair.now, first);
         pair.stacks[0].detach(pair.now, second);

@@ -55,6 +55,7 @@ fn a_silent_peer_is_given_up_after_as_many_probes_as_were_asked_for() {
 fn a_peer_that_has_forgotten_the_connection_says_so_when_probed() {
     let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
     pair.wire.filter = Some(Box::new(|_, _| true));
+    // The reset is lost on the cut wire, so side 0 does not know.
     pair.stacks[1].abort(ids[1]);
     pair.stacks[1].detach(pair.now, ids[1]);
     pair.run_for(SECOND);

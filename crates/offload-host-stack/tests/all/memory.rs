@@ -35,6 +35,7 @@ fn crowd() -> (Pair, [Vec<ConnectionId>; 2]) {
 
 /// Queues as much of `data` as there is room for. `sent` bytes are queued already.
 fn write(pair: &mut Pair, side: usize, id: ConnectionId, data: &[u8], sent: &mut usize) {
+    // The memory level may change the room after each write.
     while pair.stacks[side].room(id) > 0 && *sent < data.len() {
         let bytes = pair.stacks[side].room(id).min(data.len() - *sent);
         pair.stacks[side].send_copy(id, &data[*sent..*sent + bytes]);

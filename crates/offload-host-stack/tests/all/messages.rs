@@ -28,7 +28,7 @@ fn count(config: &NicConfig) -> (String, Vec<(u64, u64, u64)>) {
     let mut all = Vec::new();
     for connections in [1, 10, 100, 1000] {
         let [[turns, packets, acks], [turns_there, acks_there, packets_there]] = taken(connections, config);
-        let _infallible = writeln!(
+        let _ = writeln!(
             table,
             "{connections:11} {turns:10} {packets:8} {acks:8} {turns_there:10} {packets_there:8} {acks_there:8}"
         );

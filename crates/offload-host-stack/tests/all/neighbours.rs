@@ -62,10 +62,7 @@ fn packets_with_options_that_make_no_sense_here_are_dropped_and_counted() {
         frame
     };
     assert_eq!(answers(&mut pair, &ping([148, 4, 0, 0, 1, 1, 1, 0])).len(), 1, "router alert");
-    assert!(
-        answers(&mut pair, &ping([131, 7, 4, 10, 0, 0, 7, 0])).is_empty(),
-        "an unfinished loose source route"
-    );
+    assert!(answers(&mut pair, &ping([131, 7, 4, 10, 0, 0, 7, 0])).is_empty(), "an unfinished loose source route");
     assert!(answers(&mut pair, &ping([137, 7, 4, 10, 0, 0, 7, 0])).is_empty(), "a strict source route");
     assert!(answers(&mut pair, &ping([7, 0, 4, 0, 0, 0, 0, 0])).is_empty(), "an option of length zero");
     assert_eq!(pair.stacks[1].counters().ip_in_header_errors, 3);
@@ -191,7 +188,11 @@ fn packets_of_a_tunnel_ask_for_its_other_end() {
         let mut sent = pair.nics[0].port().drain();
         if number == 0 {
             let asked = sent.pop_front().unwrap();
-            assert_eq!((&asked[12..14], &asked[38..42]), (&[8, 6][..], &ADDRESS[1][..]), "a request for the tunnel's far end");
+            assert_eq!(
+                (&asked[12..14], &asked[38..42]),
+                (&[8, 6][..], &ADDRESS[1][..]),
+                "a request for the tunnel's far end"
+            );
             assert!(sent.is_empty(), "the packet waits");
             pair.nics[0].port().deliver(&arp(ArpOperation::Reply, MAC[1], ADDRESS[1], ADDRESS[0]));
             while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
@@ -236,6 +237,7 @@ fn pings_that_are_broken_broadcast_or_too_many_are_not_answered() {
     assert!(answers(&mut pair, &ip(ADDRESS[1], IpProtocol::Icmp, &broken)).is_empty());
     assert!(answers(&mut pair, &ip([10, 0, 0, 255], IpProtocol::Icmp, &echo_request(1, b""))).is_empty());
     assert_eq!(pair.stacks[1].counters().icmp_in_checksum_errors, 1);
+    // All requests arrive within one second, so exactly the limit is answered.
     let flood = ip(ADDRESS[1], IpProtocol::Icmp, &echo_request(1, b""));
     let answered: usize = (0..11_000).map(|_| answers(&mut pair, &flood).len()).sum();
     assert_eq!((answered, pair.stacks[1].counters().icmp_out_limited), (10_000, 1_000));

@@ -281,6 +281,7 @@ impl NetDevice for Nic {
             return Sent::Dropped(DropReason::RingFull);
         }
         let length = packet.payload_len();
+        // A device relies on the length field, except for packets too long for the field.
         let (told, bytes) = Transport::told(&packet.header, length);
         assert!(bytes.is_none_or(|bytes| told == u16::try_from(bytes).unwrap_or(0)), "{told} for {bytes:?}");
         port.longest = port.longest.max(length);

@@ -144,6 +144,7 @@ impl Pair {
         let give_up = self.now + Duration::from_secs(24 * 3600);
         let mut stuck = false;
         while !done(self) {
+            // One idle step may precede a timer of the stacks, so only the second one in a row means a deadlock.
             let idle = stuck && !self.stacks.iter().any(Stack::has_work);
             assert!(!idle, "no event is left (seed {:?}):\n{}", self.seed, self.describe());
             assert!(self.now < give_up, "the test exceeds a day (seed {:?}):\n{}", self.seed, self.describe());

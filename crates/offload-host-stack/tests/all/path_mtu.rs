@@ -184,6 +184,7 @@ fn a_path_does_not_widen_by_a_routers_word_and_segments_do_not_shrink_for_datagr
         while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
         pair.nics[0].port().drain()
     };
+    // First, a report about a datagram must not affect segments.
     let sent = datagram(&mut pair);
     assert_eq!(sent.len(), 1);
     pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &sent[0]));
@@ -201,6 +202,7 @@ fn a_path_does_not_widen_by_a_routers_word_and_segments_do_not_shrink_for_datagr
     pair.run_for(Duration::from_secs(1));
     let narrow = FULL - usize::from(1500 - LESS);
     assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, narrow);
+    // Then, a late report of a larger MTU must not raise the path MTU.
     let late = segment(&mut pair);
     pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS + 20), &late));
     pair.run_for(Duration::from_secs(1));

@@ -157,6 +157,7 @@ fn a_sealer_that_changes_the_length_ends_the_connection() {
 fn a_unit_waits_for_its_last_byte_before_software_seals_it() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
+    // The device does not know this context, so it asks for software.
     let stale = Handle { index: 9, generation: 9 };
     let tag = |at: u32| TxTag::device(stale, UnitTag { number: 5, at, len: 300, touched_from: 0 });
     let start = pair.stacks[0].send(ids[0], vec![1; 100].into(), tag(0));

@@ -185,7 +185,10 @@ fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
     let acknowledged = pair.stacks[0].stats(ids[0]).bytes_acknowledged;
     pair.run_for(DELAY + DELAY / 2);
     let stats = pair.stacks[0].stats(ids[0]);
-    assert!(stats.bytes_acknowledged > acknowledged && stats.unacknowledged > 0, "all sent data must be acknowledged, with more queued");
+    assert!(
+        stats.bytes_acknowledged > acknowledged && stats.unacknowledged > 0,
+        "all sent data must be acknowledged, with more queued"
+    );
     // Now the acknowledgment shows that nothing was lost.
     pair.nics[1].port().deliver(&frames[1]);
     pair.run_for(DELAY);

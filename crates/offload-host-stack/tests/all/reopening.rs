@@ -25,6 +25,7 @@ fn dial(pair: &mut Pair) -> [ConnectionId; 2] {
 fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
     let to = 1 - from;
     let data = pattern(Seed(1), 3_000_000);
+    // The connection must use more sequence numbers than the clock advances, or the test would prove nothing.
     let (mut sent, mut got) = (0, Vec::new());
     pair.run_until(|pair| {
         while sent < data.len() && pair.stacks[from].room(ids[from]) > 0 {
@@ -41,7 +42,11 @@ fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
         pair.stacks[side].detach(pair.now, ids[side]);
         pair.run_for(5 * MS);
     }
-    assert_eq!([from, to].map(|side| pair.stacks[side].connections()), [1, 0], "the side that closed first is in TIME-WAIT");
+    assert_eq!(
+        [from, to].map(|side| pair.stacks[side].connections()),
+        [1, 0],
+        "the side that closed first is in TIME-WAIT"
+    );
     end
 }
 

@@ -118,6 +118,7 @@ impl World {
     fn run(&mut self, all: bool) {
         loop {
             loop {
+                // The lock must be free while a task runs, because the task may wake another one.
                 let next = self.runtime.ready.lock().unwrap().pop_front();
                 let Some(index) = next else { break };
                 let Some(task) = &mut self.tasks[index] else { continue };
@@ -248,11 +249,15 @@ fn bytes_there_and_back_and_the_services_end() {
     });
     world.hosts.clear();
     world.run(true);
-    assert!(*world.runtime.now.lock().unwrap() >= Instant::ZERO + Duration::from_secs(60), "the service must run until TIME-WAIT ends");
+    assert!(
+        *world.runtime.now.lock().unwrap() >= Instant::ZERO + Duration::from_secs(60),
+        "the service must run until TIME-WAIT ends"
+    );
 }
 
 #[test]
 fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
+    // Losses make the stack send data again after the reset, which only software can seal.
     let wire = WireConfig { loss: 0.03, ..WireConfig::default() };
     let mut world = World::new(wire, TcpConfig::default());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();

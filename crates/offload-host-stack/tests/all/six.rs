@@ -174,6 +174,7 @@ fn a_datagram_that_was_too_big_is_followed_by_such_as_fit() {
     let too_big = Arc::new(Mutex::new(Vec::new()));
     let told = too_big.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
+        // The simulated router drops the frame and reports the MTU of its next link.
         let stopped = from == 0 && frame.len() > 14 + 1300;
         if stopped {
             let mut message = [&[2, 0, 0, 0][..], &1300u32.to_be_bytes(), &frame[14..14 + 1232]].concat();

@@ -128,6 +128,7 @@ impl Mixed {
             }
         }
         let smol = self.interface.poll_delay(self.smol_now(), &self.sockets);
+        // smoltcp may report a delay of zero, which must not stop the virtual clock.
         let smol = smol.map(|delay| self.now + Duration::from_micros(delay.total_micros().max(1)));
         let next = [smol, self.stack.next_event(), self.wire.next_event()];
         self.now = next.into_iter().flatten().min().unwrap_or(self.now).max(self.now);
@@ -168,6 +169,7 @@ impl Mixed {
             assert_eq!(self.stack.error(id), None);
         }
         assert!(got[0] == data && got[1] == data);
+        // The dropped connection must close completely, even if TIME-WAIT is on our side.
         self.stack.detach(self.now, id);
         let end = self.now + Duration::from_secs(200);
         while self.stack.connections() > 0 && self.now < end {

@@ -113,6 +113,7 @@ fn longer_packets_are_sent_again_like_others() {
             let mut segments = 0;
             pair.wire.filter = Some(Box::new(move |from, frame| {
                 let seq = Seq(u32::from_be_bytes(frame[TCP + 4..TCP + 8].try_into().unwrap()));
+                // Segments beyond 64 KiB into a packet have sequence numbers that its IP length field could not cover.
                 let is_far_in = |(start, bytes): &(Seq, u32)| (65_536..*bytes).contains(&seq.distance_from(*start));
                 let is_counted = from == 0 && nic.port().long.iter().any(is_far_in);
                 segments += u64::from(is_counted);

@@ -40,6 +40,7 @@ fn datagrams_go_both_ways_between_strangers() {
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Ok(SERVICE));
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Err(OpenError::InUse));
     let port = pair.stacks[0].bind_udp(None).unwrap();
+    // IPv4's length field includes the IP header, and IPv6's does not.
     let most = if crate::OVER_SIX { 65_527 } else { 65_507 };
     let one_packet = 1514 - TCP - 8;
     let sizes = [8, 0, one_packet, one_packet + 1, 20_000, most];

@@ -77,6 +77,7 @@ impl Wire {
             return;
         }
         let mut at = now;
+        // Preamble, frame check sequence and inter-frame gap occupy the wire, too.
         let bits = (frame.len() as u64 + 24) * 8;
         if let Some(nanos) = (bits * 1_000_000_000).checked_div(self.config.rate) {
             let start = self.free_at[from].max(now);
@@ -99,6 +100,7 @@ impl Wire {
         }
         if self.rng.chance(self.config.duplicate) {
             let later = Duration::from_nanos(self.rng.below(200_000));
+            // A duplicate arrives at a random later time, possibly after newer frames.
             self.put(at + later, 1 - from, frame.clone());
         }
         self.put(at, 1 - from, frame);

@@ -71,6 +71,7 @@ fn round(pair: &mut Pair, number: u64) -> usize {
         seen.accepted.len() == CONNECTIONS
     });
     pair.run_for(Duration::from_secs(1));
+    // The memory is measured before data flow, so that it shows idle connections.
     let weight = resident_bytes();
     let data: Vec<Vec<u8>> = (0..2)
         .map(|side| {
@@ -91,6 +92,7 @@ fn round(pair: &mut Pair, number: u64) -> usize {
     for (side, ids) in [&clients, &seen.accepted].into_iter().enumerate() {
         ids.iter().for_each(|id| pair.stacks[side].detach(pair.now, *id));
     }
+    // TIME-WAIT must be over before the stacks can be empty.
     pair.run_for(Duration::from_secs(61));
     assert_eq!(pair.stacks.each_ref().map(Stack::connections), [0, 0]);
     for stack in &pair.stacks {
@@ -104,7 +106,8 @@ fn round(pair: &mut Pair, number: u64) -> usize {
 /// Returns the resident memory of the process in bytes.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").expect("Linux must provide /proc/self/statm");
-    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm must have a second field");
+    let pages: usize =
+        status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm must have a second field");
     pages * 4096
 }
 

@@ -28,7 +28,8 @@ const CRUMBS: u32 = 150_000;
 /// Returns the resident memory of the process in bytes.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").expect("Linux must provide /proc/self/statm");
-    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm must have a second field");
+    let pages: usize =
+        status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm must have a second field");
     pages * 4096
 }
 

@@ -60,6 +60,7 @@ fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
         stack.send_copy(id, data);
         stack.push(id);
     }
+    // Losses and late reads make all parts of a connection allocate memory.
     let mut losses = 5;
     pair.wire.filter = Some(Box::new(move |_, frame| {
         let lost = frame.len() > 1000 && losses > 0;

@@ -176,6 +176,7 @@ impl Field for Prefix {
 
     fn read(from: &mut Reader<'_>) -> Read<Prefix> {
         let (address, bits) = (from.get()?, from.get()?);
+        // Host bits must be zero, so that each prefix has one encoding.
         let prefix = Prefix::new(address, bits).filter(|prefix| prefix.address() == address);
         prefix.ok_or(FrameError::Value("a prefix"))
     }
@@ -203,6 +204,7 @@ impl Field for EspMode {
 
 impl Field for EspKey {
     fn write(&self, out: &mut Writer) {
+        // An unknown suite gets an invalid number, which the reader refuses.
         let number = SUITES.iter().position(|suite| *suite == self.suite()).unwrap_or(usize::MAX);
         (number as u8).write(out);
         out.bytes(self.key());
@@ -272,6 +274,7 @@ impl Field for Unsupported {
     fn write(&self, out: &mut Writer) {
         let (code, value): (u8, u32) = match self {
             Unsupported::Protocol(protocol) => (0, (*protocol).into()),
+            // The algorithm's name follows as a text; all other reasons have a number.
             Unsupported::Algorithm(name) => return out.put(&[&ALGORITHM, name]),
             Unsupported::Mode(mode) => (2, (*mode).into()),
             Unsupported::Mark => (3, 0),

@@ -73,6 +73,7 @@ impl Message {
     }
 
     pub(super) fn decode(mut from: Reader<'_>) -> Read<Message> {
+        // The numbers are the protocol's, and must not change within a version.
         let message = match from.get::<u8>()? {
             1 => Message::Hello(from.get()?),
             2 => Message::Ask(from.get()?),
@@ -108,6 +109,7 @@ impl Field for MirroredSa {
         let SaName { source, destination, spi } = from.get()?;
         let direction: Option<Direction> = from.get()?;
         let params = SaParams {
+            // The mirror derives an unreported direction from the addresses; this value is a placeholder.
             direction: direction.unwrap_or(Direction::Transmit),
             spi,
             source,

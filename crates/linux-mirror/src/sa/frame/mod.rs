@@ -113,6 +113,7 @@ impl Decoder {
                             continue;
                         }
                     };
+                    // The rest of a long frame is skipped, so that a peer cannot make the buffer grow.
                     if self.frame.0.len() == MOST_BYTES {
                         self.bad = self.bad.or(Some(FrameError::TooLong));
                     } else {
@@ -133,6 +134,7 @@ impl Decoder {
 /// ```
 pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
     let plain = message.encoded();
+    // Room for the worst case, in which each byte is escaped: a growing vector would leave copies of keys behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * MOST_BYTES + 2));
     bytes.push(END);
     for byte in plain.iter() {

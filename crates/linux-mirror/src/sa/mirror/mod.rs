@@ -144,6 +144,7 @@ impl Mirror {
 
     /// Processes the agent's next bytes, and applies them to `keying`.
     pub fn receive(&mut self, now: Instant, bytes: &[u8], keying: &mut dyn Keying) {
+        // The decoder is taken out, because the callback needs the rest of the mirror.
         let mut decoder = core::mem::take(&mut self.decoder);
         decoder.decode(bytes, |message| match message {
             Ok(Message::Hello(VERSION)) => (self.synchronized, self.in_snapshot) = (true, false),
@@ -155,6 +156,7 @@ impl Mirror {
             _ if !self.synchronized => {}
             Ok(Message::Change(change)) => self.replay(now, change, keying),
             Ok(Message::Synced(number)) => self.synced = number,
+            // Only a mirror sends these messages, so the stream's other end is not an agent.
             Ok(Message::Ask(_) | Message::Report(_) | Message::Sync(_)) => self.lose(FrameError::Value("the sender")),
             Err(error) => self.lose(error),
         });
@@ -164,6 +166,7 @@ impl Mirror {
     /// Reports the use of SAs since the last call, and SAs that need a successor, to the agent.
     pub fn report(&mut self, keying: &mut dyn Keying) {
         while let Some(event) = keying.poll_sa_event() {
+            // Events of SAs that the mirror did not add belong to other users of the IPsec layer.
             if let Some((name, hard)) = self.sas.expired(event) {
                 self.log.counts.reports += 1;
                 self.outbox.expired(name, hard);

@@ -24,6 +24,7 @@ pub(super) struct Numbers {
 impl Numbers {
     /// Records the last sequence number of a deleted SA.
     pub(super) fn note(&mut self, sa: &SaParams, number: u64) {
+        // An SA that received nothing has nothing to protect from replays.
         if number == 0 {
             return;
         }

@@ -29,6 +29,7 @@ impl Outbox {
     }
 
     pub(super) fn expired(&mut self, name: SaName, hard: bool) {
+        // A hard expiry replaces a soft one, but never the reverse.
         *self.expired.entry(name).or_default() |= hard;
     }
 
@@ -49,6 +50,7 @@ impl Outbox {
 
     /// Returns the next message. An agent that is not `understood` gets no reports.
     pub(super) fn next(&mut self, understood: bool) -> Option<Zeroizing<Vec<u8>>> {
+        // A restart precedes all other messages, because it makes the earlier ones obsolete.
         let message = if core::mem::take(&mut self.ask) {
             Message::ask()
         } else if let Some(number) = self.sync.take() {

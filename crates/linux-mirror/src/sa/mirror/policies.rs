@@ -90,6 +90,7 @@ impl Policies {
             // There may be room for all policies now: the deleted policy may be one that was missing here.
             to.outbox.ask();
         }
+        // The kernel may delete a policy that exceeded the limit here.
         let Some(entry) = self.entries.remove(&index) else { return };
         let of = place_of(&entry.told);
         let Some(place) = self.places.get_mut(&of) else { return };
@@ -104,6 +105,7 @@ impl Policies {
     pub(super) fn all_gone(&mut self, to: &mut Replay<'_>) {
         self.entries.clear();
         core::mem::take(&mut self.places).into_values().for_each(|mut place| place.empty(to));
+        // An empty set is within any limit.
         self.missing = 0;
         self.open(to);
     }
@@ -124,6 +126,7 @@ impl Policies {
     /// Removes the policies that the snapshot did not name.
     pub(super) fn end_snapshot(&mut self, to: &mut Replay<'_>) {
         let stale = self.entries.iter().filter(|(_, entry)| entry.snapshot != to.snapshot);
+        // The indices are collected first, because each removal changes the map.
         let stale: Vec<u32> = stale.map(|(index, _)| *index).collect();
         stale.into_iter().for_each(|index| self.gone(to, index));
         if self.missing == 0 {
@@ -168,6 +171,7 @@ impl Policies {
     /// Installs the policy with the highest precedence of a slot.
     fn fill(&mut self, to: &mut Replay<'_>, of: PlaceOf) {
         let Some(place) = self.places.get_mut(&of) else { return };
+        // The installed policy keeps its place, so that a new one with equal rights does not interrupt traffic.
         let held = place.holder.map(|(index, _)| index).filter(|index| place.others.contains(index));
         let Some(first) = place.unsupported.first().copied().or(held).or(place.others.first().copied()) else {
             self.places.remove(&of);

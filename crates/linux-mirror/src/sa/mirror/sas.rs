@@ -45,6 +45,7 @@ struct Entry {
 impl Entry {
     /// Returns the total use, in the kernel and here.
     fn used(&self, keying: &dyn Keying) -> Used {
+        // `told.used` is the kernel's count at the time the SA was added here; later counts contain our own reports.
         let here = self.added.and_then(|sa| keying.sa_use(sa)).unwrap_or_default();
         self.told.used + Used { bytes: here.bytes, packets: here.packets }
     }
@@ -184,6 +185,7 @@ impl Sas {
     }
 
     fn delete(&mut self, to: &mut Replay<'_>, entry: Entry) {
+        // The kernel no longer has the SA, and would reject reports about it.
         to.outbox.forget(entry.told.name());
         let Some(sa) = entry.added else { return };
         self.by_id.remove(&sa);
@@ -198,6 +200,7 @@ impl Sas {
 
     fn direction_of(&self, told: &MirroredSa) -> Option<Direction> {
         let SaName { source, destination, .. } = told.name();
+        // An SA without a destination can only receive: a sender needs one.
         let known = told.direction.or_else(|| {
             (self.local.contains(&destination) || destination.is_unspecified()).then_some(Direction::Receive)
         });
@@ -239,6 +242,7 @@ fn is_another(old: (Instant, Lifetime), new: (Instant, Lifetime)) -> bool {
 /// Returns the rest of a lifetime after `used`.
 fn left_of(mut lifetime: Lifetime, used: Used) -> Lifetime {
     for limits in [&mut lifetime.soft, &mut lifetime.hard] {
+        // At least 1, so that a limit already reached still ends the SA with its next packet.
         limits.bytes = limits.bytes.map(|bytes| bytes.saturating_sub(used.bytes).max(1));
         limits.packets = limits.packets.map(|packets| packets.saturating_sub(used.packets).max(1));
     }

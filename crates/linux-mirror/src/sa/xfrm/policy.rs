@@ -13,6 +13,7 @@ pub(crate) fn read(payload: &[u8]) -> Option<Option<MirroredPolicy>> {
     let direction = match info.u8(DIRECTION)? {
         0 => Direction::Receive,
         1 => Direction::Transmit,
+        // Forwarded packets and per-socket policies have no counterpart on a host here.
         _ => return Some(None),
     };
     let (mut selector, whole) = selector(info)?;

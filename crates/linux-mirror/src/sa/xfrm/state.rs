@@ -77,6 +77,7 @@ fn name_of(info: Bytes<'_>) -> Option<SaName> {
 /// Parses an SA's parameters. The outer `None` means that the message is too short, the inner one that there is no
 /// algorithm yet.
 fn params(info: Bytes<'_>, rest: &[u8], name: SaName, age: u64) -> Result<Option<Option<MirroredSa>>, Unsupported> {
+    // The attributes come first, because an unsupported one decides regardless of the structure.
     let mut read = Read::default();
     for (kind, value) in attributes(rest) {
         read.attribute(kind, value)?;
@@ -238,6 +239,7 @@ impl Read {
             | attribute::PAD
             | attribute::OFFLOAD
             | attribute::MAPPING_TIMER => {}
+            // An unknown attribute may change the packets, so the SA must not be used without it.
             other => return Err(Unsupported::Attribute(other)),
         }
         Ok(())
@@ -255,6 +257,7 @@ fn key(value: Bytes<'_>) -> Option<Result<EspKey, Unsupported>> {
         _ => return Some(Err(Unsupported::Algorithm(name))),
     };
     let material = value.from(ALGORITHM_NAME + 8).0.get(..bits as usize / 8)?;
+    // The key length selects among the suites of an algorithm.
     let key = suites.iter().find_map(|suite| EspKey::new(*suite, material)).filter(|_| icv == 128);
     Some(key.ok_or(Unsupported::Algorithm(name)))
 }

@@ -237,6 +237,7 @@ impl Kernel {
         let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
         match kind {
             XFRM_MSG_GETSA => {
+                // A dump has no room limit, because the reader drives it.
                 let all: Vec<_> = self.sas.values().map(|sa| XfrmMessage::AddSa(sa_message(sa))).collect();
                 self.queue.extend(all.into_iter().map(|message| bytes(message, sequence, 2)));
                 self.queue.push(done(sequence));

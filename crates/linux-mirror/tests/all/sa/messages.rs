@@ -94,6 +94,7 @@ fn what_has_no_counterpart_is_refused_with_the_reason() {
         sa.attributes = vec![aead(name, &vec![7; key], icv)];
         assert_eq!(read_sa(&sa).unwrap_err(), algorithm(name), "{key} bytes, {icv} bits");
     }
+    // An algorithm outside AEAD has another attribute.
     let mut cbc = [0; 64];
     cbc[..8].copy_from_slice(b"cbc(aes)");
     let mut other = sa();
@@ -159,6 +160,7 @@ fn a_policy_is_read_with_everything_about_it() {
     policy.templates[0].saddr = Address::from_ip(&HERE);
     policy.templates[0].id.daddr = Address::from_ip(&THERE);
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Protect(Template::tunnel(HERE, THERE, 5))));
+    // strongSwan's policies also name the SPI of the newest SA.
     policy.templates[0].id.spi = 0x1001;
     let action = read_policy(&policy).unwrap().action;
     assert_eq!(

@@ -279,6 +279,7 @@ fn policies_for_the_same_packets_stand_in_for_each_other() {
         let direction = Direction::Transmit;
         Message::Change(Change::Policy(MirroredPolicy { index, direction, selector, priority: 5, action }))
     };
+    // An installed policy shows by the refusal of an equal one.
     let in_force = |pair: &mut Pair, action| {
         let keying = pair.keying();
         let policy = offload_api::Policy { direction: Direction::Transmit, selector, priority: 5, action };
@@ -471,6 +472,7 @@ fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
     let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 77 }, ..Recorder::default() };
     pair.add_sa(0x100, true);
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
+    // Returns the number of added SAs, and the last one's starting number.
     let mut heard = |pair: &mut Pair| {
         pair.hear_kernel();
         let bytes: Vec<u8> = pair.stream.drain(..).collect();
@@ -526,6 +528,7 @@ fn more_policies_than_there_is_room_for_let_nothing_pass() {
     pair.mirror = Mirror::new(&[HERE]).with_room_for(4);
     let mut recorder = Recorder::default();
     let put = |pair: &mut Pair, index: u32| pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, index));
+    // Three rounds suffice for a request, its answer and the resulting changes.
     let mut hear = |pair: &mut Pair| {
         for _ in 0..3 {
             pair.hear_kernel();

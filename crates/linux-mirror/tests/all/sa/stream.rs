@@ -74,6 +74,7 @@ fn the_longest_message_fits() {
     let sa = MirroredSa { params, direction: Some(Direction::Receive), sent: u64::MAX, received: u64::MAX, used };
     let bytes = encode(&Message::Change(Change::Sa(Box::new(sa))));
     assert!(bytes.len() < MOST_BYTES, "{} bytes, of which some are escaped", bytes.len());
+    // A long name is cut, so that its message still fits.
     let name = "n".repeat(1000);
     let named = SaName { source: address, destination: address, spi: 1 };
     let said = Message::Change(Change::SaUnsupported(named, Unsupported::Algorithm(name)));
@@ -192,6 +193,7 @@ fn key() -> impl Strategy<Value = EspKey> {
 }
 
 fn sa() -> impl Strategy<Value = MirroredSa> {
+    // proptest's tuples are limited, so the fields are grouped.
     let header = (
         prop_oneof![Just(DontFragment::Copy), Just(DontFragment::Set), Just(DontFragment::Clear)],
         of(0..64u8),

@@ -35,6 +35,7 @@ fn what_a_snapshot_does_not_name_is_gone_and_what_is_the_same_is_no_news() {
 
 #[test]
 fn of_filters_that_are_one_here_none_is_the_switchs_if_one_is_the_kernels() {
+    // The order of the filters must not matter.
     for order in [[0, 1], [1, 0]] {
         let lines = [rule("p0", 1, "ip_proto tcp action drop"), rule("p0", 2, "ip_proto tcp action pass")];
         let mut mirror = Mirror::new();

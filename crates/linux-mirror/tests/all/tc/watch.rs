@@ -174,6 +174,7 @@ fn flags_of(flags: u32, mask: u32) -> Vec<u8> {
 fn a_filter_that_the_switch_has_not_is_left_to_the_kernel() {
     let keys = |more: Vec<u8>, actions: Vec<u8>| [attribute(9, &[17]), more, attribute(3, &actions)].concat();
     let pass = "tc filter replace dev pf0vf0 ingress protocol ip prio 2 handle 1 flower ip_proto udp action pass";
+    // A redirection that continues with the next action, which the switch cannot do.
     let continues = action(1, "mirred", &attribute(2, &[&general(3)[..], &number(1), &number(7)].concat()));
     for (options, why) in [
         (keys([attribute(75, &[64]), attribute(76, &[0xff])].concat(), redirect(1, 7)), Unsupported::Key(Key(75))),

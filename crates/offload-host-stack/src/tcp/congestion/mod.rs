@@ -98,6 +98,7 @@ pub(crate) fn controller(
 /// Converts `window` from segments of `old` bytes to as many segments of `new` bytes. An unlimited window stays
 /// unlimited.
 fn rescaled(window: u64, old: u64, new: u64) -> u64 {
+    // The initial threshold means no limit, which no conversion may change.
     if window == u64::MAX {
         return window;
     }

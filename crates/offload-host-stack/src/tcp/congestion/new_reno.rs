@@ -50,6 +50,7 @@ impl CongestionControl for NewReno {
     }
 
     fn on_ack(&mut self, ack: &Acked) {
+        // A window that did not limit the sender gives no evidence for a larger one.
         if !ack.limited {
             return;
         }

@@ -61,6 +61,7 @@ impl SlowStart {
 
     /// Evaluates the round-trip times. Returns true if slow start is over.
     fn watch(&mut self, ack: &Acked) -> bool {
+        // A round ends when all data sent before its start are acknowledged (RFC 9406 4.2).
         if ack.una >= self.round_end {
             self.round_end = ack.next;
             if self.least != NONE {
@@ -77,10 +78,12 @@ impl SlowStart {
         let Some(rtt) = ack.rtt else { return false };
         self.least = self.least.min(u64::try_from(rtt.as_nanos()).unwrap_or(NONE - 1));
         self.samples = self.samples.saturating_add(1);
+        // With too few samples a single delayed ACK could end slow start.
         if self.samples < SAMPLES_OF_A_ROUND {
             return false;
         }
         if self.baseline != NONE {
+            // The RTT fell below the baseline, so the rise was jitter and growth becomes full again.
             if self.least < self.baseline {
                 self.baseline = NONE;
             }

@@ -88,6 +88,7 @@ impl Bed {
     /// Does all work at this instant, and advances to the next event or to `end`. Returns false if there is neither.
     fn step(&mut self, end: Option<Instant>) -> bool {
         let mut next = end;
+        // Virtual time advances to the earliest event of any part.
         let mut at = |event: Option<Instant>| next = offload_base::time::earliest(next, event);
         for side in 0..2 {
             let (device, driver) = &mut self.nics[side];
@@ -97,6 +98,7 @@ impl Bed {
             device.process(self.now);
             while self.stacks[side].poll(self.now, driver) {}
         }
+        // The applications run between the two polls, so that their data leave at the same instant.
         self.applications();
         for side in 0..2 {
             let (device, driver) = &mut self.nics[side];

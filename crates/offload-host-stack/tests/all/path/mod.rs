@@ -109,6 +109,7 @@ fn eight_paced_streams_share_it() {
     let span = ROUND_TRIP;
     let shares: Vec<f64> = bed.run_for(span).iter().map(|bytes| gigabits(*bytes, span)).collect();
     let sum: f64 = shares.iter().sum();
+    // Jain's fairness index: 1 if all shares are equal.
     let fairness = sum * sum / (8.0 * shares.iter().map(|share| share * share).sum::<f64>());
     assert!(fairness > 0.95 && sum > 9.0, "{fairness}: {shares:?}");
     let shares: Vec<String> = shares.iter().map(|share| format!("{share:.3}")).collect();
