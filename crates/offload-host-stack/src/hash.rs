@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_authors_vector() {
+    fn hasher_matches_the_papers_test_vector() {
         // Appendix A of the SipHash paper: key 00..0f, message 00..0e.
         let key = SipKey(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
         let message: Vec<u8> = (0..15).collect();

@@ -48,14 +48,14 @@ mod tests {
     use offload_base::Seed;
 
     #[test]
-    fn starts_afresh_every_second() {
+    fn limit_restarts_every_second() {
         let mut limit = RateLimit::new(2);
         let at = |millis: u64| Instant::ZERO + Duration::from_millis(millis);
         assert_eq!([0, 1, 2, 999, 1000].map(|millis| limit.allow(at(millis))), [true, true, false, false, true]);
     }
 
     #[test]
-    fn one_that_is_drawn_is_another_each_second_and_the_same_on_the_average() {
+    fn random_limit_varies_each_second_around_its_mean() {
         let mut limit = RateLimit::new(100).drawn_from(Seed(1).stream("limit"));
         let counts: Vec<u32> = (0..200)
             .map(|second| (0..1000).map(|_| u32::from(limit.allow(Instant::ZERO + Duration::from_secs(second)))).sum())

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pressure_begins_above_its_bound_and_ends_well_below() {
+    fn pressure_ends_well_below_its_threshold() {
         let mut counters = HostCounters::default();
         let mut memory = Memory::new(TcpMemory { pressure: 1000, most: 2000 });
         let mut taken = 0;

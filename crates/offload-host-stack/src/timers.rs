@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_moves_forward_and_only_forward() {
+    fn entry_moves_to_earlier_deadlines_only() {
         let (mut queue, mut slot) = (TimerQueue::default(), TimerSlot::default());
         let id = ConnectionId(1);
         let at = Instant::from_nanos;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_those_without_a_deadline_do_not_come_up() {
+    fn long_queue_drops_cancelled_entries() {
         let mut queue = TimerQueue::default();
         let mut slots = [TimerSlot::default(); 2 * FEW_ENTRIES];
         let (now, later) = (Instant::from_nanos(50), Instant::from_nanos(60));

@@ -240,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_address_is_made_as_rfc_2464_does() {
+    fn link_local_address_follows_rfc_2464() {
         assert!(addresses().are(ip("fe80::3656:78ff:fe9a:bcde")));
         assert!(addresses().are_among(solicited_node(six("fe80::3656:78ff:fe9a:bcde"))));
         assert_eq!(solicited_node(six("4037::01:800:200e:8c6c")), six("ff02::1:ff0e:8c6c")); // RFC 4291 2.7.1
     }
 
     #[test]
-    fn neighbours_are_reached_directly_and_others_by_the_gateway() {
+    fn next_hop_is_the_neighbour_or_the_gateway() {
         let addresses = addresses();
         let hops = [
             ("10.0.0.200", Some("10.0.0.200")),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_tunnel_go_the_way_of_its_other_end() {
+    fn static_routes_lead_to_a_tunnels_far_end() {
         let prefix = |text: &str, bits| Prefix::new(ip(text), bits).unwrap();
         let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
             .with_route(prefix("10.0.0.65", 32), None)
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_near_is_spoken_to_from_near() {
+    fn link_local_destination_gets_a_link_local_source() {
         let addresses = addresses();
         assert_eq!(addresses.source_for(ip("fe80::2")), Some(ip("fe80::3656:78ff:fe9a:bcde")));
         assert_eq!(addresses.source_for(ip("fd00:0:0:7::2")), Some(ip("fd00:0:0:7::1")));

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_a_packet_says_how_that_came() {
+    fn answers_require_the_protection_of_their_request() {
         let datagram = [0x13, 0x88, 0, 9, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let option = [&[17, 0, 0x80, 4, 0, 0, 0, 0][..], &datagram].concat();
         let fragment = [&[17, 0, 0, 1, 0, 0, 0, 7][..], &datagram].concat();

@@ -47,7 +47,7 @@ mod tests {
     const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
     #[test]
-    fn one_destination_counts_on_and_hears_nothing_of_another() {
+    fn identifications_per_destination_are_independent() {
         let mut identifications = Identifications::new(Seed(1).stream("idents"));
         let [one, another] = [2, 3].map(|last| Ipv4Addr::new(10, 0, 0, last));
         let first = identifications.next(HERE, one, 17, 1);

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_three_times_ever_more_slowly_and_gives_up() {
+    fn resolution_gives_up_after_three_requests() {
         let mut neighbours = Neighbours::default();
         assert_eq!(mac(&mut neighbours, at(5), 1), None);
         neighbours.keep(address(1), packet(10));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_frees_what_waited_and_is_asked_for_again_after_a_while() {
+    fn answer_releases_waiting_packets_and_is_reconfirmed() {
         let mut neighbours = Neighbours::default();
         assert_eq!(mac(&mut neighbours, at(0), 1), None);
         (0..3).for_each(|_| neighbours.keep(address(1), packet(10)));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_unasked_changes_entries_but_makes_none() {
+    fn unsolicited_news_update_but_create_no_entry() {
         let mut neighbours = Neighbours::default();
         neighbours.fix(address(1), MAC);
         neighbours.learn(at(0), address(1), OTHER, true);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_who_never_answer_throw_nobody_out_who_did() {
+    fn unanswered_entries_displace_no_resolved_ones() {
         let mut neighbours = Neighbours::default();
         mac(&mut neighbours, at(0), 1);
         neighbours.learn(at(0), address(1), MAC, false);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_bounded() {
+    fn entries_and_waiting_packets_are_bounded() {
         let mut neighbours = Neighbours::default();
         for last in 0..3000 {
             mac(&mut neighbours, at(0), last);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn believes_what_makes_sense_for_ten_minutes() {
+    fn plausible_reports_apply_for_ten_minutes() {
         let (mut paths, to) = (Paths::default(), IpAddr::from([10, 1, 0, 1]));
         let later = Instant::ZERO + Duration::from_secs(601);
         assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1500), None, "a report of a larger MTU must be ignored");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn no_path_of_ipv6_takes_less_than_every_link_does() {
+    fn ipv6_path_mtu_is_at_least_1280() {
         let (mut paths, to) = (Paths::default(), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
         for nonsense in [0, 68, 1279, 1500] {
             assert_eq!(paths.narrow(Instant::ZERO, to, 1500, nonsense), None);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn remembers_a_bounded_number() {
+    fn number_of_paths_is_bounded() {
         let mut paths = Paths::default();
         for number in 0..1000 {
             let now = Instant::ZERO + Duration::from_millis(u64::from(number));

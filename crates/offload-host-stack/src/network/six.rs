@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advertisement_cannot_end_an_address_at_once() {
+    fn advertisement_cannot_expire_an_address_at_once() {
         let mut six = six(Ipv6Config::unassigned().with_router_discovery());
         let made: Ipv6Addr = "2001:db8:1::ff:fe00:1".parse().unwrap();
         six.note_prefix(at(0), &prefix(1, 10 * HOUR, 5 * HOUR));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_not_preferred_is_used_when_there_is_no_other() {
+    fn deprecated_address_is_used_if_there_is_no_other() {
         let mut six = six(Ipv6Config::unassigned().with_router_discovery());
         let [old, new]: [Ipv6Addr; 2] =
             ["2001:db8:1::ff:fe00:1", "2001:db8:2::ff:fe00:1"].map(|text| text.parse().unwrap());
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_advertised_has_bounds() {
+    fn advertised_state_is_bounded() {
         let mut six = six(Ipv6Config::unassigned().with_router_discovery());
         for number in 0..1000 {
             six.note_prefix(at(0), &prefix(number, 100, 100));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn routers_are_asked_for_until_one_takes_packets() {
+    fn routers_are_solicited_until_a_default_router_answers() {
         let mut six = six(Ipv6Config::unassigned().with_router_discovery());
         let solicit = |six: &mut Six| six.next_event().and_then(|at| six.pop_due(at));
         let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_finds_its_link_local_address_taken_speaks_no_ipv6() {
+    fn duplicate_link_local_address_disables_ipv6() {
         let config = Ipv6Config::new("fd00::1".parse().unwrap()).with_duplicate_detection().with_router_discovery();
         let mut six = six(config);
         let own = link_local([2, 0, 0, 0, 0, 1]);

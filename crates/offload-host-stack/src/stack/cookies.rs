@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timestamp_holds_the_options_and_is_hardly_older() {
+    fn timestamp_encodes_the_options_within_32_ticks() {
         for window_scale in (0..=14).map(Some).chain([None]) {
             for sack in [false, true] {
                 let kept = Kept { window_scale, sack };

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_opens_a_connection_only_if_no_shard_has_one() {
+    fn cookie_opens_no_connection_known_to_another_shard() {
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
         let mut shards = [0, 1].map(|index| Stack::of_shard(config.clone(), index, 2));
         let mut device = MockDevice::default();
@@ -247,7 +247,7 @@ mod tests {
 
     /// The flow belongs to another shard or is gone. The rule holds for every engine.
     #[test]
-    fn what_an_engine_has_made_of_a_flow_is_handed_to_nobody() {
+    fn changed_packets_are_not_passed_to_other_shards() {
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
         for (engine, verdict, passed) in [
             (engines::TLS, Verdict::Done, false),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_fragments_is_no_advertisement_for_other_shards_either() {
+    fn fragmented_advertisement_is_not_passed_to_other_shards() {
         let six = Ipv6Config::unassigned().with_router_discovery();
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_ipv6(six);
         let mut shard = Stack::of_shard(config, 0, 2);

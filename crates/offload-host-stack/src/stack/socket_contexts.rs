@@ -132,7 +132,7 @@ mod tests {
     const NEW: Handle = Handle { generation: 1, ..OLD };
 
     #[test]
-    fn a_new_context_comes_behind_the_reset_that_was_before_and_in_front_of_its_own_news() {
+    fn new_context_is_recorded_between_reset_and_its_news() {
         let mut device = MockDevice::default();
         device.tells(DeviceEvent::Reset);
         [OLD, NEW].into_iter().for_each(|context| device.tells_news(ContextNews::Ready(context)));
@@ -159,7 +159,7 @@ mod tests {
 
     /// Event polls are left out because the wrapper polls more often than the caller.
     #[test]
-    fn every_call_reaches_the_device() {
+    fn wrapped_contexts_pass_every_call_to_the_device() {
         let calls = |wrapped: bool| {
             let mut device = MockDevice::default();
             match wrapped {

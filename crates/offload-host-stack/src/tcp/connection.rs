@@ -282,7 +282,7 @@ mod tests {
     use crate::flow_table::ConnectionId;
 
     #[test]
-    fn an_idle_connection_takes_less_than_2_kib() {
+    fn idle_connection_takes_less_than_2_kib() {
         // Besides the struct: the boxed congestion controller, the capacity kept by the receive queue (other queues
         // keep none), and the entries in the tables.
         let tables = 2 * size_of::<(FlowKey, ConnectionId)>() + 64;

@@ -83,7 +83,7 @@ mod tests {
     use offload_base::Seq;
 
     #[test]
-    fn resync_requests_push_no_other_device_event_out() {
+    fn resync_requests_displace_no_other_event() {
         let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
         let mut connection = Connection::new(flow, State::Established, Seq(0), 0, &TcpConfig::default());
         let [old, new] = [0, 1].map(|index| Handle { index, generation: 0 });

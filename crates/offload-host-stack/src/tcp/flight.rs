@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_forgotten_though_nobody_asks_what_is_overdue() {
+    fn log_stays_short_without_loss_detection() {
         let mut flight = Flight::default();
         for number in 0..1000 {
             flight.push(number * 10..number * 10 + 10, Instant::from_nanos(number));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_the_latest_arrival_is_lost_when_it_is_due() {
+    fn earlier_transmissions_are_lost_when_overdue() {
         let at = Instant::from_nanos;
         let mut flight = Flight::default();
         for number in 0..4 {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_crumbs_take_nothing_apart() {
+    fn tiny_sack_ranges_split_no_entry() {
         let mut flight = Flight::default();
         flight.push(1..9001, Instant::from_nanos(1));
         flight.push(9001..18_101, Instant::from_nanos(2));
@@ -462,7 +462,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_set_of_bytes(
+        fn scoreboard_matches_a_set_of_bytes(
             mss in prop_oneof![Just(1u64), 2u64..20],
             steps in proptest::collection::vec((0u8..7, 0u64..200, 1u64..40), 1..80),
         ) {

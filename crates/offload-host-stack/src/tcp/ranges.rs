@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_set(steps in proptest::collection::vec((0u8..4, 0u64..64, 0u64..16), 1..60)) {
+        fn range_set_matches_a_set_of_positions(steps in proptest::collection::vec((0u8..4, 0u64..64, 0u64..16), 1..60)) {
             let mut ranges = Ranges::default();
             let mut oracle = BTreeSet::new();
             for (step, start, length) in steps {

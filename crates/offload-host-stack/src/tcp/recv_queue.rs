@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_copy_stays_and_metadata_stay_with_their_bytes() {
+    fn first_copy_and_its_metadata_are_kept() {
         let mut queue = ReceiveQueue::new(Seq(99), 1 << 20, 1 << 20);
         let decrypted = RxMeta::default().marked(Handle { index: 0, generation: 0 }, Verdict::Done);
         assert_eq!(queue.insert(11, buffer(&[2; 10], 10), decrypted).out_of_order, 10);
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_reported_latest_first() {
+    fn sack_blocks_are_reported_latest_first() {
         let mut queue = ReceiveQueue::new(Seq(0), 1 << 20, 1 << 20);
         for start in [101, 301, 201, 501, 401] {
             queue.insert(start, buffer(&[0; 10], 10), RxMeta::default());
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn crumbs_from_the_middle_to_the_edges_are_the_stream_in_the_end() {
+    fn single_bytes_from_the_middle_outwards_form_the_stream() {
         const CRUMBS: u64 = 40_000;
         let mut queue = ReceiveQueue::new(Seq(0), 32 << 20, 32 << 20);
         // Every second byte, alternating between both sides of the earlier ones.
@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_charged_as_it_is_taken_and_small_payloads_are_copied_out() {
+    fn memory_is_charged_at_buffer_size_or_copied_size() {
         let mut queue = ReceiveQueue::new(Seq(0), 100_000, 100_000);
         queue.insert(1, buffer(&[0; 1400], 2048), RxMeta::default());
         assert_eq!(queue.charged, 2048 + OVERHEAD_BYTES);
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_order_data_make_room_for_the_hole() {
+    fn out_of_order_data_yield_memory_to_in_order_data() {
         let mut queue = ReceiveQueue::new(Seq(0), 10 * (1000 + OVERHEAD_BYTES), 10 * (1000 + OVERHEAD_BYTES));
         for number in 1..=12 {
             let received = queue.insert(1 + number * 1000, buffer(&[0; 1000], 1000), RxMeta::default());
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_never_shrinks_and_grows_in_steps() {
+    fn window_never_shrinks_and_grows_in_steps() {
         let mut queue = ReceiveQueue::new(Seq(0), 100_000, 100_000);
         let first = queue.window(1000);
         queue.advertise(first);
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_grows_with_what_is_taken_in_a_round_trip_up_to_the_greatest() {
+    fn limit_grows_with_reads_per_round_trip_up_to_maximum() {
         let mut now = Instant::ZERO;
         let mut queue = ReceiveQueue::new(Seq(0), 100_000, 2_000_000);
         let windows: Vec<u64> = (0..12).map(|_| round(&mut queue, &mut now, true)).collect();
@@ -726,7 +726,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_pieces_in_any_order_are_the_stream(
+        fn pieces_in_any_order_form_the_stream(
             limit in 2_000usize..200_000,
             capacity in 1usize..4000,
             pieces in proptest::collection::vec((0.0f64..1.0, 1usize..900), 1..200),

@@ -83,7 +83,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn follows_rfc_6298() {
+    fn estimator_follows_rfc_6298() {
         let mut rtt = RttEstimator::new();
         let rto = |rtt: &RttEstimator, backoff| rtt.timeout(MS * 1000, MS * 200, MS * 120_000, backoff);
         assert_eq!(rto(&rtt, 0), MS * 1000);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_path_keeps_the_floor() {
+    fn steady_path_keeps_the_minimum_timeout() {
         let mut rtt = RttEstimator::new();
         (0..100).for_each(|_| rtt.sample(Instant::ZERO, MS / 10));
         assert_eq!(rtt.timeout(MS * 1000, MS * 200, MS * 120_000, 0), MS * 200 + MS / 10);

@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_reads_back_as_it_was_written(
+        fn header_round_trips(
             seq: u32, ack: Option<u32>, flags: [bool; 6], window: u16, mss: Option<u16>, scale in proptest::option::of(0u8..=14),
             sack_permitted: bool, stamps: Option<(u32, u32)>, blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=3),
         ) {
@@ -247,7 +247,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_header_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn parse_accepts_any_bytes_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Some((_, length)) = Segment::parse(&bytes) {
                 prop_assert!((20..=bytes.len()).contains(&length));
             }

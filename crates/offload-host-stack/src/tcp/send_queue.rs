@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_found_by_any_of_its_bytes_until_all_are_acknowledged() {
+    fn unit_is_found_by_any_byte_until_all_are_acknowledged() {
         let mut queue = queue_with_record();
         // The unit at offset 300 follows 300 plain bytes.
         let start = queue.seq(301);
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_end_where_the_context_changes() {
+    fn packet_ends_at_a_change_of_context() {
         let mut queue = queue_with_record();
         let cut = queue.cut(1..412);
         assert_eq!((cut.len, cut.streams), (300, [None; LAYERS]));
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn sealing_replaces_the_bytes_and_nothing_else() {
+    fn sealing_replaces_only_the_units_bytes() {
         let mut queue = queue_with_record();
         let start = queue.seq(301);
         let unit = Unit { layer: Layer::FIRST, number: 7, offset: 300, start, len: 111, touched_from: 0 };
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealer_goes_with_its_last_byte_once_another_has_followed() {
+    fn sealer_is_dropped_with_its_last_byte_after_a_successor() {
         let key = Arc::new(());
         let sealer = |key: &Arc<()>| {
             let key = Arc::clone(key);
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_are_made_before_the_records_they_are_in_are_sealed() {
+    fn digests_are_made_before_their_records_are_sealed() {
         // PDUs of 100 bytes in records of 80 bytes: records 0..5, PDUs 0..4.
         let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
         for layer in Layer::ALL {
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pdu_in_records_is_sealed_and_kept_as_a_whole() {
+    fn pdu_in_records_is_sealed_and_kept_as_a_whole() {
         let log = Arc::default();
         let mut queue = queue_with_pdus_in_records(&log);
         // Records begin at 1, 53, 105, 157, ...; PDU 1 begins after 10 bytes of the fourth record's content.
@@ -713,7 +713,7 @@ mod tests {
 
     /// All queued bytes of the PDU are acknowledged, but software may have to seal the PDU when the rest is queued.
     #[test]
-    fn a_pdu_of_which_a_part_is_queued_is_kept() {
+    fn partly_queued_pdu_is_kept() {
         let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
         for layer in Layer::ALL {
             queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
@@ -732,7 +732,7 @@ mod tests {
 
     /// A protocol may queue a unit's header in final form.
     #[test]
-    fn a_unit_is_sealed_whose_header_is_queued_as_it_is_to_leave() {
+    fn unit_with_final_header_is_sealed() {
         for layer in Layer::ALL {
             let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
             queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
@@ -751,7 +751,7 @@ mod tests {
 
     /// One record holds only the PDU's header, which is final; another holds the rest, which is pending.
     #[test]
-    fn a_record_is_not_sealed_before_a_pdu_of_which_it_has_the_header() {
+    fn pdu_is_sealed_before_the_record_with_its_header() {
         let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
         for layer in Layer::ALL {
             queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
@@ -779,7 +779,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_cut_is_what_was_queued(
+        fn packets_carry_the_queued_bytes(
             initial: u32,
             writes in proptest::collection::vec((1usize..600, any::<bool>(), any::<bool>()), 1..40),
             cuts in proptest::collection::vec((0.0f64..1.0, 1u64..3000, any::<bool>()), 1..40),

@@ -79,7 +79,7 @@ fn ping(pair: &mut Pair, to: Ipv6Addr) -> usize {
 }
 
 #[test]
-fn an_address_is_used_when_a_second_has_passed_without_an_answer() {
+fn address_is_assigned_a_second_after_its_probe() {
     let mut pair = pair(Ipv6Config::new(SIX[1]).with_duplicate_detection());
     let probes = sent(&mut pair, SECOND);
     assert_eq!(probes.len(), 2, "one probe per address");
@@ -101,7 +101,7 @@ fn an_address_is_used_when_a_second_has_passed_without_an_answer() {
 }
 
 #[test]
-fn an_address_that_somebody_else_has_is_not_used() {
+fn duplicate_address_is_not_assigned() {
     let mut pair = pair(Ipv6Config::new(SIX[1]).with_duplicate_detection());
     sent(&mut pair, SECOND);
     assert!(answers(&mut pair, &claim(SIX[1])).is_empty());
@@ -117,7 +117,7 @@ fn an_address_that_somebody_else_has_is_not_used() {
 }
 
 #[test]
-fn of_two_who_want_an_address_at_the_same_time_neither_gets_it() {
+fn simultaneous_probes_assign_the_address_to_no_host() {
     let mut pair = pair(Ipv6Config::new(SIX[1]).with_duplicate_detection());
     let probes = sent(&mut pair, SECOND);
     let probe = probes.iter().find(|probe| probe[62..78] == SIX[1].octets()).unwrap();
@@ -127,7 +127,7 @@ fn of_two_who_want_an_address_at_the_same_time_neither_gets_it() {
 }
 
 #[test]
-fn a_router_is_asked_for_three_times_and_then_no_more() {
+fn routers_are_solicited_three_times() {
     let mut pair = pair(Ipv6Config::unassigned().with_router_discovery());
     let frames = sent(&mut pair, SECOND * 60);
     assert_eq!(frames.len(), 3);
@@ -142,7 +142,7 @@ fn a_router_is_asked_for_three_times_and_then_no_more() {
 }
 
 #[test]
-fn what_a_router_says_holds_as_long_as_it_says() {
+fn advertisement_holds_for_its_lifetime() {
     let six = Ipv6Config::unassigned().with_duplicate_detection().with_router_discovery();
     let mut pair = pair(six);
     sent(&mut pair, SECOND * 3);
@@ -177,7 +177,7 @@ fn what_a_router_says_holds_as_long_as_it_says() {
 }
 
 #[test]
-fn nothing_is_believed_that_came_from_afar_or_makes_no_sense() {
+fn forwarded_or_invalid_advertisements_are_ignored() {
     let mut pair = pair(Ipv6Config::unassigned().with_router_discovery());
     let good = advertisement(ROUTER, 255, 1800, 7200);
     let mut short = icmp(ROUTER, ALL_NODES, 255, vec![134, 0, 0, 0, 64, 0, 7, 8]);

@@ -61,7 +61,7 @@ fn setup(ecn: [Ecn; 2], wire: WireConfig) -> Setup {
 const BOTH: [Ecn; 2] = [Ecn::Request, Ecn::Accept];
 
 #[test]
-fn both_have_to_agree() {
+fn ecn_requires_the_agreement_of_both_sides() {
     for client in [Ecn::Off, Ecn::Accept, Ecn::Request] {
         for server in [Ecn::Off, Ecn::Accept, Ecn::Request] {
             let (mut pair, log) = watched(&setup([client, server], WireConfig::default()), |_| false);
@@ -85,7 +85,7 @@ fn both_have_to_agree() {
 }
 
 #[test]
-fn a_syn_without_an_answer_asks_for_nothing() {
+fn repeated_syn_does_not_request_ecn() {
     let mut syns = 0;
     let loses = move |seen: &Seen| {
         syns += u32::from(seen.syn && seen.from == 0);
@@ -102,7 +102,7 @@ fn a_syn_without_an_answer_asks_for_nothing() {
 }
 
 #[test]
-fn marks_slow_a_sender_down_without_a_loss() {
+fn marks_reduce_the_window_without_loss() {
     for tso in [0, 65_536] {
         let wire = WireConfig { mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
         let (mut pair, log) = watched(&Setup { tso, ..setup(BOTH, wire) }, |_| false);
@@ -126,7 +126,7 @@ fn marks_slow_a_sender_down_without_a_loss() {
 }
 
 #[test]
-fn a_window_is_cut_once_a_round_trip() {
+fn window_is_reduced_once_per_round_trip() {
     let delay = Duration::from_millis(5);
     let wire = WireConfig { mark: 1.0, delay, ..WireConfig::default() };
     let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
@@ -144,7 +144,7 @@ fn a_window_is_cut_once_a_round_trip() {
 }
 
 #[test]
-fn what_is_sent_again_may_not_be_marked() {
+fn retransmissions_are_not_ecn_capable() {
     let wire = WireConfig { loss: 0.03, mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
     let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
     let ids = pair.open();

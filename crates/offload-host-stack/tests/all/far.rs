@@ -50,7 +50,7 @@ fn carry(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> 
 }
 
 #[test]
-fn a_stream_goes_on_past_2_and_4_gib() {
+fn stream_continues_beyond_2_and_4_gib() {
     const BYTES: u64 = (4 << 30) + (32 << 20);
     const NEAR: u64 = 12 << 20;
     // A prime length, so that misplaced bytes differ.

@@ -93,7 +93,7 @@ fn goodput_by_loss_and_reordering() {
 
 /// `HOST_STACK_GIB=1 cargo test --release -p offload-host-stack -- gibibytes --nocapture`
 #[test]
-fn gibibytes_where_asked_for() {
+fn gibibytes_on_request() {
     let Some(gib) = std::env::var("HOST_STACK_GIB").ok().and_then(|gib| gib.parse::<u64>().ok()) else {
         return;
     };

@@ -114,7 +114,7 @@ fn stamped(pair: &mut Pair, ids: [ConnectionId; 2], mut crafted: Crafted) -> Cra
 }
 
 #[test]
-fn only_the_exact_reset_resets() {
+fn only_an_exact_reset_closes_the_connection() {
     let (mut pair, ids, crafted) = known();
     for (off, answers) in [(1u32, 1), (1000, 1), (0x4000_0000, 0)] {
         let forged = Crafted { seq: crafted.seq + off, flags: "R", ..crafted.clone() };
@@ -129,7 +129,7 @@ fn only_the_exact_reset_resets() {
 }
 
 #[test]
-fn a_syn_on_an_open_connection_is_challenged() {
+fn syn_on_an_open_connection_is_challenged() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
     for off in [0, 1, 5000] {
@@ -144,7 +144,7 @@ fn a_syn_on_an_open_connection_is_challenged() {
 }
 
 #[test]
-fn challenges_are_limited_and_those_of_one_connection_do_not_show_in_another() {
+fn challenge_limits_of_connections_are_independent() {
     let (mut pair, _, crafted) = known();
     let other = pair.open();
     let other = Crafted {
@@ -170,7 +170,7 @@ fn challenges_are_limited_and_those_of_one_connection_do_not_show_in_another() {
 }
 
 #[test]
-fn an_acknowledgment_of_what_was_never_sent_changes_nothing() {
+fn acknowledgment_of_unsent_data_changes_nothing() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
     let stats = pair.stacks[1].stats(ids[1]);
@@ -180,7 +180,7 @@ fn an_acknowledgment_of_what_was_never_sent_changes_nothing() {
 }
 
 #[test]
-fn data_beyond_the_window_are_answered_each_time() {
+fn data_beyond_the_window_are_always_answered() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
     let beyond = Crafted { seq: crafted.seq + 10_000_000, payload: vec![1; 10], ..crafted };
@@ -192,7 +192,7 @@ fn data_beyond_the_window_are_answered_each_time() {
 /// The reported byte may have arrived just now. Only a peer that acknowledges an earlier position later on, without
 /// this byte, has discarded it.
 #[test]
-fn a_report_of_the_first_missing_byte_takes_nothing_back() {
+fn sack_of_the_first_missing_byte_is_no_reneging() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
     pair.stacks[1].send_copy(ids[1], &[8; 500]);
@@ -211,7 +211,7 @@ fn a_report_of_the_first_missing_byte_takes_nothing_back() {
 }
 
 #[test]
-fn a_timestamp_with_an_acknowledgment_of_what_was_never_sent_is_not_believed() {
+fn timestamp_with_an_unacceptable_ack_is_ignored() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
     let (value, echo) = crafted.timestamps.unwrap();
@@ -224,7 +224,7 @@ fn a_timestamp_with_an_acknowledgment_of_what_was_never_sent_is_not_believed() {
 }
 
 #[test]
-fn data_with_an_acknowledgment_of_long_ago_are_dropped() {
+fn data_with_an_old_acknowledgment_are_dropped() {
     let (mut pair, ids, crafted) = narrow();
     let window = pair.stacks[1].stats(ids[1]).peer_window as u32;
     pair.stacks[1].send_copy(ids[1], &[8; 100_000]);
@@ -247,7 +247,7 @@ fn data_with_an_acknowledgment_of_long_ago_are_dropped() {
 }
 
 #[test]
-fn who_closes_the_window_over_unacknowledged_data_and_answers_is_waited_for() {
+fn answering_peer_may_keep_its_window_closed() {
     let (mut pair, ids, crafted) = narrow();
     pair.stacks[1].send_copy(ids[1], &[8; 100]);
     pair.stacks[1].push(ids[1]);
@@ -287,7 +287,7 @@ fn who_closes_the_window_over_unacknowledged_data_and_answers_is_waited_for() {
 }
 
 #[test]
-fn who_closes_the_window_and_falls_silent_is_given_up() {
+fn silent_peer_with_a_closed_window_is_given_up() {
     let (mut pair, ids, crafted) = narrow();
     deliver(&mut pair, &Crafted { window: 0, ..crafted }.frame());
     pair.wire.filter = Some(Box::new(|_, _| true));
@@ -299,7 +299,7 @@ fn who_closes_the_window_and_falls_silent_is_given_up() {
 }
 
 #[test]
-fn segments_from_before_are_dropped_by_their_timestamps() {
+fn segment_with_an_old_timestamp_is_dropped() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
     let (value, echo) = crafted.timestamps.unwrap();
@@ -314,7 +314,7 @@ fn segments_from_before_are_dropped_by_their_timestamps() {
 
 /// RFC 7323 5.5: after 24 days the peer's clock may have wrapped.
 #[test]
-fn timestamps_are_held_against_a_peer_for_24_days() {
+fn timestamp_check_expires_after_24_days() {
     let day = Duration::from_secs(24 * 3600);
     for (days, taken) in [(23, 101), (25, 111)] {
         let (mut pair, ids, crafted) = known();
@@ -329,7 +329,7 @@ fn timestamps_are_held_against_a_peer_for_24_days() {
 
 /// CVE-2019-11479: a peer that asks for tiny segments could make a host send mostly headers.
 #[test]
-fn segments_are_never_as_small_as_a_peer_may_ask_for() {
+fn segment_size_has_a_lower_bound() {
     for (asked, given) in [(8u16, 48), (100, 100)] {
         let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
         let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
@@ -349,7 +349,7 @@ fn segments_are_never_as_small_as_a_peer_may_ask_for() {
 
 /// RFC 9293 3.10.7.2: only a SYN opens a connection, and a segment without ACK, SYN and RST gets no answer.
 #[test]
-fn a_listener_says_nothing_to_what_opens_nothing() {
+fn listener_ignores_segments_without_syn_ack_or_rst() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, 3).unwrap();
     let bare = Crafted {
@@ -376,7 +376,7 @@ fn a_listener_says_nothing_to_what_opens_nothing() {
 }
 
 #[test]
-fn a_duplicate_is_reported_as_one() {
+fn duplicate_segment_is_reported_by_a_dsack() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
     let again = Crafted { seq: crafted.seq - 60, payload: vec![7; 60], ..crafted.clone() };
@@ -388,7 +388,7 @@ fn a_duplicate_is_reported_as_one() {
 }
 
 #[test]
-fn strangers_get_resets_with_the_right_numbers_and_not_too_many() {
+fn unknown_flows_get_a_limited_number_of_valid_resets() {
     let (mut pair, _, crafted) = known();
     let stranger = Crafted { ports: (1, 2), ..crafted.clone() };
     let answer = deliver(&mut pair, &stranger.frame());
@@ -408,7 +408,7 @@ fn strangers_get_resets_with_the_right_numbers_and_not_too_many() {
 }
 
 #[test]
-fn what_is_not_for_this_host_is_counted_and_dropped() {
+fn packet_for_another_host_is_counted_and_dropped() {
     let (mut pair, _, crafted) = known();
     let good = crafted.frame();
     let altered = |at: usize, value: u8| {
@@ -448,7 +448,7 @@ fn what_is_not_for_this_host_is_counted_and_dropped() {
 }
 
 #[test]
-fn nobody_sends_from_an_address_of_many_or_of_this_host() {
+fn packet_with_an_invalid_source_is_dropped() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, 16).unwrap();
     let sources: [&[&str]; 2] = [
@@ -509,7 +509,7 @@ fn closed_window() -> (Pair, [ConnectionId; 2], Crafted, usize) {
 }
 
 #[test]
-fn a_fin_behind_bytes_beyond_the_window_does_not_end_the_stream() {
+fn fin_after_bytes_beyond_the_window_is_ignored() {
     let (mut pair, ids, crafted) = narrow();
     let window = pair.stacks[0].stats(ids[0]).peer_window as usize;
     let mut read = Vec::new();
@@ -531,7 +531,7 @@ fn a_fin_behind_bytes_beyond_the_window_does_not_end_the_stream() {
 }
 
 #[test]
-fn whoever_probes_a_closed_window_with_a_byte_is_answered_and_heard() {
+fn one_byte_window_probe_is_answered_and_its_ack_used() {
     let (mut pair, ids, crafted, taken) = closed_window();
     pair.stacks[1].send_copy(ids[1], &[8; 100]);
     pair.stacks[1].push(ids[1]);
@@ -567,7 +567,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_segments_make_it_panic_or_spin(
+    fn crafted_segments_cause_no_panic_and_no_busy_loop(
         seed: u64,
         segments in proptest::collection::vec((near(), 0u64..3_000_000_000), 1..60),
     ) {
@@ -620,7 +620,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..120), 1..20)) {
+    fn random_frames_cause_no_panic(frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..120), 1..20)) {
         let (mut pair, ids) = Pair::connected(&Setup::default());
         for bytes in frames {
             let mut frame = Crafted {
@@ -642,7 +642,7 @@ proptest! {
 
 /// While data are in flight, retransmissions with growing timeouts serve as window probes.
 #[test]
-fn a_window_that_was_closed_over_bytes_under_way_ends_the_connection_in_time() {
+fn zero_window_timeout_covers_data_in_flight() {
     let zero_window_timeout = Some(Duration::from_secs(300));
     let (mut pair, ids, crafted) = known_to(TcpConfig { zero_window_timeout, ..TcpConfig::default() });
     let crafted = stamped(&mut pair, ids, crafted);

@@ -34,7 +34,7 @@ fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
 }
 
 #[test]
-fn a_flood_of_syns_takes_no_memory_and_keeps_nobody_out() {
+fn syn_flood_takes_no_memory_and_clients_connect() {
     for timestamps in [true, false] {
         let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
         let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
@@ -78,7 +78,7 @@ fn syn(number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_hundred_thousand_syns_in_a_second_take_a_backlog_and_clients_get_in_meanwhile() {
+fn clients_connect_during_100_000_syns_per_second() {
     const SYNS: u32 = 100_000;
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
@@ -104,7 +104,7 @@ fn a_hundred_thousand_syns_in_a_second_take_a_backlog_and_clients_get_in_meanwhi
 /// A flooding host with a real address resets each SYN-ACK, because it knows no such connection. There is room now and
 /// then, yet rarely for other clients.
 #[test]
-fn a_flood_that_takes_back_what_it_opens_keeps_nobody_out() {
+fn clients_connect_during_a_flood_of_reset_connections() {
     const SYNS_A_SECOND: u32 = 500;
     let delay = SECOND / 20;
     let mut pair = Pair::new(&Setup { wire: WireConfig { delay, ..WireConfig::default() }, ..Setup::default() });
@@ -142,7 +142,7 @@ fn a_flood_that_takes_back_what_it_opens_keeps_nobody_out() {
 
 /// The half-open connections of a closed listener do not belong to the next listener of the port.
 #[test]
-fn a_new_listener_of_a_port_does_not_count_the_connections_of_the_last() {
+fn new_listener_does_not_count_old_half_open_ones() {
     let mut pair = Pair::new(&Setup::default());
     let half_open = |pair: &mut Pair| {
         pair.wire.filter = Some(Box::new(|from, _| from == 1));
@@ -174,7 +174,7 @@ fn a_new_listener_of_a_port_does_not_count_the_connections_of_the_last() {
 }
 
 #[test]
-fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
+fn cookie_opens_one_connection_for_its_client_only() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
@@ -217,7 +217,7 @@ fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
 }
 
 #[test]
-fn a_cookie_tells_the_largest_segment_size_that_is_not_above_the_clients() {
+fn cookie_encodes_the_next_lower_segment_size() {
     let sizes =
         [(400, 256), (600, 536), (1300, 1220), (1400, 1360), (1450, 1400), (1480, 1440), (1500, 1460), (9000, 8960)];
     for (mtu, size) in sizes {
@@ -231,7 +231,7 @@ fn a_cookie_tells_the_largest_segment_size_that_is_not_above_the_clients() {
 }
 
 #[test]
-fn who_gets_a_cookie_is_promised_no_marks() {
+fn cookie_answer_does_not_accept_ecn() {
     let asks = TcpConfig { ecn: Ecn::Request, ..TcpConfig::default() };
     let mut pair = Pair::new(&Setup { tcp: [asks, TcpConfig::default()], ..Setup::default() });
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
@@ -251,7 +251,7 @@ fn who_gets_a_cookie_is_promised_no_marks() {
 }
 
 #[test]
-fn a_cookie_is_good_for_a_minute() {
+fn cookie_is_valid_for_a_minute() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
@@ -269,7 +269,7 @@ fn a_cookie_is_good_for_a_minute() {
 }
 
 #[test]
-fn cookies_expire() {
+fn cookie_expires() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
@@ -288,7 +288,7 @@ fn cookies_expire() {
 }
 
 #[test]
-fn a_port_has_one_listener_and_is_free_again_at_once() {
+fn port_has_one_listener_and_is_free_after_its_close() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     assert_eq!(pair.stacks[1].listen(PORT, 3), Err(OpenError::InUse));
     pair.stacks[1].close_listener(pair.now, PORT);
@@ -331,7 +331,7 @@ fn small(most: usize, backlog: usize) -> Pair {
 }
 
 #[test]
-fn connections_that_wait_for_their_peers_keep_nobody_out() {
+fn fin_wait_2_connections_yield_to_new_ones() {
     const MOST: usize = 8;
     let mut pair = small(MOST, 3);
     let mut clients = Vec::new();
@@ -352,7 +352,7 @@ fn connections_that_wait_for_their_peers_keep_nobody_out() {
 }
 
 #[test]
-fn nobody_gives_way_to_a_syn_that_is_refused() {
+fn refused_syn_removes_no_waiting_connection() {
     const MOST: usize = 4;
     let mut pair = small(MOST, 1);
     for accepted in [true, false] {
@@ -405,7 +405,7 @@ fn nobody_gives_way_to_a_syn_that_is_refused() {
 }
 
 #[test]
-fn connections_that_wait_keep_nobody_out() {
+fn time_wait_connections_yield_to_new_ones() {
     const MOST: usize = 8;
     let mut pair = small(MOST, 3);
     for _ in 0..20 {
@@ -428,7 +428,7 @@ fn connections_that_wait_keep_nobody_out() {
 }
 
 #[test]
-fn a_port_in_time_wait_is_used_again_after_a_second() {
+fn time_wait_port_is_reusable_after_a_second() {
     for initial_sequence in [None, Some(5)] {
         let tcp = TcpConfig { initial_sequence, ..TcpConfig::default() };
         let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
@@ -445,7 +445,7 @@ fn a_port_in_time_wait_is_used_again_after_a_second() {
 }
 
 #[test]
-fn a_port_in_time_wait_stays_so_without_timestamps() {
+fn time_wait_port_is_not_reusable_without_timestamps() {
     let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
     let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
     pair.stacks[1].listen(PORT, 3).unwrap();

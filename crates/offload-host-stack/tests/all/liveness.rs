@@ -27,7 +27,7 @@ fn cut(pair: &mut Pair, id: ConnectionId) -> u64 {
 }
 
 #[test]
-fn a_peer_that_answers_is_probed_and_kept() {
+fn answering_peer_is_probed_and_kept() {
     let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
     pair.run_for(SECOND * 601);
     assert_eq!(pair.stacks[0].counters().keep_alives, 10, "one probe per minute");
@@ -43,7 +43,7 @@ fn a_peer_that_answers_is_probed_and_kept() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_after_as_many_probes_as_were_asked_for() {
+fn silent_peer_is_given_up_after_the_configured_probes() {
     let (mut pair, ids) = connected(TcpConfig::default());
     pair.stacks[0].set_keep_alive(pair.now, ids[0], Some(KEEP_ALIVE));
     assert_eq!(cut(&mut pair, ids[0]), 60 + 3 * 5);
@@ -52,7 +52,7 @@ fn a_silent_peer_is_given_up_after_as_many_probes_as_were_asked_for() {
 }
 
 #[test]
-fn a_peer_that_has_forgotten_the_connection_says_so_when_probed() {
+fn keep_alive_probe_reveals_a_lost_connection() {
     let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
     pair.wire.filter = Some(Box::new(|_, _| true));
     // The reset is lost on the cut wire, so side 0 does not know.
@@ -65,7 +65,7 @@ fn a_peer_that_has_forgotten_the_connection_says_so_when_probed() {
 }
 
 #[test]
-fn bytes_wait_for_their_acknowledgment_no_longer_than_the_user_timeout() {
+fn user_timeout_limits_unacknowledged_time() {
     // Shorter and longer than the retransmissions would take.
     for seconds in [1, 30, 3000] {
         let user_timeout = Some(SECOND * seconds);
@@ -79,7 +79,7 @@ fn bytes_wait_for_their_acknowledgment_no_longer_than_the_user_timeout() {
 }
 
 #[test]
-fn every_acknowledgment_begins_the_user_timeout_anew() {
+fn acknowledgment_restarts_the_user_timeout() {
     let (mut pair, ids) = connected(TcpConfig { user_timeout: Some(SECOND * 2), ..TcpConfig::default() });
     for _ in 0..10 {
         pair.stacks[0].send_copy(ids[0], &[1; 5000]);
@@ -95,7 +95,7 @@ fn every_acknowledgment_begins_the_user_timeout_anew() {
 
 /// No probe was sent before the first one is due, so the silence before counts for nothing.
 #[test]
-fn a_peer_that_answers_is_kept_though_the_user_timeout_is_short() {
+fn short_user_timeout_keeps_an_answering_peer() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 10), ..TcpConfig::default() };
     let (mut pair, ids) = connected(tcp);
     pair.run_for(SECOND * 1000);
@@ -105,7 +105,7 @@ fn a_peer_that_answers_is_kept_though_the_user_timeout_is_short() {
 }
 
 #[test]
-fn a_user_timeout_ends_silence_too() {
+fn user_timeout_ends_a_silent_connection() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 62), ..TcpConfig::default() };
     let (mut pair, ids) = connected(tcp);
     assert_eq!(cut(&mut pair, ids[0]), 65, "at the first probe after the timeout");

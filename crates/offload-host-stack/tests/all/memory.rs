@@ -45,7 +45,7 @@ fn write(pair: &mut Pair, side: usize, id: ConnectionId, data: &[u8], sent: &mut
 }
 
 #[test]
-fn readers_that_stall_cannot_take_all_memory_and_newcomers_are_refused_meanwhile() {
+fn stalled_readers_stay_within_the_memory_limit() {
     let (mut pair, ids) = crowd();
     let data = pattern(Seed(1), 600_000);
     let mut sent = [0; CONNECTIONS];
@@ -80,7 +80,7 @@ fn readers_that_stall_cannot_take_all_memory_and_newcomers_are_refused_meanwhile
 }
 
 #[test]
-fn what_nobody_reads_cannot_take_all_memory_and_nothing_of_it_is_lost() {
+fn unread_data_stay_within_the_memory_limit() {
     let (mut pair, ids) = crowd();
     let data = pattern(Seed(2), 200_000);
     let mut sent = [0; CONNECTIONS];
@@ -107,7 +107,7 @@ fn what_nobody_reads_cannot_take_all_memory_and_nothing_of_it_is_lost() {
 }
 
 #[test]
-fn under_pressure_a_connection_is_offered_less() {
+fn memory_pressure_limits_the_window() {
     for pressure in [1 << 20, 20_000] {
         let memory = TcpMemory { pressure, most: 2 << 20 };
         let tcp = [TcpConfig::default(), TcpConfig { memory: Some(memory), ..TcpConfig::default() }];
@@ -125,7 +125,7 @@ fn under_pressure_a_connection_is_offered_less() {
 
 /// The out-of-order data exceed the memory of all connections.
 #[test]
-fn what_lies_beyond_holes_is_bounded_too_and_streams_go_on() {
+fn out_of_order_data_stay_within_the_memory_limit() {
     let (mut pair, ids) = crowd();
     // Each connection loses its first data segment, once.
     let mut lost = std::collections::BTreeSet::new();
@@ -148,7 +148,7 @@ fn what_lies_beyond_holes_is_bounded_too_and_streams_go_on() {
 
 /// A device may join as many segments as the window allows, but under memory exhaustion a connection may have only one.
 #[test]
-fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
+fn joined_segments_are_truncated_when_memory_is_full() {
     let bounded = TcpConfig { memory: Some(TcpMemory { pressure: 1000, most: 1000 }), ..TcpConfig::default() };
     let (mut pair, first) = Pair::connected(&Setup { tcp: [TcpConfig::default(), bounded], ..Setup::default() });
     let second = pair.open();
@@ -205,7 +205,7 @@ fn stalled(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
 }
 
 #[test]
-fn a_window_that_stays_closed_ends_the_connection_in_the_time_that_was_set() {
+fn zero_window_timeout_ends_the_connection() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 300), ..TcpConfig::default() };
     let (mut pair, ids) = stalled(tcp);
     pair.run_for(SECOND * 290);
@@ -221,7 +221,7 @@ fn a_window_that_stays_closed_ends_the_connection_in_the_time_that_was_set() {
 }
 
 #[test]
-fn while_memory_is_short_a_closed_window_is_waited_for_half_a_minute() {
+fn full_memory_limits_a_closed_window_to_30_seconds() {
     for most in [50_000, 200_000] {
         let memory = TcpMemory { pressure: 40_000, most };
         let (mut pair, ids) = stalled(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
@@ -234,7 +234,7 @@ fn while_memory_is_short_a_closed_window_is_waited_for_half_a_minute() {
 }
 
 #[test]
-fn while_memory_is_short_nobody_waits_for_who_is_gone() {
+fn full_memory_resets_dropped_connections() {
     let memory = TcpMemory { pressure: 40_000, most: 50_000 };
     let (mut pair, ids) = stalled(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
     pair.stacks[0].detach(pair.now, ids[0]);
@@ -244,7 +244,7 @@ fn while_memory_is_short_nobody_waits_for_who_is_gone() {
 
 /// Before the handshake, a peer has offered no window that it could close.
 #[test]
-fn a_peer_that_takes_its_time_to_answer_has_not_closed_its_window() {
+fn slow_handshake_is_no_closed_window() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 2), ..TcpConfig::default() };
     let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
     pair.stacks[1].listen(PORT, 1).unwrap();

@@ -38,7 +38,7 @@ fn count(config: &NicConfig) -> (String, Vec<(u64, u64, u64)>) {
 }
 
 #[test]
-fn what_a_message_takes_hardly_depends_on_the_number_of_connections() {
+fn message_cost_hardly_depends_on_connections() {
     let (table, all) = count(&NicConfig::default());
     insta::assert_snapshot!("what_a_message_takes", table);
     // With one connection, the end of a message shares a packet with the start of the next, and two messages share an
@@ -50,7 +50,7 @@ fn what_a_message_takes_hardly_depends_on_the_number_of_connections() {
 /// With one connection, several messages share a packet. With many, a message is one packet, hardly ever split, and
 /// needs one acknowledgment.
 #[test]
-fn with_larger_nics_a_message_is_a_packet_and_an_acknowledgment() {
+fn large_nic_message_is_one_packet_and_one_ack() {
     let (table, all) = count(&ours::large_nic());
     insta::assert_snapshot!("what_a_message_takes_with_larger_nics", table);
     let [.., (packets, acks, packets_there)] = all[..] else { panic!("four numbers of connections") };

@@ -50,7 +50,7 @@ fn echo_request(number: u16, data: &[u8]) -> Vec<u8> {
 
 /// An unfinished source route is for routers only; an option of length zero is malformed.
 #[test]
-fn packets_with_options_that_make_no_sense_here_are_dropped_and_counted() {
+fn packets_with_invalid_ip_options_are_dropped() {
     let mut pair = Pair::new(&Setup::default());
     let ping = |options: [u8; 8]| {
         let mut frame = ip(ADDRESS[1], IpProtocol::Icmp, &echo_request(1, b"data"));
@@ -69,7 +69,7 @@ fn packets_with_options_that_make_no_sense_here_are_dropped_and_counted() {
 }
 
 #[test]
-fn hosts_find_each_other_and_lose_nothing_by_it() {
+fn address_resolution_loses_no_packets() {
     let (mut pair, ids) = Pair::connected(&strangers());
     pair.stacks[0].send_copy(ids[0], &[7; 100_000]);
     let mut read = Vec::new();
@@ -84,7 +84,7 @@ fn hosts_find_each_other_and_lose_nothing_by_it() {
 }
 
 #[test]
-fn a_lost_question_is_asked_again() {
+fn lost_arp_request_is_repeated() {
     let mut pair = Pair::new(&strangers());
     let mut lost = 0;
     pair.wire.filter = Some(Box::new(move |_, _| {
@@ -98,7 +98,7 @@ fn a_lost_question_is_asked_again() {
 }
 
 #[test]
-fn nobody_has_the_address() {
+fn unanswered_arp_request_fails_the_connection() {
     let mut pair = Pair::new(&strangers());
     let id = pair.stacks[0].connect(pair.now, None, ([10, 0, 0, 99], PORT).into()).unwrap();
     pair.run_until(|pair| pair.stacks[0].state(id) == State::Closed);
@@ -110,7 +110,7 @@ fn nobody_has_the_address() {
 }
 
 #[test]
-fn a_neighbour_that_moves_is_found_by_its_announcement() {
+fn announcement_updates_a_known_neighbour() {
     let (mut pair, ids) = Pair::connected(&strangers());
     let elsewhere = [2, 0, 0, 0, 0, 77];
     pair.nics[0].port().deliver(&arp(ArpOperation::Request, elsewhere, ADDRESS[1], ADDRESS[1]));
@@ -129,7 +129,7 @@ fn a_neighbour_that_moves_is_found_by_its_announcement() {
 }
 
 #[test]
-fn a_static_neighbour_stays_whatever_is_announced() {
+fn announcement_does_not_change_a_static_neighbour() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.nics[0].port().deliver(&arp(ArpOperation::Reply, [2, 0, 0, 0, 0, 77], ADDRESS[1], ADDRESS[0]));
     pair.nics[0].port().deliver(&arp(ArpOperation::Request, [2, 0, 0, 0, 0, 77], ADDRESS[1], ADDRESS[1]));
@@ -141,7 +141,7 @@ fn a_static_neighbour_stays_whatever_is_announced() {
 }
 
 #[test]
-fn a_probe_is_answered_and_a_thief_of_addresses_is_not_believed() {
+fn probe_is_answered_and_own_address_claim_ignored() {
     let mut pair = Pair::new(&strangers());
     let probe = arp(ArpOperation::Request, MAC[0], [0; 4], ADDRESS[1]);
     assert_eq!(answers(&mut pair, &probe).len(), 1);
@@ -151,7 +151,7 @@ fn a_probe_is_answered_and_a_thief_of_addresses_is_not_believed() {
 }
 
 #[test]
-fn other_networks_are_reached_by_the_gateway_if_there_is_one() {
+fn other_networks_are_reached_through_the_gateway() {
     let far: Ipv4Addr = [192, 0, 2, 1].into();
     let alone = config(0, Seed(1), TcpConfig::default());
     let mut stack = Stack::new(alone.clone());
@@ -173,7 +173,7 @@ fn other_networks_are_reached_by_the_gateway_if_there_is_one() {
 
 /// A tunnel packet must leave for the tunnel's far end, whatever its inner destination.
 #[test]
-fn packets_of_a_tunnel_ask_for_its_other_end() {
+fn tunnel_route_resolves_the_far_end() {
     let inner = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(10, 0, 0, 77)];
     let mut config = config(0, Seed(1), TcpConfig::default());
     config.neighbours.clear();
@@ -210,7 +210,7 @@ fn packets_of_a_tunnel_ask_for_its_other_end() {
 }
 
 #[test]
-fn a_ping_is_answered_with_what_it_said() {
+fn echo_reply_returns_the_requests_data() {
     for setup in [Setup::default(), strangers()] {
         let mut pair = Pair::new(&setup);
         let data: Vec<u8> = (0..1400u32).map(|byte| byte as u8).collect();
@@ -230,7 +230,7 @@ fn a_ping_is_answered_with_what_it_said() {
 }
 
 #[test]
-fn pings_that_are_broken_broadcast_or_too_many_are_not_answered() {
+fn broken_broadcast_or_excess_pings_are_not_answered() {
     let mut pair = Pair::new(&Setup::default());
     let mut broken = echo_request(1, b"data");
     broken[9] ^= 1;
@@ -244,7 +244,7 @@ fn pings_that_are_broken_broadcast_or_too_many_are_not_answered() {
 }
 
 #[test]
-fn an_unknown_protocol_and_a_port_without_a_socket_are_refused() {
+fn unknown_protocol_and_closed_port_are_reported() {
     let mut pair = Pair::new(&Setup::default());
     for (protocol, code) in [(IpProtocol::Udp, 3), (IpProtocol::Unknown(132), 2)] {
         let mut body = [9; 1000];
@@ -263,7 +263,7 @@ fn an_unknown_protocol_and_a_port_without_a_socket_are_refused() {
 }
 
 #[test]
-fn what_waits_for_an_address_is_bounded_and_so_are_the_questions() {
+fn waiting_packets_and_arp_requests_are_bounded() {
     let mut pair = Pair::new(&strangers());
     for last in 3..=254 {
         for _ in 0..4 {
@@ -280,7 +280,7 @@ proptest! {
 
     /// The stream arrives although the wire loses, duplicates and corrupts requests and answers.
     #[test]
-    fn strangers_talk_over_any_wire(seed: u64, loss in 0.0..0.1f64, duplicate in 0.0..0.1f64, corrupt in 0.0..0.02f64) {
+    fn unacquainted_hosts_connect_over_a_faulty_wire(seed: u64, loss in 0.0..0.1f64, duplicate in 0.0..0.1f64, corrupt in 0.0..0.02f64) {
         let wire = WireConfig { loss, duplicate, corrupt, ..WireConfig::default() };
         let setup = Setup { seed: Seed(seed), wire, ..strangers() };
         let mut pair = Pair::new(&setup);
@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn any_arp_and_icmp_is_taken_in_stride(packets in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..100)), 0..40)) {
+    fn arp_and_icmp_accept_any_bytes_without_panic(packets in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..100)), 0..40)) {
         let mut pair = Pair::new(&strangers());
         for (is_arp, bytes) in packets {
             let frame = if is_arp {

@@ -61,7 +61,7 @@ fn with_other_seq(frame: &[u8], by: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_narrow_path_is_found_at_once_and_costs_no_window() {
+fn path_mtu_is_found_at_once_without_window_reduction() {
     // Reported MTU, forwarded length, and the largest packet sent in the end.
     let of_four = [(1000, 1000, 1000), (0, 1492, 1492), (0, 1400, 1006), (300, 300, 552)];
     // IPv6 routers always report the MTU, and always forward 1280 bytes.
@@ -118,7 +118,7 @@ fn a_narrow_path_is_found_at_once_and_costs_no_window() {
 }
 
 #[test]
-fn what_was_not_under_way_cannot_have_been_too_large() {
+fn report_about_a_packet_not_in_flight_is_ignored() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     let sent = Arc::new(Mutex::new(Vec::new()));
     let copy = sent.clone();
@@ -150,7 +150,7 @@ fn what_was_not_under_way_cannot_have_been_too_large() {
 }
 
 #[test]
-fn a_refusal_ends_an_opening_connection_and_no_open_one() {
+fn icmp_error_ends_only_an_opening_connection() {
     for (says, error) in [(Says::NoPort, ConnectionError::Refused), (Says::NoRoute, ConnectionError::Unreachable)] {
         let mut pair = Pair::new(&Setup::default());
         let id = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -175,7 +175,7 @@ fn a_refusal_ends_an_opening_connection_and_no_open_one() {
 }
 
 #[test]
-fn a_path_does_not_widen_by_a_routers_word_and_segments_do_not_shrink_for_datagrams() {
+fn reports_raise_no_mtu_and_datagrams_affect_no_segments() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let to = (ADDRESS[1], PORT).into();

@@ -77,7 +77,7 @@ fn receive_all(pair: &mut Pair, id: ConnectionId, expected: &[u8]) {
 }
 
 #[test]
-fn the_device_encrypts_and_software_has_nothing_to_do() {
+fn device_encrypts_all_units_without_software() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     let mut records = Records::new(Seed(1));
     records.queue_plain(&mut pair, ids[0], 1000);
@@ -93,7 +93,7 @@ fn the_device_encrypts_and_software_has_nothing_to_do() {
 }
 
 #[test]
-fn a_reset_is_told_to_whoever_used_the_device_and_software_takes_over() {
+fn software_seals_after_a_device_reset() {
     let wire = WireConfig { loss: 0.02, ..WireConfig::default() };
     let (mut pair, ids) = Pair::connected(&Setup { wire, ..Setup::default() });
     let mut records = Records::new(Seed(2));
@@ -114,7 +114,7 @@ fn a_reset_is_told_to_whoever_used_the_device_and_software_takes_over() {
 }
 
 #[test]
-fn without_a_sealer_nothing_leaves_and_the_peer_sees_a_reset() {
+fn missing_sealer_resets_the_connection() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     let mut records = Records::new(Seed(3));
     records.queue_plain(&mut pair, ids[0], 10);
@@ -142,7 +142,7 @@ impl Sealer for ShortSealer {
 }
 
 #[test]
-fn a_sealer_that_changes_the_length_ends_the_connection() {
+fn sealer_with_a_wrong_length_ends_the_connection() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     let mut records = Records::new(Seed(4));
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(ShortSealer));
@@ -154,7 +154,7 @@ fn a_sealer_that_changes_the_length_ends_the_connection() {
 }
 
 #[test]
-fn a_unit_waits_for_its_last_byte_before_software_seals_it() {
+fn software_seals_a_unit_after_its_last_byte() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
     // The device does not know this context, so it asks for software.
@@ -174,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_peer_gets_sealed_bytes_whatever_happens(
+    fn peer_gets_sealed_bytes_despite_faults(
         seed: u64,
         loss in prop_oneof![Just(0.0), 0.0..0.08],
         reorder in prop_oneof![Just(0.0), 0.0..0.2],

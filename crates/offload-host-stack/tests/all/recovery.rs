@@ -56,7 +56,7 @@ impl Flight {
 }
 
 #[test]
-fn a_window_acknowledged_at_once_with_a_loss_in_it_is_cut_whole() {
+fn loss_reduces_the_whole_window_of_a_joining_peer() {
     for (congestion, share) in [(CongestionAlgorithm::Cubic, 0.7), (CongestionAlgorithm::NewReno, 0.5)] {
         for apart in [false, true] {
             let (flight, threshold) = run(congestion, Flight { apart, ..Flight::default() }, 1_000_000);
@@ -87,7 +87,7 @@ fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight
 }
 
 #[test]
-fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
+fn lost_tail_reduces_the_window_once() {
     let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
     let data = pattern(Seed(2), 100 * FULL);
     let last = pair.stacks[0].first_seq(ids[0]) + 99 * FULL as u32;
@@ -111,7 +111,7 @@ fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
 }
 
 #[test]
-fn what_is_sent_behind_a_probe_that_repaired_a_loss_has_its_own_probe() {
+fn data_after_a_repairing_probe_get_their_own_probe() {
     let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
     let first = pair.stacks[0].first_seq(ids[0]);
     for number in 0..3 {
@@ -125,7 +125,7 @@ fn what_is_sent_behind_a_probe_that_repaired_a_loss_has_its_own_probe() {
 }
 
 #[test]
-fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
+fn needless_probe_changes_no_window() {
     const DELAY: Duration = Duration::from_millis(10);
     for fin in [false, true] {
         let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
@@ -155,7 +155,7 @@ fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
 }
 
 #[test]
-fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
+fn recovery_is_undone_after_a_batch_of_acks() {
     const DELAY: Duration = Duration::from_millis(5);
     let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
     // With timestamps, the first acknowledgment would reveal the spurious recovery.
@@ -199,7 +199,7 @@ fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
 
 /// An acknowledgment of a retransmission proves nothing about the original, whichever retransmission it was.
 #[test]
-fn what_the_first_of_three_timeouts_sent_again_is_not_taken_for_what_was_there_before() {
+fn acked_retransmission_is_no_proof_of_a_spurious_timeout() {
     let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
     let held = Arc::new(Mutex::new(Vec::new()));
     let hold = held.clone();
@@ -223,7 +223,7 @@ fn what_the_first_of_three_timeouts_sent_again_is_not_taken_for_what_was_there_b
 }
 
 #[test]
-fn a_paced_stream_asks_for_its_window_over_its_round_trip() {
+fn paced_stream_asks_for_window_per_round_trip() {
     const DELAY: Duration = Duration::from_millis(10);
     let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
     let tcp = TcpConfig { congestion: CongestionAlgorithm::NewReno, ..TcpConfig::default() };

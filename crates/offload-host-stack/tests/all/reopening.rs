@@ -76,7 +76,7 @@ fn is_syn(frame: &[u8]) -> bool {
 
 /// RFC 1122 4.2.2.13 (a), RFC 6191.
 #[test]
-fn a_flow_that_the_peer_opens_again_begins_beyond_the_old_one() {
+fn flow_reopened_by_the_peer_starts_beyond_old_numbers() {
     for timestamps in [true, false] {
         let mut pair = pair_with(timestamps, 3);
         let ids = dial(&mut pair);
@@ -88,7 +88,7 @@ fn a_flow_that_the_peer_opens_again_begins_beyond_the_old_one() {
 }
 
 #[test]
-fn a_flow_that_is_opened_again_from_here_begins_beyond_the_old_one() {
+fn flow_reopened_locally_starts_beyond_old_numbers() {
     let mut pair = pair_with(true, 3);
     let ids = dial(&mut pair);
     let end = use_up(&mut pair, ids, 0);
@@ -99,7 +99,7 @@ fn a_flow_that_is_opened_again_from_here_begins_beyond_the_old_one() {
 }
 
 #[test]
-fn a_late_segment_of_the_old_connection_is_not_taken_for_data_of_the_new_one() {
+fn late_segment_is_no_data_of_a_reopened_flow() {
     let mut pair = pair_with(false, 3);
     let ids = dial(&mut pair);
     let late = keep(&mut pair, 1, |frame| frame.len() > 1000);
@@ -115,7 +115,7 @@ fn a_late_segment_of_the_old_connection_is_not_taken_for_data_of_the_new_one() {
 }
 
 #[test]
-fn an_old_syn_that_comes_late_does_not_end_the_wait() {
+fn late_syn_does_not_end_time_wait() {
     for timestamps in [true, false] {
         let mut pair = pair_with(timestamps, 3);
         let syns = keep(&mut pair, 0, is_syn);
@@ -130,7 +130,7 @@ fn an_old_syn_that_comes_late_does_not_end_the_wait() {
 
 /// A SYN that cannot be accepted must not make this host forget the old connection's sequence numbers.
 #[test]
-fn a_syn_that_is_dropped_does_not_end_the_wait() {
+fn dropped_syn_does_not_end_time_wait() {
     let mut pair = pair_with(true, 1);
     let ids = dial(&mut pair);
     let end = use_up(&mut pair, ids, 1);
@@ -150,7 +150,7 @@ fn a_syn_that_is_dropped_does_not_end_the_wait() {
 
 /// A cookie is derived from the flow, so it cannot respect a lower bound of sequence numbers.
 #[test]
-fn a_flow_is_opened_again_without_a_cookie_in_a_flood_too() {
+fn reopened_flow_gets_no_cookie_in_a_syn_flood() {
     let mut pair = pair_with(true, 1);
     let ids = dial(&mut pair);
     let end = use_up(&mut pair, ids, 1);
@@ -198,7 +198,7 @@ fn sequence_numbers_of_a_flow_follow_the_clock() {
 }
 
 #[test]
-fn without_a_seed_no_number_of_a_connection_is_the_same_in_two_runs() {
+fn unseeded_runs_use_different_numbers() {
     let system = || first_syn(RandomSource::from_system().unwrap(), Instant::ZERO);
     let seeded = || first_syn(Seed(1), Instant::ZERO);
     assert_eq!(seeded(), seeded());

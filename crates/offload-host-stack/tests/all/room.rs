@@ -13,7 +13,7 @@ fn starve(pair: &mut Pair, span: Duration) -> usize {
 }
 
 #[test]
-fn a_window_probe_waits_for_room() {
+fn window_probe_waits_for_room() {
     let mut setup = Setup::default();
     setup.tcp[1].receive_buffer = 20_000;
     let (mut pair, ids) = Pair::connected(&setup);
@@ -28,7 +28,7 @@ fn a_window_probe_waits_for_room() {
 }
 
 #[test]
-fn a_tail_loss_probe_waits_for_room() {
+fn tail_loss_probe_waits_for_room() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.wire.config.loss = 1.0;
     pair.stacks[0].send_copy(ids[0], &[7; 1000]);
@@ -40,7 +40,7 @@ fn a_tail_loss_probe_waits_for_room() {
 }
 
 #[test]
-fn an_acknowledgment_and_a_reset_wait_for_room() {
+fn acknowledgment_and_reset_wait_for_room() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.nics[0].port().ring = 0;
     pair.stacks[1].send_copy(ids[1], &[7; 100]);

@@ -192,7 +192,7 @@ fn server_address() -> core::net::SocketAddr {
 }
 
 #[test]
-fn bytes_there_and_back_and_the_services_end() {
+fn bytes_are_echoed_and_the_services_end() {
     let wire = WireConfig { loss: 0.01, ..WireConfig::default() };
     // The buffers are far smaller than the data, so both sides wait for each other repeatedly.
     let mut world = World::new(wire, TcpConfig { send_buffer: 30_000, receive_buffer: 50_000, ..TcpConfig::default() });
@@ -256,7 +256,7 @@ fn bytes_there_and_back_and_the_services_end() {
 }
 
 #[test]
-fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
+fn dropped_stream_is_delivered_sealed_after_a_reset() {
     // Losses make the stack send data again after the reset, which only software can seal.
     let wire = WireConfig { loss: 0.03, ..WireConfig::default() };
     let mut world = World::new(wire, TcpConfig::default());
@@ -303,7 +303,7 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
 }
 
 #[test]
-fn a_turn_of_sending_takes_the_lock_once() {
+fn send_turn_takes_the_lock_once() {
     let tcp = TcpConfig { send_buffer: 10_000, ..TcpConfig::default() };
     let mut world = World::new(WireConfig::default(), tcp);
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
@@ -363,7 +363,7 @@ fn a_turn_of_sending_takes_the_lock_once() {
 }
 
 #[test]
-fn handles_go_from_thread_to_thread() {
+fn handles_are_send_and_sync() {
     fn sendable<T: Send + 'static>() {}
     fn shareable<T: Sync>() {}
     sendable::<(Host, TcpStream, TcpListener)>();
@@ -371,7 +371,7 @@ fn handles_go_from_thread_to_thread() {
 }
 
 #[test]
-fn udp_sockets_wait_for_datagrams() {
+fn udp_socket_waits_for_datagrams() {
     let mut world = World::new(WireConfig::default(), TcpConfig::default());
     let server = world.hosts[1].bind_udp(Some(53)).unwrap();
     let client = world.hosts[0].bind_udp(None).unwrap();
@@ -397,7 +397,7 @@ fn udp_sockets_wait_for_datagrams() {
 }
 
 #[test]
-fn tasks_that_wait_on_one_udp_socket_share_its_datagrams() {
+fn waiting_tasks_share_a_sockets_datagrams() {
     let mut world = World::new(WireConfig::default(), TcpConfig::default());
     let server = Arc::new(world.hosts[1].bind_udp(Some(53)).unwrap());
     let client = world.hosts[0].bind_udp(None).unwrap();
@@ -417,7 +417,7 @@ fn tasks_that_wait_on_one_udp_socket_share_its_datagrams() {
 }
 
 #[test]
-fn errors_reach_whoever_waits() {
+fn errors_reach_waiting_tasks() {
     let mut world = World::new(WireConfig::default(), TcpConfig::default());
     let refused = world.hosts[0].connect(None, (ADDRESS[1], 9).into());
     let nowhere = world.hosts[0].connect(None, "[::1]:80".parse().unwrap());
@@ -446,7 +446,7 @@ fn errors_reach_whoever_waits() {
 }
 
 #[test]
-fn segments_keep_their_sequence_and_what_the_device_said() {
+fn segments_keep_sequence_numbers_and_verdicts() {
     let mut world = World::new(WireConfig::default(), TcpConfig::default());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     let connecting = world.hosts[0].connect(None, server_address());
@@ -477,7 +477,7 @@ fn segments_keep_their_sequence_and_what_the_device_said() {
 }
 
 #[test]
-fn a_connect_that_nobody_waits_for_is_given_up() {
+fn dropped_connect_future_ends_the_connection() {
     let mut world = World::new(WireConfig { loss: 1.0, ..WireConfig::default() }, TcpConfig::default());
     let connecting = world.hosts[0].connect(None, server_address());
     assert_eq!(world.hosts[0].connections(), 1);

@@ -24,7 +24,7 @@ fn solicitation(target: Ipv6Addr) -> Vec<u8> {
 }
 
 #[test]
-fn a_solicitation_is_answered_if_it_has_passed_no_router() {
+fn solicitation_is_answered_if_it_passed_no_router() {
     let mut pair = Pair::new(&Setup::default());
     let answer = answers(&mut pair, &icmp(SIX[1], 255, solicitation(SIX[1])));
     let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
@@ -42,7 +42,7 @@ fn a_solicitation_is_answered_if_it_has_passed_no_router() {
 
 /// Frames to a zero or a group address would reach no station, or all.
 #[test]
-fn an_advertisement_of_an_address_that_no_station_has_is_not_believed() {
+fn advertisement_of_an_invalid_mac_is_ignored() {
     let mut pair = Pair::new(&Setup { acquainted: false, ..Setup::default() });
     pair.stacks[1].connect(pair.now, None, (SIX[0], 80).into()).unwrap();
     while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
@@ -60,7 +60,7 @@ fn an_advertisement_of_an_address_that_no_station_has_is_not_believed() {
 
 /// RFC 8200 4.3: hop-by-hop options are for all routers on the path, but no router has seen these.
 #[test]
-fn hop_by_hop_options_behind_a_fragment_header_are_refused() {
+fn hop_by_hop_options_after_a_fragment_are_reported() {
     let mut pair = Pair::new(&Setup::default());
     let header = [&[0, 0][..], &[0, 1], &7u32.to_be_bytes(), &[17, 0, 1, 4, 0, 0, 0, 0]].concat();
     let answer = answers(&mut pair, &packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Frag, &header));
@@ -71,7 +71,7 @@ fn hop_by_hop_options_behind_a_fragment_header_are_refused() {
 }
 
 #[test]
-fn a_ping_is_answered_and_a_broken_one_is_not() {
+fn valid_ping_is_answered_and_broken_ping_dropped() {
     let mut pair = Pair::new(&Setup::default());
     let request = [&[128, 0, 0, 0, 0, 77, 0, 5][..], b"some data"].concat();
     let answer = answers(&mut pair, &icmp(SIX[1], 64, request.clone()));
@@ -86,7 +86,7 @@ fn a_ping_is_answered_and_a_broken_one_is_not() {
 }
 
 #[test]
-fn an_option_that_is_not_known_is_pointed_at() {
+fn unknown_option_is_reported_with_its_offset() {
     let mut pair = Pair::new(&Setup::default());
     let options = [17, 0, 0x9e, 4, 0, 0, 0, 0];
     let answer = answers(&mut pair, &packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Opts, &options));
@@ -110,7 +110,7 @@ fn long_request(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_ping_in_pieces_is_answered_in_pieces() {
+fn fragmented_ping_gets_a_fragmented_answer() {
     let request = long_request(4000);
     let cuts = [(0, 1448), (1448, 2896), (2896, 4008)];
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
@@ -137,7 +137,7 @@ fn a_ping_in_pieces_is_answered_in_pieces() {
 
 /// RFC 8200 4.5: reassembly times out after a minute. Only the sender of the first fragment gets an error.
 #[test]
-fn pieces_that_stay_alone_are_given_up_and_reported() {
+fn incomplete_packet_times_out_and_is_reported() {
     let request = long_request(2000);
     for (from, to, reported) in [(0, 1448, 1), (1448, 2008, 0)] {
         let mut pair = Pair::new(&Setup::default());
@@ -167,7 +167,7 @@ fn pieces_that_stay_alone_are_given_up_and_reported() {
 
 /// A router forwards at most 1300 bytes. The first datagram is lost, and later ones are fragmented.
 #[test]
-fn a_datagram_that_was_too_big_is_followed_by_such_as_fit() {
+fn datagrams_are_fragmented_after_packet_too_big() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].bind_udp(Some(53)).unwrap();
     let port = pair.stacks[0].bind_udp(None).unwrap();

@@ -206,7 +206,7 @@ fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (Mixed, Connec
 }
 
 #[test]
-fn smoltcp_listens_and_connects_over_a_clean_wire() {
+fn smoltcp_interoperates_over_a_clean_wire() {
     for smoltcp_listens in [true, false] {
         let (mut mixed, id) = opened(WireConfig::default(), Seed(3), smoltcp_listens);
         mixed.exchange(id, &pattern(Seed(1), 500_000));
@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn smoltcp_gets_and_gives_every_byte_whatever_the_wire_does(
+    fn smoltcp_interoperates_over_a_faulty_wire(
         seed: u64, wire in any_wire(), smoltcp_listens: bool, bytes in 0usize..60_000,
     ) {
         let (mut mixed, id) = opened(wire, Seed(seed), smoltcp_listens);

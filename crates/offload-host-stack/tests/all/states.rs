@@ -20,7 +20,7 @@ fn lose(pair: &mut Pair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[
 }
 
 #[test]
-fn a_lost_syn_and_a_lost_syn_ack_are_repeated() {
+fn lost_syn_or_syn_ack_is_repeated() {
     for side in 0..2 {
         let mut pair = Pair::new(&Setup::default());
         lose(&mut pair, side, 2, |tcp| tcp.syn());
@@ -32,7 +32,7 @@ fn a_lost_syn_and_a_lost_syn_ack_are_repeated() {
 }
 
 #[test]
-fn a_lost_last_ack_of_the_handshake_is_made_up_for_by_data() {
+fn data_complete_a_handshake_without_its_last_ack() {
     let mut pair = Pair::new(&Setup::default());
     lose(&mut pair, 0, 1, |tcp| tcp.ack() && !tcp.syn());
     pair.stacks[1].listen(PORT, 1).unwrap();
@@ -50,7 +50,7 @@ fn a_lost_last_ack_of_the_handshake_is_made_up_for_by_data() {
 }
 
 #[test]
-fn ten_segments_leave_before_the_first_acknowledgment() {
+fn initial_window_is_ten_segments() {
     // RFC 6928: the initial window is ten segments.
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.stacks[0].send_copy(ids[0], &pattern(Seed(1), 100_000));
@@ -60,7 +60,7 @@ fn ten_segments_leave_before_the_first_acknowledgment() {
 }
 
 #[test]
-fn lost_fins_are_repeated_by_either_side() {
+fn lost_fin_is_repeated_by_either_side() {
     for side in 0..2 {
         let (mut pair, ids) = Pair::connected(&Setup::default());
         lose(&mut pair, side, 3, |tcp| tcp.fin());
@@ -76,7 +76,7 @@ fn lost_fins_are_repeated_by_either_side() {
 }
 
 #[test]
-fn both_sides_close_at_once() {
+fn simultaneous_close_ends_in_time_wait() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     for (stack, id) in pair.stacks.iter_mut().zip(ids) {
         stack.finish(id);
@@ -89,7 +89,7 @@ fn both_sides_close_at_once() {
 }
 
 #[test]
-fn both_sides_open_at_once() {
+fn simultaneous_open_establishes_the_connection() {
     let mut pair = Pair::new(&Setup::default());
     let ids = [0, 1].map(|side| {
         let remote = (ADDRESS[1 - side], 5000).into();
@@ -102,7 +102,7 @@ fn both_sides_open_at_once() {
 }
 
 #[test]
-fn half_a_connection_goes_on() {
+fn half_closed_connection_still_delivers_data() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.stacks[0].finish(ids[0]);
     pair.run_for(SECOND);
@@ -124,7 +124,7 @@ fn half_a_connection_goes_on() {
 }
 
 #[test]
-fn nobody_listens_and_the_connection_is_refused() {
+fn closed_port_refuses_the_connection() {
     let mut pair = Pair::new(&Setup::default());
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_until(|pair| pair.stacks[0].state(client) == State::Closed);
@@ -133,7 +133,7 @@ fn nobody_listens_and_the_connection_is_refused() {
 }
 
 #[test]
-fn nobody_answers_and_the_connection_times_out() {
+fn unanswered_syn_times_out() {
     let wire = WireConfig { loss: 1.0, ..WireConfig::default() };
     let mut pair = Pair::new(&Setup { wire, ..Setup::default() });
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -143,7 +143,7 @@ fn nobody_answers_and_the_connection_times_out() {
 }
 
 #[test]
-fn a_peer_that_vanishes_is_given_up_with_or_without_an_application() {
+fn vanished_peer_times_out_with_or_without_application() {
     for detached in [false, true] {
         let (mut pair, ids) = Pair::connected(&Setup::default());
         pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
@@ -160,7 +160,7 @@ fn a_peer_that_vanishes_is_given_up_with_or_without_an_application() {
 }
 
 #[test]
-fn an_abort_is_a_reset_and_data_before_it_can_still_be_read() {
+fn data_before_a_reset_can_be_read() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.stacks[0].send_copy(ids[0], b"last words");
     pair.run_for(SECOND);
@@ -178,7 +178,7 @@ fn an_abort_is_a_reset_and_data_before_it_can_still_be_read() {
 }
 
 #[test]
-fn a_dropped_stream_delivers_and_then_resets_what_nobody_reads() {
+fn dropped_stream_delivers_and_resets_unread_data() {
     let wire = WireConfig { loss: 0.05, ..WireConfig::default() };
     let (mut pair, ids) = Pair::connected(&Setup { wire, ..Setup::default() });
     let data = pattern(Seed(1), 200_000);
@@ -199,7 +199,7 @@ fn a_dropped_stream_delivers_and_then_resets_what_nobody_reads() {
 }
 
 #[test]
-fn a_dropped_stream_does_not_wait_for_ever_for_the_peers_fin() {
+fn dropped_stream_times_out_in_fin_wait_2() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     pair.stacks[0].detach(pair.now, ids[0]);
     pair.run_for(SECOND * 61);
@@ -210,7 +210,7 @@ fn a_dropped_stream_does_not_wait_for_ever_for_the_peers_fin() {
 }
 
 #[test]
-fn a_listener_takes_no_more_than_its_backlog() {
+fn listener_keeps_to_its_backlog() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, 3).unwrap();
     let clients: Vec<_> =
@@ -226,7 +226,7 @@ fn a_listener_takes_no_more_than_its_backlog() {
 }
 
 #[test]
-fn a_closed_listener_resets_what_nobody_accepted() {
+fn closed_listener_resets_unaccepted_connections() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, 3).unwrap();
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -238,7 +238,7 @@ fn a_closed_listener_resets_what_nobody_accepted() {
 }
 
 #[test]
-fn a_flow_that_waits_gives_way_to_a_new_connection() {
+fn time_wait_flow_yields_to_a_new_connection() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, 3).unwrap();
     for round in 0..3 {
@@ -256,7 +256,7 @@ fn a_flow_that_waits_gives_way_to_a_new_connection() {
 }
 
 #[test]
-fn only_the_fin_again_starts_the_wait_again() {
+fn only_a_repeated_fin_restarts_time_wait() {
     for fin in [false, true] {
         let (mut pair, ids) = Pair::connected(&Setup::default());
         let kept = std::sync::Arc::new(std::sync::Mutex::new(None));
@@ -282,7 +282,7 @@ fn only_the_fin_again_starts_the_wait_again() {
 }
 
 #[test]
-fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
+fn closed_window_reopens_despite_lost_updates() {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
     let setup = Setup { tcp: [TcpConfig::default(), small], ..Setup::default() };
     let (mut pair, ids) = Pair::connected(&setup);
@@ -304,7 +304,7 @@ fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
 }
 
 #[test]
-fn a_closed_window_never_times_out_a_peer_that_answers() {
+fn closed_window_does_not_time_out_an_answering_peer() {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
     let setup = Setup { tcp: [TcpConfig::default(), small], ..Setup::default() };
     let (mut pair, ids) = Pair::connected(&setup);
@@ -325,7 +325,7 @@ fn sequence_numbers_wrap() {
 }
 
 #[test]
-fn small_writes_wait_for_company_unless_told_not_to() {
+fn small_writes_are_joined_without_nodelay() {
     for (nodelay, segments) in [(false, 2), (true, 50)] {
         let tcp = TcpConfig { nodelay, ..TcpConfig::default() };
         let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
@@ -343,7 +343,7 @@ fn small_writes_wait_for_company_unless_told_not_to() {
 }
 
 #[test]
-fn acknowledgments_are_delayed_and_put_together() {
+fn acknowledgment_is_delayed() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     // After the quick acknowledgments of a new connection.
     for _ in 0..20 {

@@ -47,7 +47,7 @@ pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2]
 }
 
 #[test]
-fn a_stream_each_way_and_both_ends_close() {
+fn streams_in_both_directions_arrive_and_close() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     // The device does not pace, so the rate has no effect.
     pair.stacks[0].set_pacing_rate(ids[0], core::num::NonZeroU64::new(1));
@@ -65,7 +65,7 @@ fn a_stream_each_way_and_both_ends_close() {
 
 /// A device with a large segmentation limit gets longer packets, and the frames on the wire are equal.
 #[test]
-fn packets_may_be_longer_than_their_headers_tell() {
+fn packets_may_exceed_the_ip_length_field() {
     let frames = |tso: u32| {
         let setup = Setup {
             tso,
@@ -99,7 +99,7 @@ fn packets_may_be_longer_than_their_headers_tell() {
 /// The lost segments come from the far ends of packets longer than the IP length field can express. A second stream
 /// runs over a faulty wire.
 #[test]
-fn longer_packets_are_sent_again_like_others() {
+fn segments_of_long_packets_are_retransmitted() {
     for seed in 0..8 {
         let delay = Duration::from_millis(1);
         let bad =
@@ -133,7 +133,7 @@ fn longer_packets_are_sent_again_like_others() {
 
 /// A joined packet may exceed its header's length field. A frame from the wire may not.
 #[test]
-fn what_was_joined_may_be_longer_than_its_header_tells() {
+fn joined_packet_may_exceed_the_ip_length_field() {
     let data = pattern(Seed(1), 100_000);
     for joined in [NonZeroU16::new(1448), None] {
         let (mut pair, ids) = Pair::connected(&Setup::default());
@@ -166,7 +166,7 @@ fn what_was_joined_may_be_longer_than_its_header_tells() {
 }
 
 #[test]
-fn a_lossy_wire_loses_nothing() {
+fn stream_survives_a_lossy_wire() {
     for seed in 0..20 {
         let wire = WireConfig { loss: 0.05, reorder: 0.05, duplicate: 0.02, corrupt: 0.01, ..WireConfig::default() };
         let setup = Setup { seed: Seed(seed), wire, ..Setup::default() };
@@ -177,7 +177,7 @@ fn a_lossy_wire_loses_nothing() {
 }
 
 #[test]
-fn the_same_seed_puts_the_same_frames_on_the_wire() {
+fn equal_seeds_give_equal_frames() {
     let frames = |seed: u64| {
         let wire = WireConfig { loss: 0.02, reorder: 0.05, duplicate: 0.01, corrupt: 0.01, ..WireConfig::default() };
         let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), wire, ..Setup::default() });
@@ -232,7 +232,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_writes_over_any_wire_arrive(
+    fn writes_of_any_size_arrive_over_any_wire(
         seed: u64,
         wire in any_wire(),
         mtu in prop_oneof![Just(1500u16), 200u16..9000],

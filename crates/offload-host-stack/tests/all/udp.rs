@@ -35,7 +35,7 @@ fn send(pair: &mut Pair, from: u16, data: Bytes) -> Result<(), SendError> {
 }
 
 #[test]
-fn datagrams_go_both_ways_between_strangers() {
+fn datagrams_go_both_ways_after_address_resolution() {
     let mut pair = Pair::new(&Setup { acquainted: false, ..Setup::default() });
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Ok(SERVICE));
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Err(OpenError::InUse));
@@ -75,7 +75,7 @@ fn send_segmented(pair: &mut Pair, from: u16, data: Bytes, bytes: u16) -> Result
 
 /// A device cuts one packet into the same frames that the stack builds one by one.
 #[test]
-fn segments_are_the_same_datagrams_whoever_cuts_them() {
+fn device_and_stack_cut_equal_segments() {
     let fits = 1514 - TCP - 8;
     let frames = [65_536, 20_000, 0].map(|tso| {
         let mut pair = Pair::new(&Setup { tso, ..Setup::default() });
@@ -112,7 +112,7 @@ fn segments_are_the_same_datagrams_whoever_cuts_them() {
 }
 
 #[test]
-fn segments_that_no_path_takes_are_refused() {
+fn oversized_segments_are_refused() {
     let mut pair = Pair::new(&Setup::default());
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let most = 1514 - TCP - 8;
@@ -125,7 +125,7 @@ fn segments_that_no_path_takes_are_refused() {
 }
 
 #[test]
-fn segments_wait_for_a_device_that_has_fallen_behind() {
+fn segments_wait_while_the_device_is_full() {
     let mut pair = Pair::new(&Setup { tso: 0, ..Setup::default() });
     pair.nics[0].port().ring = 1;
     let port = pair.stacks[0].bind_udp(None).unwrap();
@@ -141,7 +141,7 @@ fn segments_wait_for_a_device_that_has_fallen_behind() {
 
 /// A lower layer may have a different path for each source address, such as one through a tunnel.
 #[test]
-fn the_device_is_asked_about_the_path_from_the_address_that_datagrams_name() {
+fn path_lookup_uses_the_datagrams_source_address() {
     let mut stack = Stack::new(config(0, Seed(1), TcpConfig::default()));
     let device = MockDevice::default();
     let port = stack.bind_udp(Some(1000)).unwrap();
@@ -160,7 +160,7 @@ fn the_device_is_asked_about_the_path_from_the_address_that_datagrams_name() {
 }
 
 #[test]
-fn a_socket_that_is_not_read_keeps_a_bounded_number() {
+fn unread_socket_queues_a_bounded_number_of_datagrams() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     for _ in 0..200 {
@@ -178,7 +178,7 @@ fn a_socket_that_is_not_read_keeps_a_bounded_number() {
 }
 
 #[test]
-fn each_datagram_keeps_what_was_said_of_its_packet() {
+fn datagram_keeps_its_packets_metadata() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     let version = if crate::OVER_SIX { Version::Six } else { Version::Four };
@@ -209,7 +209,7 @@ fn each_datagram_keeps_what_was_said_of_its_packet() {
 }
 
 #[test]
-fn checksums_are_checked_and_made() {
+fn udp_checksums_are_verified_and_computed() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     pair.nics[1].port().verdict = Checksums::Unchecked;
@@ -236,7 +236,7 @@ fn checksums_are_checked_and_made() {
 }
 
 #[test]
-fn a_device_that_has_fallen_behind_stops_the_sender_and_wakes_it() {
+fn full_device_blocks_the_sender_and_wakes_it_later() {
     let mut pair = Pair::new(&Setup::default());
     pair.nics[0].port().ring = 1;
     let port = pair.stacks[0].bind_udp(None).unwrap();
@@ -252,7 +252,7 @@ fn a_device_that_has_fallen_behind_stops_the_sender_and_wakes_it() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_datagram_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..60), here: bool) {
+    fn udp_accepts_any_bytes_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60), here: bool) {
         let mut pair = Pair::new(&Setup::default());
         pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
         let mut bytes = bytes;

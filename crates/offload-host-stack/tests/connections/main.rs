@@ -112,7 +112,7 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn ten_thousand_open_move_bytes_and_close_and_leave_nothing() {
+fn ten_thousand_connections_leave_no_memory_behind() {
     let tcp = TcpConfig::default();
     let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
     pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();

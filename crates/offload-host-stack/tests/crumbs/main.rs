@@ -34,7 +34,7 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn crumbs_behind_a_hole_take_no_more_than_the_buffer() {
+fn out_of_order_bytes_stay_within_the_buffer() {
     let tcp =
         TcpConfig { timestamps: false, receive_buffer: BUFFER, initial_receive_buffer: BUFFER, ..TcpConfig::default() };
     let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });

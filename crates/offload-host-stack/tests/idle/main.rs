@@ -81,7 +81,7 @@ fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
 }
 
 #[test]
-fn a_connection_that_had_traffic_and_is_idle_takes_2_kib() {
+fn used_idle_connection_takes_at_most_2_kib() {
     let tcp = TcpConfig::default();
     let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
     pair.stacks[1].listen(PORT, 16).unwrap();

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_that_went_are_known_and_no_more() {
+    fn numbers_of_recently_deleted_sas_are_known() {
         let mut numbers = Numbers::default();
         for key in 0..=MOST as u32 {
             numbers.note(&sa(key), 7);

@@ -13,7 +13,7 @@ use offload_api::{Action, Direction, EspMode, EspSuite, Selector, Template};
 use std::net::IpAddr;
 
 #[test]
-fn an_sa_is_read_with_everything_about_it() {
+fn sa_is_parsed_completely() {
     let mut sa = Sa::new(HERE, THERE, 0x1001, 9);
     sa.attributes = vec![
         aead("rfc4106(gcm(aes))", &[7; 36], 128),
@@ -50,7 +50,7 @@ fn an_sa_is_read_with_everything_about_it() {
 }
 
 #[test]
-fn the_kernels_windows_become_ours() {
+fn replay_windows_are_adjusted() {
     let window = |window| {
         let mut sa = Sa::new(HERE, THERE, 0x1001, 9);
         sa.info.replay_window = window;
@@ -60,7 +60,7 @@ fn the_kernels_windows_become_ours() {
 }
 
 #[test]
-fn directions_that_the_kernel_says_are_kept() {
+fn reported_direction_is_kept() {
     let direction = |value| {
         let nla = netlink_packet_core::DefaultNla::new(33, vec![value]);
         read_sa(&Sa::new(HERE, THERE, 0x1001, 9).with(XfrmAttrs::Other(nla))).unwrap().direction
@@ -69,7 +69,7 @@ fn directions_that_the_kernel_says_are_kept() {
 }
 
 #[test]
-fn what_has_no_counterpart_is_refused_with_the_reason() {
+fn unsupported_sa_is_refused_with_its_reason() {
     let sa = || Sa::new(HERE, THERE, 0x1001, 9);
     let changed = |change: fn(&mut Sa)| {
         let mut sa = sa();
@@ -115,14 +115,14 @@ fn what_has_no_counterpart_is_refused_with_the_reason() {
 }
 
 #[test]
-fn an_spi_that_is_only_reserved_is_no_sa() {
+fn reserved_spi_is_no_sa() {
     let mut sa = Sa::new(HERE, THERE, 0x1001, 9);
     sa.attributes.clear();
     assert!(changes(&bytes(XfrmMessage::AddSa(sa_message(&sa)), 0, 0)).is_empty());
 }
 
 #[test]
-fn sas_go_by_notice_expiry_and_flush() {
+fn sa_is_removed_by_notice_expiry_or_flush() {
     let sa = Sa::new(HERE, THERE, 0x1001, 9);
     let name = SaName { source: HERE, destination: THERE, spi: 0x1001 };
     let gone = |datagram: &[u8]| matches!(&changes(datagram)[..], [Change::SaGone(gone)] if *gone == name);
@@ -144,7 +144,7 @@ fn sas_go_by_notice_expiry_and_flush() {
 }
 
 #[test]
-fn a_policy_is_read_with_everything_about_it() {
+fn policy_is_parsed_completely() {
     let mut policy = Policy::new(9, 1, HERE, THERE, 77);
     (policy.info.selector.proto, policy.info.selector.prefixlen_d) = (17, 24);
     (policy.info.selector.dport, policy.info.selector.dport_mask) = (4789, u16::MAX);
@@ -179,7 +179,7 @@ fn a_policy_is_read_with_everything_about_it() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
+fn unsupported_policy_drops_all_its_packets() {
     let mut policy = Policy::new(9, 0, HERE, THERE, 77);
     (policy.info.selector.dport, policy.info.selector.dport_mask) = (0x1000, 0xf000);
     let read = read_policy(&policy).unwrap();
@@ -203,7 +203,7 @@ fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
 /// In place of ports, a selector for ICMP has a type and a code, and one for GRE a key. Packets here do not show these
 /// fields.
 #[test]
-fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
+fn policy_by_icmp_type_or_gre_key_never_widens_a_bypass() {
     let of = |protocol: u8, source: bool, templates: bool, block: bool| {
         let mut policy = Policy::new(9, 0, HERE, THERE, 77);
         let selector = &mut policy.info.selector;
@@ -240,13 +240,13 @@ fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
 }
 
 #[test]
-fn policies_go_by_index() {
+fn policy_is_removed_by_index() {
     let policy = Policy::new(9, 0, HERE, THERE, 77);
     assert!(matches!(changes(&bytes(policy_gone(&policy), 0, 0))[..], [Change::PolicyGone(9)]));
 }
 
 #[test]
-fn a_snapshot_is_asked_for_in_three_steps() {
+fn snapshot_takes_three_queries() {
     let mut watcher = Watcher::new();
     let mut heard = Vec::new();
     let number = |request: &[u8]| u32::from_ne_bytes(request[8..12].try_into().unwrap());
@@ -271,7 +271,7 @@ fn a_snapshot_is_asked_for_in_three_steps() {
 }
 
 #[test]
-fn an_error_is_no_old_kernel() {
+fn other_errors_do_not_mean_an_old_kernel() {
     let mut watcher = Watcher::new();
     let mut heard = Vec::new();
     for _ in 0..2 {
@@ -286,7 +286,7 @@ fn an_error_is_no_old_kernel() {
 }
 
 #[test]
-fn a_kernel_that_gives_nothing_is_told_of() {
+fn refused_dump_is_an_error() {
     let mut watcher = Watcher::new();
     let request = watcher.poll_request().unwrap();
     let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
@@ -295,7 +295,7 @@ fn a_kernel_that_gives_nothing_is_told_of() {
 }
 
 #[test]
-fn a_dump_that_failed_is_no_snapshot() {
+fn failed_dump_completes_no_snapshot() {
     let mut watcher = Watcher::new();
     let request = watcher.poll_request().unwrap();
     let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
@@ -308,7 +308,7 @@ fn a_dump_that_failed_is_no_snapshot() {
 }
 
 #[test]
-fn an_interrupted_dump_is_made_again() {
+fn interrupted_dump_is_repeated() {
     let mut watcher = Watcher::new();
     let ask = |watcher: &mut Watcher| u32::from_ne_bytes(watcher.poll_request().unwrap()[8..12].try_into().unwrap());
     let sas = ask(&mut watcher);
@@ -323,7 +323,7 @@ fn an_interrupted_dump_is_made_again() {
 }
 
 #[test]
-fn what_the_kernel_is_told_another_crate_reads() {
+fn messages_to_the_kernel_parse_with_another_crate() {
     let mut watcher = Watcher::new();
     let _ = watcher.poll_request();
     let sa = Sa::new(HERE, THERE, 0x1001, 9);

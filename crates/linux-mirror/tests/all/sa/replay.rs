@@ -192,7 +192,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn what_the_kernel_has_is_there(steps in steps(), offload in prop_oneof![Just(OffloadKind::None), Just(OffloadKind::Packet)]) {
+    fn mirror_equals_the_kernel_after_any_history(steps in steps(), offload in prop_oneof![Just(OffloadKind::None), Just(OffloadKind::Packet)]) {
         let mut pair = Pair::new(offload);
         for step in steps {
             match step {
@@ -233,7 +233,7 @@ proptest! {
 }
 
 #[test]
-fn a_snapshot_counts_when_its_last_byte_is_there() {
+fn snapshot_applies_at_its_last_byte() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.kernel.put_policy(Policy::new(1, 0, other(1), HERE, 7));
     pair.hear_kernel();
@@ -244,7 +244,7 @@ fn a_snapshot_counts_when_its_last_byte_is_there() {
 }
 
 #[test]
-fn a_snapshot_touches_nothing_that_is_the_same() {
+fn snapshot_keeps_unchanged_sas() {
     let mut pair = Pair::new(OffloadKind::Packet);
     pair.add_sa(0x100, false);
     pair.settle();
@@ -257,7 +257,7 @@ fn a_snapshot_touches_nothing_that_is_the_same() {
 }
 
 #[test]
-fn an_sa_that_becomes_one_that_cannot_be_mirrored_is_gone() {
+fn sa_that_becomes_unsupported_is_deleted() {
     let mut pair = Pair::new(OffloadKind::Packet);
     pair.add_sa(0x100, true);
     pair.settle();
@@ -271,7 +271,7 @@ fn an_sa_that_becomes_one_that_cannot_be_mirrored_is_gone() {
 /// The kernel distinguishes policies by more than is mirrored, and gives a re-added policy a new index. In any order of
 /// events, a policy is installed while the kernel has one, and an unsupported policy lets nothing pass.
 #[test]
-fn policies_for_the_same_packets_stand_in_for_each_other() {
+fn policies_with_equal_selectors_replace_each_other() {
     let selector =
         offload_api::Selector { destination: Some(offload_api::Prefix::host(THERE)), ..offload_api::Selector::ANY };
     let protect = offload_api::Action::Protect(offload_api::Template::transport(1));
@@ -312,7 +312,7 @@ fn policies_for_the_same_packets_stand_in_for_each_other() {
 }
 
 #[test]
-fn a_key_that_comes_again_is_refused_and_the_daemon_asked_for_another() {
+fn reused_key_is_refused_and_expired() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.add_sa(0x100, false);
     pair.settle();
@@ -328,7 +328,7 @@ fn a_key_that_comes_again_is_refused_and_the_daemon_asked_for_another() {
 }
 
 #[test]
-fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
+fn sa_gets_its_remaining_lifetime_and_total_use() {
     let mut sa = Sa::new(HERE, THERE, 0x100, 1);
     let limits = &mut sa.info.lifetime_cfg;
     (limits.soft_packet_limit, limits.hard_packet_limit, limits.hard_byte_limit) = (80, 100, 5000);
@@ -423,7 +423,7 @@ impl Keying for Recorder {
 }
 
 #[test]
-fn a_number_is_synced_when_what_came_before_was_replayed() {
+fn sync_completes_after_all_earlier_changes() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.settle();
     pair.mirror.sync(7);
@@ -443,7 +443,7 @@ fn a_number_is_synced_when_what_came_before_was_replayed() {
 }
 
 #[test]
-fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
+fn sync_waits_for_dropped_messages() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.settle();
     pair.kernel.full = true;
@@ -467,7 +467,7 @@ fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
 
 /// The kernel's SA received no packets, so its reported number is 0.
 #[test]
-fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
+fn re_added_receive_sa_continues_its_numbers() {
     let mut pair = Pair::new(OffloadKind::None);
     let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 77 }, ..Recorder::default() };
     pair.add_sa(0x100, true);
@@ -492,7 +492,7 @@ fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
 }
 
 #[test]
-fn a_new_limit_counts_what_was_done_while_no_agent_was_there() {
+fn new_limit_counts_unreported_use() {
     let mut pair = Pair::new(OffloadKind::None);
     let mut recorder = Recorder::default();
     let mut sa = Sa::new(HERE, THERE, 0x100, 1);
@@ -523,7 +523,7 @@ fn a_new_limit_counts_what_was_done_while_no_agent_was_there() {
 }
 
 #[test]
-fn more_policies_than_there_is_room_for_let_nothing_pass() {
+fn excess_policies_let_nothing_pass() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.mirror = Mirror::new(&[HERE]).with_room_for(4);
     let mut recorder = Recorder::default();
@@ -563,7 +563,7 @@ fn more_policies_than_there_is_room_for_let_nothing_pass() {
 }
 
 #[test]
-fn defaults_are_in_force_when_all_policies_are_known() {
+fn defaults_apply_after_the_first_snapshot() {
     let mut pair = Pair::new(OffloadKind::None);
     let mut recorder = Recorder::default();
     pair.mirror = Mirror::new(&[HERE]);
@@ -581,7 +581,7 @@ fn defaults_are_in_force_when_all_policies_are_known() {
 }
 
 #[test]
-fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
+fn agent_that_never_reads_causes_no_memory_growth() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.add_sa(0x100, false);
     pair.settle();
@@ -601,7 +601,7 @@ fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
 }
 
 #[test]
-fn that_an_sa_is_dead_waits_for_an_agent() {
+fn expiry_waits_for_an_agent() {
     let mut pair = Pair::new(OffloadKind::None);
     let mut recorder = Recorder::default();
     pair.add_sa(0x100, false);
@@ -620,7 +620,7 @@ fn that_an_sa_is_dead_waits_for_an_agent() {
 }
 
 #[test]
-fn another_version_is_told_of() {
+fn other_protocol_version_is_refused() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.stream.clear();
     pair.say(&Message::Hello(2));

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 proptest! {
     #[test]
-    fn what_is_said_is_heard_in_whatever_pieces(
+    fn messages_arrive_in_pieces_of_any_size(
         messages in vec(message(), 0..8),
         junk in vec(any::<u8>(), 0..40),
         cuts in vec(1..200usize, 1..50),
@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_that_is_cut_off_is_not_understood(message in message(), at in any::<prop::sample::Index>()) {
+    fn truncated_message_is_an_error(message in message(), at in any::<prop::sample::Index>()) {
         let whole = encode(&message);
         let mut cut = whole[..1 + at.index(whole.len() - 2)].to_vec();
         cut.push(END);
@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn no_byte_of_a_key_is_printed(message in message()) {
+    fn debug_output_contains_no_key(message in message()) {
         if let Message::Change(Change::Sa(sa)) = &message {
             let said = format!("{message:?}");
             let key = format!("{:?}", sa.params.key.key());
@@ -59,7 +59,7 @@ proptest! {
 }
 
 #[test]
-fn the_longest_message_fits() {
+fn longest_message_fits() {
     let key = EspKey::new(EspSuite::Aes256Gcm, &[0xc0; 36]).unwrap();
     let address: IpAddr = [0xc0c0; 8].into();
     let limits = Limits { bytes: Some(u64::MAX), packets: Some(u64::MAX), time: Some(Duration::MAX) };
@@ -86,7 +86,7 @@ fn the_longest_message_fits() {
 }
 
 #[test]
-fn what_is_no_message_is_told_apart() {
+fn malformed_frames_have_distinct_errors() {
     let said = |bytes: &[u8]| {
         let mut errors = Vec::new();
         Decoder::new().decode(bytes, |message| errors.extend(message.err()));

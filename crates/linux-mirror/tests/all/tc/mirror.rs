@@ -15,7 +15,7 @@ fn actions(mirror: &mut Mirror) -> Vec<String> {
 }
 
 #[test]
-fn what_a_snapshot_does_not_name_is_gone_and_what_is_the_same_is_no_news() {
+fn snapshot_removes_missing_and_keeps_equal_filters() {
     let mut mirror = Mirror::new();
     let (one, other) = (rule("p0", 1, "ip_proto tcp action drop"), rule("p0", 2, "ip_proto udp action drop"));
     mirror.receive(format!("{HELLO}{one}{other}end\n").as_bytes());
@@ -34,7 +34,7 @@ fn what_a_snapshot_does_not_name_is_gone_and_what_is_the_same_is_no_news() {
 }
 
 #[test]
-fn of_filters_that_are_one_here_none_is_the_switchs_if_one_is_the_kernels() {
+fn equal_matches_are_left_to_the_kernel_together() {
     // The order of the filters must not matter.
     for order in [[0, 1], [1, 0]] {
         let lines = [rule("p0", 1, "ip_proto tcp action drop"), rule("p0", 2, "ip_proto tcp action pass")];
@@ -47,7 +47,7 @@ fn of_filters_that_are_one_here_none_is_the_switchs_if_one_is_the_kernels() {
 }
 
 #[test]
-fn a_device_with_more_filters_than_there_is_room_for_has_none() {
+fn device_with_excess_filters_has_no_rules() {
     let mut mirror = Mirror::new().with_room_for(2);
     let asked = |mirror: &mut Mirror| core::iter::from_fn(|| mirror.poll_transmit()).any(|line| line == b"ask 1\n");
     assert!(asked(&mut mirror));

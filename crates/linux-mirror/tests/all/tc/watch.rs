@@ -74,7 +74,7 @@ fn heard(watcher: &mut Watcher, datagram: &[u8]) -> Vec<(String, Option<Unsuppor
 }
 
 #[test]
-fn a_filter_is_read_with_its_keys_and_actions() {
+fn filter_is_parsed_with_keys_and_actions() {
     // Two words of pedit: a lower hop limit, and another address.
     let words = [
         [0xffff_ff00u32.to_le_bytes(), 255u32.to_le_bytes(), number(8), [0; 4], [0; 4], [0; 4]].concat(),
@@ -111,7 +111,7 @@ fn a_filter_is_read_with_its_keys_and_actions() {
 
 /// As built by Open vSwitch 3.5: traffic classes, tunnel header flags, and outer packets that may be fragmented.
 #[test]
-fn filters_of_open_vswitch_are_read() {
+fn open_vswitch_filters_are_parsed() {
     let mut watcher = watcher();
     heard(&mut watcher, &link(10, "vxlan_sys_4789"));
     let out = |flags: u32, mask: u32| {
@@ -171,7 +171,7 @@ fn flags_of(flags: u32, mask: u32) -> Vec<u8> {
 
 /// The filter's frames, and perhaps more, are left to the kernel, so that no later filter takes them.
 #[test]
-fn a_filter_that_the_switch_has_not_is_left_to_the_kernel() {
+fn unsupported_filter_is_left_to_the_kernel() {
     let keys = |more: Vec<u8>, actions: Vec<u8>| [attribute(9, &[17]), more, attribute(3, &actions)].concat();
     let pass = "tc filter replace dev pf0vf0 ingress protocol ip prio 2 handle 1 flower ip_proto udp action pass";
     // A redirection that continues with the next action, which the switch cannot do.
@@ -199,7 +199,7 @@ fn a_filter_that_the_switch_has_not_is_left_to_the_kernel() {
 }
 
 #[test]
-fn everything_is_asked_for_again_when_something_may_have_been_missed() {
+fn snapshot_is_repeated_after_possible_losses() {
     let requests = |watcher: &mut Watcher| core::iter::from_fn(|| watcher.poll_request()).count();
     for message in [message(37, 0, 0, &[0; 20], &[]), message(101, 0, 0, &[0; 20], &[]), link(10, "pf0vf1")] {
         let mut watcher = watcher();

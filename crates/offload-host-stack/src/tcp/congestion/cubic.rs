@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_is_that_of_the_formula() {
+    fn curve_matches_the_rfcs_formula() {
         let mut cubic = cut(10_000 * MSS);
         assert_eq!((cubic.window, cubic.threshold), (7_000 * MSS, 7_000 * MSS), "beta is 0.7");
         let epoch = cubic.begin_epoch(Instant::ZERO);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_grows_as_renos() {
+    fn small_window_grows_like_reno() {
         // RFC 9438 4.3: with an RTT of 100 ms and 10 segments, the cubic curve takes seconds. Reno's share is 9/17 of a
         // segment per round trip up to the previous window, then a whole segment.
         let mut cubic = cut(10 * MSS);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_did_not_come_back_leaves_room_for_others() {
+    fn unrecovered_window_lowers_w_max() {
         let mut cubic = cut(1000 * MSS);
         assert_eq!(cubic.w_max, 1000 * MSS);
         cubic.on_congestion(Signal::Loss, cubic.window);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_timeout_the_curve_begins_at_its_middle() {
+    fn curve_starts_at_its_middle_after_a_timeout() {
         let mut cubic = Cubic::new(MSS, 10);
         (cubic.window, cubic.threshold) = (100 * MSS, 50 * MSS);
         cubic.on_timeout(Some(100 * MSS));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_in_which_the_window_is_not_used_does_not_count() {
+    fn unused_time_does_not_advance_the_curve() {
         let mut busy = cut(1000 * MSS);
         let mut idle = busy.clone();
         run(&mut busy, 0, 2000);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_quiet_for_a_moment_stays_on_its_curve() {
+    fn quiet_connection_stays_on_its_curve() {
         let mut busy = cut(10_000 * MSS);
         let mut quiet = busy.clone();
         for second in 0..40 {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn with_other_segments_it_is_the_same_curve_in_those() {
+    fn curve_scales_with_the_segment_size() {
         let mut whole = cut(1000 * MSS);
         let mut halves = whole.clone();
         halves.set_mss(MSS / 2);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_no_loss_is_taken_back() {
+    fn spurious_loss_is_undone() {
         let mut cubic = cut(1000 * MSS);
         run(&mut cubic, 0, 3000);
         let before = cubic.clone();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_may_leave_one_segment_and_a_loss_two() {
+    fn minimum_window_is_one_segment_after_a_mark() {
         let mut cubic = Cubic::new(MSS, 1);
         let mut marked = cubic.clone();
         cubic.on_congestion(Signal::Loss, MSS);
@@ -469,7 +469,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cube_roots_are_exact(root in 0u64..1 << 41, below: u64) {
+        fn cube_root_is_exact(root in 0u64..1 << 41, below: u64) {
             let cube = u128::from(root).pow(3);
             prop_assert_eq!(cube_root(cube), root);
             let next = u128::from(root + 1).pow(3);
@@ -477,7 +477,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_a_window_of_no_segment_or_without_bound(
+        fn window_stays_within_its_bounds(
             steps in proptest::collection::vec((0u8..8, 0u64..10_000_000, 0u64..100_000), 1..200),
             mss in 1u64..9000,
         ) {

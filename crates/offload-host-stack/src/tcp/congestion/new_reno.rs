@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_then_grows_by_a_segment_a_window() {
+    fn window_doubles_then_grows_by_a_segment_per_window() {
         let mut reno = NewReno::new(1000, 10);
         reno.on_ack(&acked(0, 10_000));
         assert_eq!(reno.window(), 20_000);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_that_was_none_is_taken_back() {
+    fn spurious_timeout_is_undone() {
         let mut reno = NewReno::new(1000, 10);
         reno.on_timeout(Some(10_000));
         assert_eq!((reno.window(), reno.threshold()), (1000, 5000));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn with_other_segments_there_are_as_many_of_them() {
+    fn window_keeps_its_number_of_segments() {
         let mut reno = NewReno::new(1000, 10);
         reno.on_congestion(Signal::Loss, 10_000);
         reno.set_mss(500);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_within_a_recovery_cuts_no_threshold_twice() {
+    fn timeout_in_a_recovery_keeps_the_threshold() {
         let mut reno = NewReno::new(1000, 10);
         reno.on_congestion(Signal::Loss, 10_000);
         reno.on_timeout(None);

@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_path_doubles() {
+    fn window_doubles_on_a_steady_path() {
         let mut rounds = Rounds::new();
         assert_eq!([rounds.round(40), rounds.round(41), rounds.round(44)], [10_000, 20_000, 40_000]);
         assert_eq!(rounds.threshold, u64::MAX);
     }
 
     #[test]
-    fn a_queue_ends_it_after_five_careful_rounds() {
+    fn slow_start_ends_after_five_conservative_rounds() {
         let mut rounds = Rounds::new();
         rounds.round(40);
         // 45 ms exceed 40 ms by an eighth. After eight samples this is certain, and growth falls to a quarter.
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_falls_back_was_noise() {
+    fn transient_rtt_rise_keeps_full_growth() {
         let mut rounds = Rounds::new();
         rounds.round(40);
         rounds.round(45);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_is_known_is_reached_at_full_speed() {
+    fn known_threshold_is_reached_at_full_growth() {
         let mut rounds = Rounds { threshold: 25_000, ..Rounds::new() };
         rounds.round(40);
         rounds.round(80);

@@ -128,7 +128,7 @@ fn burst(settings: impl FnOnce(&mut offload_host_stack::Stack, offload_host_stac
 }
 
 #[test]
-fn a_paced_window_is_spread_over_the_round_trip_and_as_much_arrives() {
+fn paced_window_is_spread_over_the_round_trip() {
     let [unpaced, paced] = [false, true].map(|paced| burst(|stack, id| stack.set_paced(id, paced)));
     assert!(unpaced.0 > 0.9, "a window in one burst: {unpaced:?}");
     // In slow start at twice the rate, so within half of the time.
