@@ -9,8 +9,8 @@
 #![allow(clippy::print_stdout, reason = "printing is the only output, so a failed write loses no other work")]
 
 use bytes::Bytes;
-use linux_mirror::Listener;
-use linux_mirror::tc::Mirror;
+use linux_mirror::MirrorListener;
+use linux_mirror::tc::FilterMirror;
 use nic_switch::{
     Action, Change, Device, Frame, FunctionConfig, Mac, Mode, Rule, RuleFile, Switch, SwitchConfig, Vport,
 };
@@ -27,12 +27,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .try_into()
         .map_err(|_| "usage: replay SOCKET CASES")?;
     let sets = sets(&std::fs::read_to_string(cases)?)?;
-    let listener = Listener::bind(&socket)?;
+    let listener = MirrorListener::bind(&socket)?;
     println!("listening");
     let (agent, _) = listener.socket().accept()?;
     // Lines are read one at a time, so that the mirror stops at each marker rule.
     let (mut says, mut hears) = (BufReader::new(agent.try_clone()?), agent);
-    let mut mirror = Mirror::new();
+    let mut mirror = FilterMirror::new();
     let mut switch = Switch::new(SwitchConfig::default());
     switch.set_mode(Mode::Switchdev);
     switch.set_function(Vport::Card, FunctionConfig::new(Mac::default()));
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (marks, there): (Vec<Rule>, Vec<Rule>) = all.into_iter().partition(|rule| rule.device == card);
         let number = marks.first().map(|mark| usize::from(mark.priority) - 1);
         let Some(number) = number.filter(|number| (next..sets.len()).contains(number)) else { continue };
-        let shown = |rules: &[Rule]| rules.iter().map(|rule| nameless(rule).to_string()).collect::<BTreeSet<_>>();
+        let shown = |rules: &[Rule]| rules.iter().map(|rule| normalized(rule).to_string()).collect::<BTreeSet<_>>();
         let (wanted, found) = (shown(&sets[number]), shown(&there));
         if wanted != found {
             let lacks = wanted.difference(&found).map(|rule| format!("set {number} LACKS {rule}\n"));
@@ -104,7 +104,7 @@ fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
 }
 
 /// Normalizes a rule: no handle, edits in one order, and an explicit priority of a new tag.
-fn nameless(rule: &Rule) -> Rule {
+fn normalized(rule: &Rule) -> Rule {
     let mut rule = Rule { handle: None, ..rule.clone() };
     for action in &mut rule.actions {
         match action {

@@ -11,10 +11,10 @@ use std::time::Duration;
 /// An open connection to a mirror.
 ///
 /// ```
-/// use linux_mirror::{Channel, Listener};
+/// use linux_mirror::{Channel, MirrorListener};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let listener = Listener::bind(&folder.path().join("sas"))?;
+/// let listener = MirrorListener::bind(&folder.path().join("sas"))?;
 /// let mut channel = Channel::connect(listener.path())?;
 /// channel.write_all(b"hello")?;
 /// # Ok::<(), std::io::Error>(())
@@ -54,7 +54,7 @@ impl Channel {
                 Channel::Socket(_) => Err(ErrorKind::UnexpectedEof.into()),
                 // The host's end is closed. When it opens, the mirror asks for a snapshot.
                 Channel::Port(_) => {
-                    std::thread::sleep(ABSENT);
+                    std::thread::sleep(ABSENT_HOST_DELAY);
                     Ok(0)
                 }
             },
@@ -86,4 +86,4 @@ impl AsFd for Channel {
 }
 
 /// Time that an agent waits while the host's end is closed.
-const ABSENT: Duration = Duration::from_millis(200);
+const ABSENT_HOST_DELAY: Duration = Duration::from_millis(200);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// The pending requests of a watcher: the queries of a snapshot, one at a time because a kernel allows one dump per
 /// socket, and other messages.
 #[derive(Debug)]
-pub(crate) struct Dump<S> {
+pub(crate) struct PendingDump<S> {
     /// The query under way. `None` between snapshots.
     pub(crate) step: Option<S>,
     /// Sequence number of the last query, which its answers repeat.
@@ -18,14 +18,14 @@ pub(crate) struct Dump<S> {
     pub(crate) requests: VecDeque<Vec<u8>>,
 }
 
-impl<S: Copy> Dump<S> {
+impl<S: Copy> PendingDump<S> {
     /// Returns a dump that begins with a snapshot.
-    pub(crate) fn new() -> Dump<S> {
-        Dump { step: None, asked: 0, sequence: 0, again: true, requests: VecDeque::new() }
+    pub(crate) fn new() -> PendingDump<S> {
+        PendingDump { step: None, asked: 0, sequence: 0, again: true, requests: VecDeque::new() }
     }
 
     /// Returns whether a snapshot begins now, and marks it as begun.
-    pub(crate) fn begins(&mut self) -> bool {
+    pub(crate) fn poll_start(&mut self) -> bool {
         self.step.is_none() && core::mem::take(&mut self.again)
     }
 
@@ -41,7 +41,7 @@ impl<S: Copy> Dump<S> {
     }
 
     /// Queues the next query.
-    pub(crate) fn ask(&mut self, step: S, request: impl FnOnce(u32) -> Vec<u8>) {
+    pub(crate) fn query(&mut self, step: S, request: impl FnOnce(u32) -> Vec<u8>) {
         self.step = Some(step);
         self.send(request);
         // Messages with other numbers are notices or answers to other requests.
@@ -50,7 +50,7 @@ impl<S: Copy> Dump<S> {
 
     /// Returns the query that the message answers. After an interrupted answer, another snapshot follows, because the
     /// answer may contain concurrent changes twice, or not at all.
-    pub(crate) fn answered_by(&mut self, message: &Message<'_>) -> Option<S> {
+    pub(crate) fn query_answered_by(&mut self, message: &Message<'_>) -> Option<S> {
         let answered = self.step.filter(|_| message.sequence == self.asked);
         self.again |= answered.is_some() && message.is_interrupted();
         answered
@@ -60,15 +60,15 @@ impl<S: Copy> Dump<S> {
 /// Error of a kernel that does not list its state.
 ///
 /// ```
-/// use linux_mirror::KernelRefused;
+/// use linux_mirror::KernelError;
 ///
-/// let refused = KernelRefused::Sas { errno: 1 };
+/// let refused = KernelError::Sas { errno: 1 };
 /// assert_eq!(refused.to_string(), "the kernel does not list its SAs (errno 1): the agent needs CAP_NET_ADMIN, and the kernel XFRM_USER");
-/// let refused = KernelRefused::Filters { errno: 1 };
+/// let refused = KernelError::Filters { errno: 1 };
 /// assert!(refused.to_string().starts_with("the kernel does not list its filters: Operation not permitted"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KernelRefused {
+pub enum KernelError {
     /// The kernel does not list SAs or policies.
     #[error(
         "the kernel does not list its SAs (errno {errno}): the agent needs CAP_NET_ADMIN, and the kernel XFRM_USER"

@@ -13,7 +13,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Family of a netlink socket.
 ///
-/// See [`Kernel`] for an example.
+/// See [`NetlinkSocket`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// `NETLINK_ROUTE`: network devices, and the objects of `tc`.
@@ -24,9 +24,9 @@ pub enum Family {
 
 /// Result of a read from a kernel.
 ///
-/// See [`Kernel`] for an example.
+/// See [`NetlinkSocket`] for an example.
 #[derive(Clone, Copy, Debug)]
-pub enum Heard<'a> {
+pub enum KernelRead<'a> {
     /// A datagram.
     Datagram(&'a [u8]),
     /// Datagrams were dropped: request a new snapshot.
@@ -37,27 +37,27 @@ pub enum Heard<'a> {
 ///
 /// ```
 /// use linux_mirror::netlink::message;
-/// use linux_mirror::{Family, Heard, Kernel};
+/// use linux_mirror::{Family, KernelRead, NetlinkSocket};
 ///
-/// let mut kernel = Kernel::connect(Family::Route, 0)?;
-/// assert!(kernel.hear(|_| ())?.is_none(), "the kernel sends nothing unrequested");
+/// let mut kernel = NetlinkSocket::connect(Family::Route, 0)?;
+/// assert!(kernel.read_next(|_| ())?.is_none(), "the kernel sends nothing unrequested");
 /// kernel.send(&message(18, 0x301, 1, &[0; 16], &[]))?; // RTM_GETLINK, a dump
-/// let heard = kernel.hear(|heard| matches!(heard, Heard::Datagram(datagram) if datagram.len() > 16))?;
+/// let heard = kernel.read_next(|heard| matches!(heard, KernelRead::Datagram(datagram) if datagram.len() > 16))?;
 /// assert_eq!(heard, Some(true));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Kernel {
+pub struct NetlinkSocket {
     socket: OwnedFd,
     datagram: Zeroizing<Vec<u8>>,
 }
 
-impl Kernel {
+impl NetlinkSocket {
     /// Opens a socket that receives the messages of `groups`, a bit mask.
     ///
     /// # Errors
     /// Fails if this process may not open such a socket.
-    pub fn connect(family: Family, groups: u32) -> io::Result<Kernel> {
+    pub fn connect(family: Family, groups: u32) -> io::Result<NetlinkSocket> {
         let protocol = match family {
             Family::Route => None, // its number is 0
             Family::Xfrm => Some(XFRM),
@@ -65,10 +65,10 @@ impl Kernel {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         // Many messages may arrive at once. Without the right to a large buffer, messages may be dropped, and a new
         // snapshot follows.
-        let _ = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER));
+        let _ = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES));
         bind(&socket, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Kernel { socket, datagram: Zeroizing::new(vec![0; DATAGRAM]) })
+        Ok(NetlinkSocket { socket, datagram: Zeroizing::new(vec![0; MAX_DATAGRAM_BYTES]) })
     }
 
     /// Sends a message to the kernel.
@@ -84,15 +84,15 @@ impl Kernel {
     ///
     /// # Errors
     /// Fails if the socket fails.
-    pub fn hear<R>(&mut self, take: impl FnOnce(Heard<'_>) -> R) -> io::Result<Option<R>> {
+    pub fn read_next<R>(&mut self, take: impl FnOnce(KernelRead<'_>) -> R) -> io::Result<Option<R>> {
         let length = match recv(&self.socket, &mut self.datagram[..], RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
-            Ok((_, length)) if length <= DATAGRAM => length,
+            Ok((_, length)) if length <= MAX_DATAGRAM_BYTES => length,
             // The kernel dropped datagrams, or sent one longer than any real one.
-            Ok(_) | Err(Errno::NOBUFS) => return Ok(Some(take(Heard::Lost))),
+            Ok(_) | Err(Errno::NOBUFS) => return Ok(Some(take(KernelRead::Lost))),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let taken = take(Heard::Datagram(&self.datagram[..length]));
+        let taken = take(KernelRead::Datagram(&self.datagram[..length]));
         // The datagram may contain keys, and the buffer lives as long as the socket.
         self.datagram[..length].zeroize();
         Ok(Some(taken))
@@ -113,6 +113,6 @@ impl Kernel {
 }
 
 /// Maximum length of a kernel's datagram: a dump fills at most 32 KiB.
-const DATAGRAM: usize = 1 << 16;
+const MAX_DATAGRAM_BYTES: usize = 1 << 16;
 /// Requested size of the receive buffer in bytes.
-const RECEIVE_BUFFER: usize = 8 << 20;
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;

@@ -11,7 +11,7 @@
 //!
 //! - [`sa`]: SAs and policies, mirrored into a [`Keying`](ipsec::Keying);
 //! - [`tc`]: flower filters, mirrored into the rules of a [`nic_switch`];
-//! - [`Agent`] (`agent`), [`Channel`], [`Kernel`], [`Listener`] (`socket`): the only parts that open sockets and files;
+//! - [`Agent`] (`agent`), [`Channel`], [`NetlinkSocket`], [`MirrorListener`] (`socket`): the only parts that open sockets and files;
 //!   [`supervise`] restarts an agent;
 //! - [`netlink`]: messages of any netlink family.
 //!
@@ -31,9 +31,9 @@ pub mod tc;
 
 pub use agent::Agent;
 pub use channel::Channel;
-pub use dump::KernelRefused;
-pub use kernel::{Family, Heard, Kernel};
-pub use socket::{Listener, is_of_owner};
+pub use dump::KernelError;
+pub use kernel::{Family, KernelRead, NetlinkSocket};
+pub use socket::{MirrorListener, is_of_owner};
 pub use supervise::supervise;
 
 /// The crates of the types in this API, so that a program does not need its own dependency on them.

@@ -12,9 +12,9 @@ fn main() -> ExitCode {
     match command.as_ref().and_then(|command| command.to_str()) {
         Some("--help" | "-h") => show("linux-mirror", HELP),
         Some("--version" | "-V") => show("linux-mirror", concat!("linux-mirror ", env!("CARGO_PKG_VERSION"), "\n")),
-        Some("sa") => run("linux-mirror sa", false, arguments, |path, _| Agent::of_sas(path)),
-        Some("tc") => run("linux-mirror tc", true, arguments, Agent::of_filters),
-        _ => misused("give a command: sa or tc"),
+        Some("sa") => run("linux-mirror sa", false, arguments, |path, _| Agent::for_sas(path)),
+        Some("tc") => run("linux-mirror tc", true, arguments, Agent::for_filters),
+        _ => misuse("give a command: sa or tc"),
     }
 }
 
@@ -33,10 +33,10 @@ fn run(
             Some("--counters") if counts => {
                 match arguments.next().filter(|file| !file.as_encoded_bytes().starts_with(b"-")) {
                     Some(file) => counters = Some(PathBuf::from(file)),
-                    None => return misused("--counters needs a FILE"),
+                    None => return misuse("--counters needs a FILE"),
                 }
             }
-            Some(option) if option.starts_with('-') => return misused(&format!("{program} has no option {option}")),
+            Some(option) if option.starts_with('-') => return misuse(&format!("{program} has no option {option}")),
             _ => paths.push(PathBuf::from(argument)),
         }
     }
@@ -45,11 +45,11 @@ fn run(
         [path] => supervise(program, path, again, || {
             connect(path, counters.as_deref()).map_or_else(|error| error, Agent::run)
         }),
-        _ => misused("give one PATH"),
+        _ => misuse("give one PATH"),
     }
 }
 
-fn misused(fault: &str) -> ExitCode {
+fn misuse(fault: &str) -> ExitCode {
     say!("linux-mirror: {fault}\n{}", HELP.trim_end());
     ExitCode::from(2)
 }

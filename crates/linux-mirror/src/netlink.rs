@@ -1,6 +1,6 @@
 //! Netlink messages of a Linux kernel (`linux/netlink.h`).
 //!
-//! [`messages`] iterates over a datagram, [`attributes`] over a message's attributes, [`Bytes`] reads a structure's
+//! [`messages`] iterates over a datagram, [`attributes`] over a message's attributes, [`NetlinkBytes`] reads a structure's
 //! fields, and [`message`] builds a message to the kernel. All numbers are in the machine's byte order except
 //! addresses, SPIs and ports. Parsed values are borrowed, so that keys are not copied.
 
@@ -24,7 +24,7 @@ pub struct Message<'a> {
 impl Message<'_> {
     /// Returns Linux's number of the error in an error message or at the end of a dump, or 0 if there was no error.
     pub fn errno(&self) -> u32 {
-        Bytes(self.payload).u32(0).unwrap_or(0).wrapping_neg()
+        NetlinkBytes(self.payload).u32(0).unwrap_or(0).wrapping_neg()
     }
 
     /// Returns whether a dump was interrupted: concurrent changes may be in it twice, or not at all.
@@ -37,12 +37,12 @@ impl Message<'_> {
 /// iteration ends.
 ///
 /// ```
-/// use linux_mirror::netlink::{attributes, message, messages, Bytes};
+/// use linux_mirror::netlink::{attributes, message, messages, NetlinkBytes};
 ///
 /// let sent = message(0x10, 1, 7, &[9; 4], &[(5, b"attribute")]);
 /// let read = messages(&sent).next().unwrap().unwrap();
 /// assert_eq!((read.kind, read.flags, read.sequence), (0x10, 1, 7));
-/// assert_eq!(Bytes(read.payload).u8(0), Some(9));
+/// assert_eq!(NetlinkBytes(read.payload).u8(0), Some(9));
 /// let (kind, value) = attributes(&read.payload[4..]).next().unwrap();
 /// assert_eq!((kind, value.0), (5, &b"attribute"[..]));
 /// ```
@@ -51,7 +51,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>
         if datagram.is_empty() {
             return None;
         }
-        let length = Bytes(datagram).u32(0).map_or(0, |length| length as usize);
+        let length = NetlinkBytes(datagram).u32(0).map_or(0, |length| length as usize);
         // The message boundaries are unknown after an invalid length.
         let Some(message) = datagram.get(..length).filter(|message| message.len() >= HEADER) else {
             datagram = &[];
@@ -60,7 +60,7 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>
         // The last message may lack its padding.
         datagram = datagram.get(aligned(length)..).unwrap_or(&[]);
         let (header, payload) = message.split_at(HEADER);
-        let header = Bytes(header);
+        let header = NetlinkBytes(header);
         Some(header.u16(4).zip(header.u16(6)).zip(header.u32(8)).map(|((kind, flags), sequence)| Message {
             kind,
             flags,
@@ -74,14 +74,14 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>
 /// iteration.
 ///
 /// See [`messages`] for an example.
-pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, Bytes<'_>)> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, NetlinkBytes<'_>)> {
     core::iter::from_fn(move || {
-        let length = usize::from(Bytes(bytes).u16(0)?);
+        let length = usize::from(NetlinkBytes(bytes).u16(0)?);
         // The two highest bits are flags, not a part of the type.
-        let kind = Bytes(bytes).u16(2)? & !NESTED_OR_ORDERED;
+        let kind = NetlinkBytes(bytes).u16(2)? & !NESTED_OR_ORDERED;
         let value = bytes.get(ATTRIBUTE_HEADER..length)?;
         bytes = bytes.get(aligned(length)..).unwrap_or(&[]);
-        Some((kind, Bytes(value)))
+        Some((kind, NetlinkBytes(value)))
     })
 }
 
@@ -89,9 +89,9 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, Bytes<'_>)> {
 ///
 /// See [`messages`] for an example.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes<'a>(pub &'a [u8]);
+pub struct NetlinkBytes<'a>(pub &'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> NetlinkBytes<'a> {
     /// Returns the `N` bytes at `at`.
     pub fn array<const N: usize>(self, at: usize) -> Option<[u8; N]> {
         self.0.get(at..)?.first_chunk().copied()
@@ -145,8 +145,8 @@ impl<'a> Bytes<'a> {
     }
 
     /// Returns the bytes from `at` on.
-    pub fn from(self, at: usize) -> Bytes<'a> {
-        Bytes(self.0.get(at..).unwrap_or(&[]))
+    pub fn from(self, at: usize) -> NetlinkBytes<'a> {
+        NetlinkBytes(self.0.get(at..).unwrap_or(&[]))
     }
 }
 

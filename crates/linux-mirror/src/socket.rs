@@ -11,27 +11,27 @@ use std::path::{Path, PathBuf};
 /// A listening Unix socket for agents. It has mode 0600, and is removed when dropped.
 ///
 /// ```
-/// use linux_mirror::Listener;
+/// use linux_mirror::MirrorListener;
 /// use std::os::unix::net::UnixStream;
 ///
 /// let folder = tempfile::tempdir()?;
-/// let listener = Listener::bind(&folder.path().join("sas"))?;
+/// let listener = MirrorListener::bind(&folder.path().join("sas"))?;
 /// let _agent = UnixStream::connect(listener.path())?;
 /// let (_stream, _) = listener.socket().accept()?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Listener {
+pub struct MirrorListener {
     socket: UnixListener,
     path: PathBuf,
 }
 
-impl Listener {
+impl MirrorListener {
     /// Listens at `path`, replacing a socket at which no process listens any more.
     ///
     /// # Errors
     /// Fails if the path holds another kind of file, another process listens there, or the folder is not writable.
-    pub fn bind(path: &Path) -> io::Result<Listener> {
+    pub fn bind(path: &Path) -> io::Result<MirrorListener> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket()) {
             match UnixStream::connect(path) {
                 // Another process accepted the connection, so the socket is in use and must not be removed.
@@ -40,7 +40,7 @@ impl Listener {
             }
         }
         let socket = UnixListener::bind(path)?;
-        let listener = Listener { socket, path: path.to_owned() };
+        let listener = MirrorListener { socket, path: path.to_owned() };
         // An agent may connect before the mode is set. The caller's owner check covers it.
         std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
         Ok(listener)
@@ -57,7 +57,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for MirrorListener {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }

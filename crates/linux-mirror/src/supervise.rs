@@ -21,8 +21,8 @@ pub fn supervise(program: &str, path: &Path, for_ever: bool, mut agent: impl FnM
         if !for_ever {
             return ExitCode::FAILURE;
         }
-        sleep(BETWEEN_ATTEMPTS);
+        sleep(RETRY_INTERVAL);
     }
 }
 
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,21 +1,21 @@
 //! The agent's side for SAs and policies.
 
-use crate::agent::{Say, Source};
-use crate::sa::change::{Change, Report};
-use crate::sa::frame::{Decoder, Message, encode};
-use crate::sa::watch::Watcher;
+use crate::agent::{MirroredState, WriteToMirror};
+use crate::sa::change::{SaChange, SaReport};
+use crate::sa::frame::{FrameDecoder, Message, encode};
+use crate::sa::watch::SaWatcher;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
 /// The kernel's SAs and policies, as mirrored by an agent.
 #[derive(Default)]
-pub(crate) struct Sas {
-    watcher: Watcher,
-    decoder: Decoder,
+pub(crate) struct SaAgentState {
+    watcher: SaWatcher,
+    decoder: FrameDecoder,
 }
 
-impl Source for Sas {
+impl MirroredState for SaAgentState {
     fn hello(&self) -> Zeroizing<Vec<u8>> {
         encode(&Message::hello())
     }
@@ -24,13 +24,13 @@ impl Source for Sas {
         self.watcher.poll_request()
     }
 
-    fn ask_again(&mut self) {
-        self.watcher.ask_again();
+    fn request_snapshot(&mut self) {
+        self.watcher.request_snapshot();
     }
 
-    fn handle_kernel(&mut self, datagram: &[u8], say: &mut Say<'_>) -> io::Result<()> {
+    fn handle_kernel(&mut self, datagram: &[u8], say: &mut WriteToMirror<'_>) -> io::Result<()> {
         // Changes are collected first, because the watcher's callback cannot return the error of a write.
-        let mut changes: Vec<Change> = Vec::new();
+        let mut changes: Vec<SaChange> = Vec::new();
         let handled = self.watcher.handle_datagram(now(), datagram, |change| changes.push(change));
         for change in changes {
             say(&encode(&Message::Change(change)))?;
@@ -39,7 +39,7 @@ impl Source for Sas {
     }
 
     fn handle_mirror(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        let (mut asked, mut sync, mut reports): (bool, Option<u32>, Vec<Report>) = Default::default();
+        let (mut asked, mut sync, mut reports): (bool, Option<u32>, Vec<SaReport>) = Default::default();
         self.decoder.decode(bytes, |message| match message {
             Ok(Message::Ask(_)) => asked = true,
             Ok(Message::Report(report)) => reports.push(report),

@@ -7,13 +7,13 @@ use offload_api::{Action, Direction, Policy, SaParams, Selector};
 /// Identifier of an SA in a kernel.
 ///
 /// ```
-/// use linux_mirror::sa::SaName;
+/// use linux_mirror::sa::KernelSaId;
 ///
-/// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
+/// let name = KernelSaId { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
 /// assert_eq!(name.to_string(), "SA 0x1001 from 10.0.0.1 to 10.0.0.2");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SaName {
+pub struct KernelSaId {
     /// Source of the SA's packets on the wire.
     pub source: IpAddr,
     /// Destination of the SA's packets on the wire.
@@ -22,7 +22,7 @@ pub struct SaName {
     pub spi: u32,
 }
 
-impl fmt::Display for SaName {
+impl fmt::Display for KernelSaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SA {:#x} from {} to {}", self.spi, self.source, self.destination)
     }
@@ -31,29 +31,29 @@ impl fmt::Display for SaName {
 /// Use of an SA so far.
 ///
 /// ```
-/// use linux_mirror::sa::Used;
+/// use linux_mirror::sa::KernelSaUse;
 ///
-/// let (before, since) = (Used { bytes: 1400, packets: 1 }, Used { bytes: 2800, packets: 2 });
-/// assert_eq!(before + since, Used { bytes: 4200, packets: 3 });
+/// let (before, since) = (KernelSaUse { bytes: 1400, packets: 1 }, KernelSaUse { bytes: 2800, packets: 2 });
+/// assert_eq!(before + since, KernelSaUse { bytes: 4200, packets: 3 });
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct KernelSaUse {
     /// Number of protected bytes.
     pub bytes: u64,
     /// Number of packets.
     pub packets: u64,
 }
 
-impl core::ops::Add for Used {
-    type Output = Used;
-    fn add(self, more: Used) -> Used {
-        Used { bytes: self.bytes.saturating_add(more.bytes), packets: self.packets.saturating_add(more.packets) }
+impl core::ops::Add for KernelSaUse {
+    type Output = KernelSaUse;
+    fn add(self, more: KernelSaUse) -> KernelSaUse {
+        KernelSaUse { bytes: self.bytes.saturating_add(more.bytes), packets: self.packets.saturating_add(more.packets) }
     }
 }
 
 /// An SA of a kernel.
 ///
-/// See [`Change`] for an example.
+/// See [`SaChange`] for an example.
 #[derive(Clone, Debug)]
 pub struct MirroredSa {
     /// Parameters of the SA, without direction and last sequence number, which the other fields hold. Time limits are
@@ -66,19 +66,19 @@ pub struct MirroredSa {
     /// Highest sequence number that the kernel received.
     pub received: u64,
     /// Use of the SA in the kernel so far.
-    pub used: Used,
+    pub used: KernelSaUse,
 }
 
 impl MirroredSa {
     /// Returns the SA's identifier.
-    pub fn name(&self) -> SaName {
-        SaName { source: self.params.source, destination: self.params.destination, spi: self.params.spi }
+    pub fn name(&self) -> KernelSaId {
+        KernelSaId { source: self.params.source, destination: self.params.destination, spi: self.params.spi }
     }
 }
 
 /// A policy of a kernel.
 ///
-/// See [`Change`] for an example.
+/// See [`SaChange`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirroredPolicy {
     /// The kernel's index of the policy, which stays the same when the policy changes.
@@ -90,7 +90,7 @@ pub struct MirroredPolicy {
     /// Priority. Lower values come first.
     pub priority: u32,
     /// Action, or the reason for which it is not supported. An unsupported policy drops its packets.
-    pub action: Result<Action, Unsupported>,
+    pub action: Result<Action, UnsupportedSa>,
 }
 
 impl MirroredPolicy {
@@ -104,14 +104,14 @@ impl MirroredPolicy {
 /// Reason for which an SA or policy of a kernel cannot be mirrored.
 ///
 /// ```
-/// use linux_mirror::sa::Unsupported;
+/// use linux_mirror::sa::UnsupportedSa;
 ///
-/// let cbc = Unsupported::Algorithm("cbc(aes)".into());
+/// let cbc = UnsupportedSa::Algorithm("cbc(aes)".into());
 /// assert_eq!(cbc.to_string(), "the algorithm cbc(aes) is not one of rfc4106, rfc4543 and rfc7539esp with 16 bytes of ICV");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsupported {
+pub enum UnsupportedSa {
     /// A protocol other than ESP.
     #[error("protocol {0} is not ESP")]
     Protocol(u8),
@@ -154,23 +154,23 @@ pub enum Unsupported {
 ///
 /// ```
 /// use offload_api::{Action, Direction, EspKey, EspSuite, SaParams, Selector};
-/// use linux_mirror::sa::{Change, MirroredPolicy, MirroredSa, Used};
+/// use linux_mirror::sa::{SaChange, MirroredPolicy, MirroredSa, KernelSaUse};
 ///
 /// let (here, there) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 /// let sa = MirroredSa {
 ///     params: SaParams::new(Direction::Transmit, 0x1001, here, there, key),
-///     direction: None, sent: 0, received: 0, used: Used::default(),
+///     direction: None, sent: 0, received: 0, used: KernelSaUse::default(),
 /// };
 /// let policy = MirroredPolicy {
 ///     index: 9, direction: Direction::Receive, selector: Selector::ANY, priority: 7, action: Ok(Action::Bypass),
 /// };
-/// let changes = [Change::SnapshotBegins, Change::Sa(Box::new(sa)), Change::Policy(policy), Change::SnapshotEnds];
+/// let changes = [SaChange::SnapshotBegins, SaChange::Sa(Box::new(sa)), SaChange::Policy(policy), SaChange::SnapshotEnds];
 /// assert!(format!("{changes:?}").contains("redacted"), "no key is printed");
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Change {
+pub enum SaChange {
     /// Start of a snapshot: all existing SAs and policies follow.
     SnapshotBegins,
     /// End of a snapshot. An SA or policy not named since its start does not exist.
@@ -178,9 +178,9 @@ pub enum Change {
     /// An SA was added or changed.
     Sa(Box<MirroredSa>),
     /// An SA was added that cannot be mirrored.
-    SaUnsupported(SaName, Unsupported),
+    SaUnsupported(KernelSaId, UnsupportedSa),
     /// An SA was deleted.
-    SaGone(SaName),
+    SaGone(KernelSaId),
     /// All SAs were deleted.
     AllSasGone,
     /// A policy was added or changed.
@@ -201,18 +201,18 @@ pub enum Change {
 /// News of SAs from the mirror.
 ///
 /// ```
-/// use linux_mirror::sa::{Report, SaName, Used};
+/// use linux_mirror::sa::{SaReport, KernelSaId, KernelSaUse};
 ///
-/// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
-/// let reports = [Report::Used(name, Used { bytes: 1400, packets: 1 }), Report::Expired(name, false)];
+/// let name = KernelSaId { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
+/// let reports = [SaReport::Used(name, KernelSaUse { bytes: 1400, packets: 1 }), SaReport::Expired(name, false)];
 /// assert_ne!(reports[0], reports[1]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Report {
+pub enum SaReport {
     /// Total use of an SA, in the kernel and at the mirror.
-    Used(SaName, Used),
+    Used(KernelSaId, KernelSaUse),
     /// A limit was reached, or the SA cannot be used, so that the daemon has to negotiate a successor. `true` marks a
     /// hard limit: the SA is dead.
-    Expired(SaName, bool),
+    Expired(KernelSaId, bool),
 }

@@ -8,69 +8,69 @@
 //! Invariant: the changes between `SnapshotBegins` and `SnapshotEnds` cover all SAs and policies that existed at the
 //! start and still exist.
 
-use crate::dump::{Dump, KernelRefused};
+use crate::dump::{KernelError, PendingDump};
 use crate::netlink::{DONE, ERROR, Message, messages};
-use crate::sa::change::{Change, Report, SaName};
+use crate::sa::change::{KernelSaId, SaChange, SaReport};
 use crate::sa::xfrm::{kind, policy, request, state};
 use std::collections::BTreeMap;
 
 /// A watcher of a kernel's SAs and policies, without the socket.
 ///
 /// ```
-/// use linux_mirror::sa::Watcher;
+/// use linux_mirror::sa::SaWatcher;
 ///
-/// let mut watcher = Watcher::new();
+/// let mut watcher = SaWatcher::new();
 /// let dump = watcher.poll_request().expect("the watcher first requests a dump");
 /// assert_eq!(dump[4..6], 0x12u16.to_ne_bytes(), "XFRM_MSG_GETSA");
 /// assert!(watcher.poll_request().is_none(), "one dump at a time");
 /// ```
 #[derive(Debug)]
-pub struct Watcher {
-    dump: Dump<Step>,
+pub struct SaWatcher {
+    dump: PendingDump<SaDumpStep>,
     /// Whether the mirror knows that a snapshot has begun.
     begun: bool,
     /// Number of the mirror's pending sync.
     sync: Option<u32>,
     /// Creation time of each SA, which the kernel needs together with the SA's use.
-    added: BTreeMap<SaName, u64>,
+    added: BTreeMap<KernelSaId, u64>,
     malformed: u64,
 }
 
 /// A query of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum SaDumpStep {
     Sas,
     Policies,
     Defaults,
 }
 
-impl Default for Watcher {
-    fn default() -> Watcher {
-        Watcher::new()
+impl Default for SaWatcher {
+    fn default() -> SaWatcher {
+        SaWatcher::new()
     }
 }
 
-impl Watcher {
+impl SaWatcher {
     /// Returns a watcher that begins with a snapshot.
-    pub fn new() -> Watcher {
-        Watcher { dump: Dump::new(), begun: false, sync: None, added: BTreeMap::new(), malformed: 0 }
+    pub fn new() -> SaWatcher {
+        SaWatcher { dump: PendingDump::new(), begun: false, sync: None, added: BTreeMap::new(), malformed: 0 }
     }
 
     /// Requests a new snapshot, because the kernel dropped messages (`ENOBUFS`) or a new mirror listens.
-    pub fn ask_again(&mut self) {
+    pub fn request_snapshot(&mut self) {
         self.dump.again = true;
         // A dump continues after dropped messages. The answer on defaults is not a dump, and may be among the dropped
         // messages.
-        if self.dump.step == Some(Step::Defaults) {
+        if self.dump.step == Some(SaDumpStep::Defaults) {
             self.dump.step = None;
         }
     }
 
     /// Returns the next message for the kernel.
     pub fn poll_request(&mut self) -> Option<Vec<u8>> {
-        if self.dump.begins() {
+        if self.dump.poll_start() {
             self.begun = false;
-            self.dump.ask(Step::Sas, request::dump_sas);
+            self.dump.query(SaDumpStep::Sas, request::dump_sas);
         }
         self.dump.requests.pop_front()
     }
@@ -83,8 +83,8 @@ impl Watcher {
         &mut self,
         now: u64,
         datagram: &[u8],
-        mut take: impl FnMut(Change),
-    ) -> Result<(), KernelRefused> {
+        mut take: impl FnMut(SaChange),
+    ) -> Result<(), KernelError> {
         for message in messages(datagram) {
             match message {
                 Some(message) => self.handle_message(now, &message, &mut take)?,
@@ -95,17 +95,17 @@ impl Watcher {
     }
 
     /// Passes a report of the mirror on to the kernel. `now` is in seconds since 1970.
-    pub fn handle_report(&mut self, now: u64, report: Report) {
-        if self.dump.requests.len() >= MOST_REQUESTS {
+    pub fn handle_report(&mut self, now: u64, report: SaReport) {
+        if self.dump.requests.len() >= MAX_REQUESTS {
             return; // the next report contains the same totals
         }
         match report {
-            Report::Used(name, used) => {
+            SaReport::Used(name, used) => {
                 if let Some(added) = self.added.get(&name) {
-                    self.dump.send(|sequence| request::used(sequence, name, used, *added, now));
+                    self.dump.send(|sequence| request::use_message(sequence, name, used, *added, now));
                 }
             }
-            Report::Expired(name, hard) => self.dump.send(|sequence| request::expire(sequence, name, hard)),
+            SaReport::Expired(name, hard) => self.dump.send(|sequence| request::expire(sequence, name, hard)),
         }
     }
 
@@ -134,30 +134,30 @@ impl Watcher {
         &mut self,
         now: u64,
         message: &Message<'_>,
-        take: &mut impl FnMut(Change),
-    ) -> Result<(), KernelRefused> {
-        let answered = self.dump.answered_by(message);
+        take: &mut impl FnMut(SaChange),
+    ) -> Result<(), KernelError> {
+        let answered = self.dump.query_answered_by(message);
         let answers = answered.is_some();
         // The snapshot begins with the first answer, so that it covers everything from the dump's start on.
         if answers && !self.begun {
             self.begun = true;
             self.added.clear();
-            take(Change::SnapshotBegins);
+            take(SaChange::SnapshotBegins);
         }
         match message.kind {
             // A dump may end early with an error.
             DONE if answers => match message.errno() {
-                0 => self.go_on(take),
-                errno => return Err(KernelRefused::Sas { errno }),
+                0 => self.continue_dump(take),
+                errno => return Err(KernelError::Sas { errno }),
             },
             ERROR if answers => match (message.errno(), answered) {
                 (0, _) => {}
                 // Linux before 5.14 has no defaults: everything passes. Other errors mean something else.
-                (EINVAL, Some(Step::Defaults)) => {
-                    take(Change::Defaults { receive: true, transmit: true });
-                    self.go_on(take);
+                (EINVAL, Some(SaDumpStep::Defaults)) => {
+                    take(SaChange::Defaults { receive: true, transmit: true });
+                    self.continue_dump(take);
                 }
-                (errno, _) => return Err(KernelRefused::Sas { errno }),
+                (errno, _) => return Err(KernelError::Sas { errno }),
             },
             _ => {
                 match self.read(now, message) {
@@ -165,7 +165,7 @@ impl Watcher {
                     None => self.malformed += 1,
                 }
                 if answers && message.kind == kind::GET_DEFAULT {
-                    self.go_on(take);
+                    self.continue_dump(take);
                 }
             }
         }
@@ -173,65 +173,65 @@ impl Watcher {
     }
 
     /// Continues the snapshot with the next query.
-    fn go_on(&mut self, take: &mut impl FnMut(Change)) {
+    fn continue_dump(&mut self, take: &mut impl FnMut(SaChange)) {
         match self.dump.step {
             None => {}
-            Some(Step::Sas) => self.dump.ask(Step::Policies, request::dump_policies),
-            Some(Step::Policies) => self.dump.ask(Step::Defaults, request::defaults),
-            Some(Step::Defaults) => {
+            Some(SaDumpStep::Sas) => self.dump.query(SaDumpStep::Policies, request::dump_policies),
+            Some(SaDumpStep::Policies) => self.dump.query(SaDumpStep::Defaults, request::defaults),
+            Some(SaDumpStep::Defaults) => {
                 self.dump.step = None;
-                take(Change::SnapshotEnds);
+                take(SaChange::SnapshotEnds);
             }
         }
     }
 
     /// Parses a message. The outer `None` means a malformed message, the inner one a message without relevance.
-    fn read(&mut self, now: u64, message: &Message<'_>) -> Option<Option<Change>> {
+    fn read(&mut self, now: u64, message: &Message<'_>) -> Option<Option<SaChange>> {
         let payload = message.payload;
         Some(match message.kind {
             kind::NEW_SA | kind::UPDATE_SA => {
                 let told = state::read(payload, now)?;
                 // The bound protects the agent from a kernel with endless SAs.
-                if self.added.len() < MOST_SAS || self.added.contains_key(&told.name) {
+                if self.added.len() < MAX_TRACKED_SAS || self.added.contains_key(&told.name) {
                     self.added.insert(told.name, told.added);
                 }
                 told.into_change()
             }
             // Deletions and expiries of other protocols are ignored, because their SAs are not mirrored.
-            kind::DELETE_SA => state::read_deleted(payload)?.map(|name| self.gone(name)),
+            kind::DELETE_SA => state::read_deleted(payload)?.map(|name| self.note_deletion(name)),
             kind::EXPIRE => match state::read_expired(payload)? {
-                (Some(name), true) => Some(self.gone(name)),
+                (Some(name), true) => Some(self.note_deletion(name)),
                 _ => None,
             },
             kind::FLUSH_SAS => state::is_flush_of_esp(payload)?.then(|| {
                 self.added.clear();
-                Change::AllSasGone
+                SaChange::AllSasGone
             }),
-            kind::NEW_POLICY | kind::UPDATE_POLICY => policy::read(payload)?.map(Change::Policy),
-            kind::DELETE_POLICY => Some(Change::PolicyGone(policy::read_deleted(payload)?)),
+            kind::NEW_POLICY | kind::UPDATE_POLICY => policy::read(payload)?.map(SaChange::Policy),
+            kind::DELETE_POLICY => Some(SaChange::PolicyGone(policy::read_deleted(payload)?)),
             // A soft expiry changes nothing yet; only a hard one deletes the policy.
             kind::POLICY_EXPIRE => match policy::read_expired(payload)? {
-                (index, true) => Some(Change::PolicyGone(index)),
+                (index, true) => Some(SaChange::PolicyGone(index)),
                 (_, false) => None,
             },
-            kind::FLUSH_POLICIES => policy::is_of_main(payload).then_some(Change::AllPoliciesGone),
+            kind::FLUSH_POLICIES => policy::is_of_main(payload).then_some(SaChange::AllPoliciesGone),
             kind::GET_DEFAULT => {
                 let (receive, transmit) = policy::read_defaults(payload)?;
-                Some(Change::Defaults { receive, transmit })
+                Some(SaChange::Defaults { receive, transmit })
             }
             _ => None,
         })
     }
 
-    fn gone(&mut self, name: SaName) -> Change {
+    fn note_deletion(&mut self, name: KernelSaId) -> SaChange {
         self.added.remove(&name);
-        Change::SaGone(name)
+        SaChange::SaGone(name)
     }
 }
 
 /// Maximum number of pending messages for the kernel.
-const MOST_REQUESTS: usize = 4096;
+const MAX_REQUESTS: usize = 4096;
 /// Error number of a kernel that does not know the request.
 const EINVAL: u32 = 22;
 /// Maximum number of SAs with a known creation time. For others, the kernel gets no counters.
-const MOST_SAS: usize = 1 << 16;
+const MAX_TRACKED_SAS: usize = 1 << 16;

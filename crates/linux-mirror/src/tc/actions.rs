@@ -1,18 +1,18 @@
 //! Actions of filters: lists of `act_mirred`, `act_gact`, `act_vlan`, `act_tunnel_key`, `act_csum` and `act_pedit`.
 
-use crate::netlink::{Bytes, attributes};
+use crate::netlink::{NetlinkBytes, attributes};
 use crate::tc::filter::MAX_NAME;
 use crate::tc::links::Links;
 use crate::tc::pedit;
-use crate::tc::unsupported::Unsupported;
+use crate::tc::unsupported::UnsupportedFilter;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::{Action, Checksums, TunnelSet, VlanTag};
 use std::collections::BTreeMap;
 
 /// Parses a list of actions.
-pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, Unsupported> {
+pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, UnsupportedFilter> {
     // Sorted by position, which counts from 1.
-    let list: Options<'_> = attributes(list).collect();
+    let list: ActionAttributes<'_> = attributes(list).collect();
     let mut actions = Vec::new();
     for action in list.into_values() {
         let (mut kind, mut options) = (String::new(), &[][..]);
@@ -29,12 +29,13 @@ pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, Unsupporte
 }
 
 /// Attributes of an action, by type.
-pub(super) type Options<'a> = BTreeMap<u16, Bytes<'a>>;
+pub(super) type ActionAttributes<'a> = BTreeMap<u16, NetlinkBytes<'a>>;
 
 /// Parses one action of type `kind`. Returns `None` if the action has no effect.
-fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<Action>, Unsupported> {
-    let unsupported = || Unsupported::Action(kind.into());
-    let parameters = *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&Bytes(&[]));
+fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result<Option<Action>, UnsupportedFilter> {
+    let unsupported = || UnsupportedFilter::Action(kind.into());
+    let parameters =
+        *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&NetlinkBytes(&[]));
     // pedit's extended form has its parameters in an attribute of its own.
     let parameters = if kind == "pedit" { *options.get(&pedit::PARAMETERS).unwrap_or(&parameters) } else { parameters };
     let control = parameters.u32(CONTROL).ok_or_else(unsupported)?;
@@ -51,18 +52,18 @@ fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<A
             OK | TRAP => Ok(Some(Action::Pass)),
             SHOT | STOLEN | QUEUED => Ok(Some(Action::Drop)),
             goto if goto >> 28 == GOTO => Ok(Some(Action::Goto(goto & 0x0fff_ffff))),
-            _ => Err(Unsupported::Control(kind.into())),
+            _ => Err(UnsupportedFilter::Control(kind.into())),
         };
     }
     let action = match kind {
         "mirred" => {
             let number = parameters.u32(DEVICE).ok_or_else(unsupported)?;
-            let device = links.find(number).ok_or(Unsupported::Device(number))?;
+            let device = links.find(number).ok_or(UnsupportedFilter::Device(number))?;
             // Redirection ends the processing of a frame, and mirroring continues it.
             return match (own, control) {
                 (REDIRECT, STOLEN | REDIRECTED) => Ok(Some(Action::Redirect(device))),
                 (MIRROR, PIPE) => Ok(Some(Action::Mirror(device))),
-                (REDIRECT | MIRROR, _) => Err(Unsupported::Control(kind.into())),
+                (REDIRECT | MIRROR, _) => Err(UnsupportedFilter::Control(kind.into())),
                 _ => Err(unsupported()),
             };
         }
@@ -76,10 +77,10 @@ fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<A
         "pedit" => Action::Pedit(pedit::read(parameters, options).ok_or_else(unsupported)?),
         _ => return Err(unsupported()),
     };
-    if control == PIPE { Ok(Some(action)) } else { Err(Unsupported::Control(kind.into())) }
+    if control == PIPE { Ok(Some(action)) } else { Err(UnsupportedFilter::Control(kind.into())) }
 }
 
-fn read_vlan(action: u32, options: &Options<'_>) -> Option<Action> {
+fn read_vlan(action: u32, options: &ActionAttributes<'_>) -> Option<Action> {
     let tag = || {
         Some(VlanTag {
             id: options.get(&vlan::PUSH_ID)?.u16(0)?,
@@ -95,7 +96,7 @@ fn read_vlan(action: u32, options: &Options<'_>) -> Option<Action> {
     }
 }
 
-fn read_tunnel_key(action: u32, options: &Options<'_>) -> Option<Action> {
+fn read_tunnel_key(action: u32, options: &ActionAttributes<'_>) -> Option<Action> {
     if action == tunnel_key::RELEASE {
         return Some(Action::TunnelUnset);
     }

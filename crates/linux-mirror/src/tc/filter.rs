@@ -3,10 +3,10 @@
 //! Invariant: the parsed match covers all frames of the kernel's filter. It covers more frames only if a part of the
 //! filter is not supported.
 
-use crate::netlink::{Bytes, attributes};
+use crate::netlink::{NetlinkBytes, attributes};
 use crate::tc::actions;
 use crate::tc::links::Links;
-use crate::tc::unsupported::{Key, Unsupported};
+use crate::tc::unsupported::{FlowerKey, UnsupportedFilter};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::matching::ClassMatch;
 use nic_switch::{Action, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 
 /// Content of a filter message.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum ParsedFilter {
     /// The filter exists. If it is not supported, the rule leaves its frames to the kernel, and the reason is given.
-    There(Box<Rule>, Option<Unsupported>),
+    There(Box<Rule>, Option<UnsupportedFilter>),
     /// The selected filters are deleted.
     Gone(Selection),
     /// The filter belongs to a device or a direction outside the switch.
@@ -26,10 +26,12 @@ pub(crate) enum Said {
 }
 
 /// Parses a message about an added (`there`) or deleted filter. Returns `None` if the message is invalid.
-pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
-    let head = Bytes(payload.get(..TCMSG)?);
+pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<ParsedFilter> {
+    let head = NetlinkBytes(payload.get(..TCMSG)?);
     let (number, handle, parent, info) = (head.u32(4)?, head.u32(8)?, head.u32(12)?, head.u32(16)?);
-    let Some(device) = links.find(number).filter(|_| INGRESS.contains(&parent)) else { return Some(Said::Nothing) };
+    let Some(device) = links.find(number).filter(|_| INGRESS.contains(&parent)) else {
+        return Some(ParsedFilter::Nothing);
+    };
     let (mut kind, mut options, mut chain) = (None, &[][..], 0);
     for (name, value) in attributes(&payload[TCMSG..]) {
         match name {
@@ -43,19 +45,19 @@ pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
     if !there {
         // Without a handle, all filters of the priority are meant; without a priority, all of the chain.
         let (priority, handle) = (Some(priority).filter(|one| *one != 0), Some(handle).filter(|one| *one != 0));
-        return Some(Said::Gone(Selection { device, chain, priority, handle }));
+        return Some(ParsedFilter::Gone(Selection { device, chain, priority, handle }));
     }
     // The kernel announces each priority by such a message.
     if handle == 0 || priority == 0 {
-        return Some(Said::Nothing);
+        return Some(ParsedFilter::Nothing);
     }
     let protocol = Some(u16::from_be(info as u16)).filter(|protocol| *protocol != ALL);
-    let mut read = Read { matching: Match { protocol, ..Match::default() }, why: None };
+    let mut read = FlowerParser { matching: Match { protocol, ..Match::default() }, why: None };
     let kind = kind?;
     let actions = match &kind[..] {
         "flower" => read.flower(options, links),
         _ => {
-            read.refuse(Unsupported::Classifier(kind));
+            read.refuse(UnsupportedFilter::Classifier(kind));
             Vec::new()
         }
     };
@@ -63,24 +65,24 @@ pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
 }
 
 /// The match parsed so far, and the first reason for which a part is not supported.
-struct Read {
+struct FlowerParser {
     matching: Match,
-    why: Option<Unsupported>,
+    why: Option<UnsupportedFilter>,
 }
 
-impl Read {
-    fn refuse(&mut self, why: Unsupported) {
+impl FlowerParser {
+    fn refuse(&mut self, why: UnsupportedFilter) {
         self.why.get_or_insert(why);
     }
 
     /// Returns the rule for the parsed filter. If a part is not supported, the rule leaves the frames to the kernel.
-    fn rule(self, device: Device, chain: u32, priority: u16, handle: u32, actions: Vec<Action>) -> Said {
+    fn rule(self, device: Device, chain: u32, priority: u16, handle: u32, actions: Vec<Action>) -> ParsedFilter {
         let rule = |matching, actions| Rule { device, chain, priority, handle: Some(handle), matching, actions };
-        let Read { matching, why } = self;
+        let FlowerParser { matching, why } = self;
         let whole = rule(matching, actions);
         let why = match why {
             None => match whole.check() {
-                Ok(()) => return Said::There(Box::new(whole), None),
+                Ok(()) => return ParsedFilter::There(Box::new(whole), None),
                 Err(error) => error.into(),
             },
             Some(why) => why,
@@ -88,14 +90,14 @@ impl Read {
         let pass = rule(whole.matching, vec![Action::Pass]);
         // A match that the switch rejects is widened to all frames, so that no later filter takes a frame of this one.
         let pass = if pass.check().is_ok() { pass } else { rule(Match::default(), vec![Action::Pass]) };
-        Said::There(Box::new(pass), Some(why))
+        ParsedFilter::There(Box::new(pass), Some(why))
     }
 
     fn flower(&mut self, options: &[u8], links: &Links) -> Vec<Action> {
-        let mut keys: BTreeMap<u16, Bytes<'_>> = attributes(options).collect();
+        let mut keys: BTreeMap<u16, NetlinkBytes<'_>> = attributes(options).collect();
         let flags = keys.remove(&key::FLAGS).and_then(|flags| flags.u32(0)).unwrap_or(0);
         if flags & SKIP_HARDWARE != 0 {
-            self.refuse(Unsupported::SkipHardware);
+            self.refuse(UnsupportedFilter::SkipHardware);
         }
         // These attributes select no frames.
         for ignored in [key::CLASS, key::IN_HARDWARE] {
@@ -108,7 +110,7 @@ impl Read {
         self.tunnel(&mut keys);
         // An all-zero mask has no effect.
         if let Some((key, _)) = keys.iter().find(|(_, value)| value.0.iter().any(|byte| *byte != 0)) {
-            self.refuse(Unsupported::Key(Key(*key)));
+            self.refuse(UnsupportedFilter::Key(FlowerKey(*key)));
         }
         match actions::read(actions.map_or(&[], |actions| actions.0), links) {
             Ok(actions) => actions,
@@ -145,13 +147,13 @@ impl Read {
         self.matching.source = self.prefix(keys, [key::IPV4_SOURCE, key::IPV6_SOURCE]);
         self.matching.destination = self.prefix(keys, [key::IPV4_DESTINATION, key::IPV6_DESTINATION]);
         self.matching.class = class(keys, key::CLASS_OF_IP);
-        let number = |value: Option<Bytes<'_>>| value.and_then(|value| value.spi(0)).unwrap_or(0);
+        let number = |value: Option<NetlinkBytes<'_>>| value.and_then(|value| value.spi(0)).unwrap_or(0);
         let (flags, mask) = (number(keys.remove(&key::IP_FLAGS)), number(keys.remove(&key::IP_FLAGS_MASK)));
         let flag = |flag: u32| (mask & flag != 0).then_some(flags & flag != 0);
         self.matching.fragments.fragment = flag(IS_FRAGMENT);
         self.matching.fragments.first = flag(IS_FIRST);
         if mask & !(IS_FRAGMENT | IS_FIRST) != 0 {
-            self.refuse(Unsupported::Mask(Key(key::IP_FLAGS_MASK)));
+            self.refuse(UnsupportedFilter::Mask(FlowerKey(key::IP_FLAGS_MASK)));
         }
     }
 
@@ -183,7 +185,7 @@ impl Read {
                 (Some(port), None) if whole => Some(Ports::One(port)),
                 (exact, None) => {
                     if exact.is_some() {
-                        self.refuse(Unsupported::Mask(Key(mask)));
+                        self.refuse(UnsupportedFilter::Mask(FlowerKey(mask)));
                     }
                     None
                 }
@@ -203,7 +205,7 @@ impl Read {
                 None | Some(u16::MAX) => Some(port),
                 Some(0) => None,
                 Some(_) => {
-                    self.why.get_or_insert(Unsupported::Mask(Key(value + 1)));
+                    self.why.get_or_insert(UnsupportedFilter::Mask(FlowerKey(value + 1)));
                     None
                 }
             }
@@ -219,7 +221,7 @@ impl Read {
         // options.
         let never = TUNNEL_DONT_FRAGMENT | TUNNEL_CRITICAL;
         if mask & !(TUNNEL_CHECKSUM | TUNNEL_OAM | never) != 0 || flags & mask & never != 0 {
-            self.refuse(Unsupported::Mask(Key(key::TUNNEL_FLAGS_MASK)));
+            self.refuse(UnsupportedFilter::Mask(FlowerKey(key::TUNNEL_FLAGS_MASK)));
         }
     }
 
@@ -235,13 +237,13 @@ impl Read {
         };
         let prefix = ones.and_then(|bits| Prefix::new(address, bits));
         if prefix.is_none() {
-            self.refuse(Unsupported::Mask(Key(key + 1)));
+            self.refuse(UnsupportedFilter::Mask(FlowerKey(key + 1)));
         }
         prefix.filter(|prefix| prefix.bits() > 0)
     }
 }
 
-type Keys<'a> = BTreeMap<u16, Bytes<'a>>;
+type Keys<'a> = BTreeMap<u16, NetlinkBytes<'a>>;
 
 /// Parses a traffic class. The next key is its mask. An all-zero mask has no effect.
 fn class(keys: &mut Keys<'_>, key: u16) -> Option<ClassMatch> {

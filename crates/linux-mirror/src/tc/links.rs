@@ -3,7 +3,7 @@
 //! A device with a name as in rules, such as `p0`, `pf0vf0` or `vxlan0`, is that device of the switch. So are the
 //! tunnel devices that Open vSwitch creates for itself.
 
-use crate::netlink::{Bytes, attributes};
+use crate::netlink::{NetlinkBytes, attributes};
 use nic_switch::{Device, TunnelDevice, TunnelKind};
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ impl Links {
     /// Records an existing device from `struct ifinfomsg` and its attributes. Returns whether anything changed, or
     /// `None` if the message is invalid.
     pub(crate) fn put(&mut self, payload: &[u8]) -> Option<bool> {
-        let number = Bytes(payload).u32(INDEX)?;
+        let number = NetlinkBytes(payload).u32(INDEX)?;
         let (_, name) = attributes(payload.get(INFO..)?).find(|(kind, _)| *kind == NAME)?;
         let device = device(name.0);
         // A renamed device may enter or leave the switch.
@@ -27,8 +27,8 @@ impl Links {
     }
 
     /// Removes a deleted device. Returns whether anything changed, or `None` if the message is invalid.
-    pub(crate) fn gone(&mut self, payload: &[u8]) -> Option<bool> {
-        Some(self.0.remove(&Bytes(payload).u32(INDEX)?).is_some())
+    pub(crate) fn remove(&mut self, payload: &[u8]) -> Option<bool> {
+        Some(self.0.remove(&NetlinkBytes(payload).u32(INDEX)?).is_some())
     }
 
     pub(crate) fn clear(&mut self) {

@@ -12,7 +12,7 @@
 //!   overrides filters with the same match.
 //! - A device with more filters than the limit has no rules.
 
-use crate::tc::line::{BadLine, Line, Place, Reader, Used, VERSION};
+use crate::tc::line::{FilterLine, LineError, LineReader, RuleId, RuleUse, VERSION};
 use nic_switch::matching::{ClassMatch, TunnelMatch};
 use nic_switch::{Action, Device, EtherMatch, Mac, Match, Rule, RuleReport};
 use offload_api::Prefix;
@@ -24,11 +24,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// ```
 /// use nic_switch::{Mode, Switch, SwitchConfig};
 /// use offload_base::Instant;
-/// use linux_mirror::tc::Mirror;
+/// use linux_mirror::tc::FilterMirror;
 ///
 /// let mut switch = Switch::new(SwitchConfig::default());
 /// switch.set_mode(Mode::Switchdev);
-/// let mut mirror = Mirror::new();
+/// let mut mirror = FilterMirror::new();
 /// mirror.receive(b"tc-mirror 1\nbegin\ntc filter replace dev p0 ingress prio 1 handle 1 flower action drop\n");
 /// assert!(mirror.poll_rules().is_none(), "the snapshot is not complete");
 /// mirror.receive(b"end\n");
@@ -38,12 +38,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// # Ok::<(), nic_switch::ChangeError>(())
 /// ```
 #[derive(Debug)]
-pub struct Mirror {
-    reader: Reader,
+pub struct FilterMirror {
+    reader: LineReader,
     /// Whether the agent's hello was received, and no malformed line since.
     synchronized: bool,
     most: usize,
-    told: BTreeMap<Place, Told>,
+    told: BTreeMap<RuleId, MirroredFilter>,
     /// Devices with more filters than the limit.
     full: BTreeSet<Device>,
     /// Devices that exceeded the limit before the current snapshot.
@@ -58,27 +58,27 @@ pub struct Mirror {
     /// Number of filters added so far, which determines their order.
     came: u64,
     ask: bool,
-    used: BTreeMap<Place, Used>,
-    refusals: VecDeque<Refusal>,
-    counts: MirrorCounters,
+    used: BTreeMap<RuleId, RuleUse>,
+    refusals: VecDeque<FilterRefusal>,
+    counts: FilterMirrorCounters,
 }
 
 #[derive(Debug)]
-struct Told {
+struct MirroredFilter {
     rule: Rule,
     came: u64,
     /// Number of the last snapshot that named the filter.
     snapshot: u64,
-    reported: Used,
+    reported: RuleUse,
 }
 
 offload_base::counters! {
     /// Counters of a mirror of filters.
     ///
     /// ```
-    /// assert_eq!(linux_mirror::tc::Mirror::new().counters().snapshots, 0);
+    /// assert_eq!(linux_mirror::tc::FilterMirror::new().counters().snapshots, 0);
     /// ```
-    pub struct MirrorCounters {
+    pub struct FilterMirrorCounters {
         /// Filters added or changed.
         pub filters_added: "tc_mirror_filters_added",
         /// Filters deleted.
@@ -99,14 +99,14 @@ offload_base::counters! {
 /// A filter or device that is left to the kernel, and the reason; or a fault of the agent.
 ///
 /// ```
-/// assert_eq!(linux_mirror::tc::Refusal::Version(2).to_string(), "the agent speaks version 2 of the protocol, the mirror version 1: use those of one release");
+/// assert_eq!(linux_mirror::tc::FilterRefusal::Version(2).to_string(), "the agent speaks version 2 of the protocol, the mirror version 1: use those of one release");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum FilterRefusal {
     /// The filter has no counterpart in the switch.
     #[error("filter {0} is left to the kernel: {1}")]
-    Filter(Place, String),
+    Filter(RuleId, String),
     /// There are more filters than the mirror can hold.
     #[error("there are more than {1} filters: those of {0} are left to the kernel until there are fewer")]
     TooMany(Device, usize),
@@ -115,22 +115,22 @@ pub enum Refusal {
     Version(u16),
     /// The agent's bytes are malformed; the agent has to start again.
     #[error("the agent has to start again: {0}")]
-    Line(BadLine),
+    Line(LineError),
 }
 
-impl Default for Mirror {
-    fn default() -> Mirror {
-        Mirror::new()
+impl Default for FilterMirror {
+    fn default() -> FilterMirror {
+        FilterMirror::new()
     }
 }
 
-impl Mirror {
+impl FilterMirror {
     /// Returns a mirror with a limit of 65,536 filters, like a switch's.
-    pub fn new() -> Mirror {
-        Mirror {
-            reader: Reader::new(),
+    pub fn new() -> FilterMirror {
+        FilterMirror {
+            reader: LineReader::new(),
             synchronized: false,
-            most: MOST,
+            most: DEFAULT_LIMIT,
             told: BTreeMap::new(),
             full: BTreeSet::new(),
             was_full: BTreeSet::new(),
@@ -142,35 +142,35 @@ impl Mirror {
             ask: true,
             used: BTreeMap::new(),
             refusals: VecDeque::new(),
-            counts: MirrorCounters::default(),
+            counts: FilterMirrorCounters::default(),
         }
     }
 
     /// Limits the number of filters.
     #[must_use]
-    pub fn with_room_for(mut self, most: usize) -> Mirror {
+    pub fn with_room_for(mut self, most: usize) -> FilterMirror {
         self.most = most;
         self
     }
 
     /// Starts a new stream, and requests a snapshot.
     pub fn connect(&mut self) {
-        (self.reader, self.synchronized, self.ask) = (Reader::new(), false, true);
+        (self.reader, self.synchronized, self.ask) = (LineReader::new(), false, true);
     }
 
     /// Processes the agent's next bytes.
     pub fn receive(&mut self, bytes: &[u8]) {
         let mut reader = core::mem::take(&mut self.reader);
         reader.read(bytes, |line| match line {
-            Ok(Line::Hello(VERSION)) => (self.synchronized, self.in_snapshot) = (true, false),
-            Ok(Line::Hello(other)) => {
+            Ok(FilterLine::Hello(VERSION)) => (self.synchronized, self.in_snapshot) = (true, false),
+            Ok(FilterLine::Hello(other)) => {
                 self.synchronized = false;
-                self.refuse(Refusal::Version(other));
+                self.refuse(FilterRefusal::Version(other));
             }
             // The rest of a stream of a previous agent.
             _ if !self.synchronized => {}
             Ok(line) => self.take(line),
-            Err(error) => self.lose(error),
+            Err(error) => self.reset(error),
         });
         self.reader = reader;
     }
@@ -180,13 +180,14 @@ impl Mirror {
         if !self.whole || !core::mem::take(&mut self.changed) {
             return None;
         }
-        let mut told: Vec<&Told> = self.told.values().filter(|told| !self.is_full(told.rule.device)).collect();
+        let mut told: Vec<&MirroredFilter> =
+            self.told.values().filter(|told| !self.is_full(told.rule.device)).collect();
         // Within a priority, the kernel tries the filters in the order of their masks' creation.
         told.sort_unstable_by_key(|told| told.came);
         let mut rules: Vec<Rule> = Vec::new();
         // The switch accepts one rule per match and priority.
         let mut there: BTreeMap<(Device, u32, u16, Match), usize> = BTreeMap::new();
-        for Told { rule, .. } in told {
+        for MirroredFilter { rule, .. } in told {
             let of = (rule.device, rule.chain, rule.priority, rule.matching);
             match there.get(&of) {
                 // Filters that the kernel distinguishes may have equal matches here. If one is left to the kernel, all
@@ -210,11 +211,11 @@ impl Mirror {
     /// Reports the use of rules since the last call to the agent.
     pub fn report(&mut self, now: Instant, reports: &[RuleReport]) {
         for report in reports {
-            let place = Place::of(&report.rule);
+            let place = RuleId::from_rule(&report.rule);
             let Some(told) = place.and_then(|place| self.told.get_mut(&place)) else { continue };
             let counters = report.counters;
             let idle = counters.age(now).map(|age| age.as_millis() as u64);
-            let used = Used { packets: counters.packets, bytes: counters.bytes, idle };
+            let used = RuleUse { packets: counters.packets, bytes: counters.bytes, idle };
             // The idle time alone changes constantly and is not worth a report.
             if (used.packets, used.bytes) != (told.reported.packets, told.reported.bytes) {
                 told.reported = used;
@@ -227,10 +228,10 @@ impl Mirror {
     /// Returns the next bytes for the agent.
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         let line = if core::mem::take(&mut self.ask) {
-            Line::Ask(VERSION)
+            FilterLine::Ask(VERSION)
         } else if self.synchronized {
             let (place, used) = self.used.pop_first()?;
-            Line::Used(place, used)
+            FilterLine::Used(place, used)
         } else {
             return None;
         };
@@ -238,24 +239,24 @@ impl Mirror {
     }
 
     /// Returns the next refusal.
-    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+    pub fn poll_refusal(&mut self) -> Option<FilterRefusal> {
         self.refusals.pop_front()
     }
 
     /// Returns the counters.
-    pub fn counters(&self) -> MirrorCounters {
+    pub fn counters(&self) -> FilterMirrorCounters {
         self.counts
     }
 
-    fn take(&mut self, line: Line) {
+    fn take(&mut self, line: FilterLine) {
         match line {
-            Line::Begins => {
+            FilterLine::Begins => {
                 self.snapshot += 1;
                 self.in_snapshot = true;
                 // Until the snapshot is complete, it is unknown whether the filters fit now.
                 self.was_full.append(&mut self.full);
             }
-            Line::Ends if core::mem::take(&mut self.in_snapshot) => {
+            FilterLine::Ends if core::mem::take(&mut self.in_snapshot) => {
                 self.counts.snapshots += 1;
                 self.changed |=
                     !core::mem::replace(&mut self.whole, true) | !core::mem::take(&mut self.was_full).is_empty();
@@ -263,26 +264,28 @@ impl Mirror {
                 self.remove(|_, told| told.snapshot != now);
             }
             // The snapshot began before a hello; the hello is followed by another snapshot.
-            Line::Ends => {}
-            Line::There(rule) => match rule.check() {
-                Ok(()) => self.put(Rule { matching: plain(rule.matching), ..*rule }),
-                Err(error) => self.lose(BadLine(error.to_string())),
+            FilterLine::Ends => {}
+            FilterLine::There(rule) => match rule.check() {
+                Ok(()) => self.put(Rule { matching: without_empty_masks(rule.matching), ..*rule }),
+                Err(error) => self.reset(LineError(error.to_string())),
             },
-            Line::Gone(selection) => {
+            FilterLine::Gone(selection) => {
                 self.remove(|place, _| selection.includes(place.device, place.chain, place.priority, place.handle));
                 // The deleted filter may be one that exceeded the limit and is missing here.
                 self.ask |= self.full.contains(&selection.device);
             }
-            Line::Refused(place, why) => {
+            FilterLine::Refused(place, why) => {
                 self.counts.filters_refused += 1;
-                self.refuse(Refusal::Filter(place, why));
+                self.refuse(FilterRefusal::Filter(place, why));
             }
-            Line::Hello(_) | Line::Ask(_) | Line::Used(..) => self.lose(BadLine("only the mirror sends it".into())),
+            FilterLine::Hello(_) | FilterLine::Ask(_) | FilterLine::Used(..) => {
+                self.reset(LineError("only the mirror sends it".into()))
+            }
         }
     }
 
     fn put(&mut self, rule: Rule) {
-        let Some(place) = Place::of(&rule) else { return };
+        let Some(place) = RuleId::from_rule(&rule) else { return };
         if let Some(told) = self.told.get_mut(&place) {
             told.snapshot = self.snapshot;
             if told.rule != rule {
@@ -297,18 +300,18 @@ impl Mirror {
             // One refusal per device is enough, however many filters are missing.
             if self.full.insert(place.device) {
                 self.changed = true;
-                self.refuse(Refusal::TooMany(place.device, self.most));
+                self.refuse(FilterRefusal::TooMany(place.device, self.most));
             }
             return;
         }
         self.came += 1;
         self.counts.filters_added += 1;
         self.changed = true;
-        let told = Told { rule, came: self.came, snapshot: self.snapshot, reported: Used::default() };
+        let told = MirroredFilter { rule, came: self.came, snapshot: self.snapshot, reported: RuleUse::default() };
         self.told.insert(place, told);
     }
 
-    fn remove(&mut self, is_meant: impl Fn(&Place, &Told) -> bool) {
+    fn remove(&mut self, is_meant: impl Fn(&RuleId, &MirroredFilter) -> bool) {
         let gone = self.told.extract_if(.., |place, told| is_meant(place, told));
         let used = &mut self.used;
         let count = gone.map(|(place, _)| used.remove(&place)).count() as u64;
@@ -319,14 +322,14 @@ impl Mirror {
     }
 
     /// Handles a malformed line: the agent has to start again.
-    fn lose(&mut self, error: BadLine) {
+    fn reset(&mut self, error: LineError) {
         (self.synchronized, self.ask) = (false, true);
         self.counts.bad_lines += 1;
-        self.refuse(Refusal::Line(error));
+        self.refuse(FilterRefusal::Line(error));
     }
 
-    fn refuse(&mut self, refusal: Refusal) {
-        if self.refusals.len() >= MOST_REFUSALS {
+    fn refuse(&mut self, refusal: FilterRefusal) {
+        if self.refusals.len() >= MAX_REFUSALS {
             self.refusals.pop_front();
         }
         self.refusals.push_back(refusal);
@@ -334,7 +337,7 @@ impl Mirror {
 }
 
 /// Returns the match without masks that have no effect, because the switch treats such matches as equal.
-fn plain(matching: Match) -> Match {
+fn without_empty_masks(matching: Match) -> Match {
     let Match { destination_mac, source_mac, source, destination, class, tunnel, .. } = matching;
     let address = |prefix: Option<Prefix>| prefix.filter(|prefix| prefix.bits() > 0);
     let some = |class: Option<ClassMatch>| class.filter(|class| class.mask() != 0);
@@ -356,6 +359,6 @@ fn plain(matching: Match) -> Match {
 }
 
 /// Default limit of filters.
-const MOST: usize = 65_536;
+const DEFAULT_LIMIT: usize = 65_536;
 /// Maximum number of unread refusals.
-const MOST_REFUSALS: usize = 1024;
+const MAX_REFUSALS: usize = 1024;

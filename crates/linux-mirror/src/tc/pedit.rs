@@ -1,7 +1,7 @@
 //! `act_pedit`: translates masked words of a header into edits of fields.
 
-use crate::netlink::{Bytes, attributes};
-use crate::tc::actions::Options;
+use crate::netlink::{NetlinkBytes, attributes};
+use crate::tc::actions::ActionAttributes;
 use nic_switch::{Edit, Mac};
 use offload_formats::{Protocol, Version};
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 pub(crate) const PARAMETERS: u16 = 4;
 
 /// Parses the edits. Returns `None` if a change is not an edit of whole fields that the switch supports.
-pub(crate) fn read(parameters: Bytes<'_>, options: &Options<'_>) -> Option<Vec<Edit>> {
+pub(crate) fn read(parameters: NetlinkBytes<'_>, options: &ActionAttributes<'_>) -> Option<Vec<Edit>> {
     let count = usize::from(parameters.u8(COUNT)?);
     let mut kinds = attributes(options.get(&KINDS)?.0).map(|(_, kind)| {
-        let kind: Options<'_> = attributes(kind.0).collect();
+        let kind: ActionAttributes<'_> = attributes(kind.0).collect();
         Some((kind.get(&HEADER_TYPE)?.u16(0)?, kind.get(&COMMAND)?.u16(0)?))
     });
     let mut edits = Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &Options<'_>) -> Option<Vec<E
         let (header, operation) = kinds.next()??;
         // The traffic class of IPv6 is the only field that does not consist of whole bytes.
         if (header, operation, offset, kept) == (IPV6, SET, 0, [0xf0, 0x0f, 0xff, 0xff]) {
-            fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
+            split_fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
             edits.push(Edit::TrafficClass(Version::Six, value[0] << 4 | value[1] >> 4));
             continue;
         }
@@ -44,23 +44,23 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &Options<'_>) -> Option<Vec<E
         }
         // Edits keep their order, because an addition applies to an earlier edit's result.
         if operation != SET || written.0 != header || bytes.keys().any(|byte| written.1.contains_key(byte)) {
-            fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
+            split_fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
         }
         match operation {
             SET => {
                 written.0 = header;
                 written.1.extend(bytes);
             }
-            ADD => edits.push(added(header, &bytes)?),
+            ADD => edits.push(parse_addition(header, &bytes)?),
             _ => return None,
         }
     }
-    fields(written.0, written.1, &mut edits)?;
+    split_fields(written.0, written.1, &mut edits)?;
     Some(edits)
 }
 
 /// Returns the edit for an addition. Only the hop limit can be added to.
-fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
+fn parse_addition(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
     let (version, place) = match header {
         IPV4 => (Version::Four, 8),
         IPV6 => (Version::Six, 7),
@@ -71,7 +71,7 @@ fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
 }
 
 /// Splits written bytes of a header into fields. Returns `None` if bytes are left over.
-fn fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
+fn split_fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
     // The version matters only for the two IP headers.
     let version = if header == IPV6 { Version::Six } else { Version::Four };
     match header {

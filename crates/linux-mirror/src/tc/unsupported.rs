@@ -6,16 +6,16 @@ use nic_switch::RuleError;
 /// Reason for which a filter of a kernel has no counterpart here, so that its frames are left to the kernel.
 ///
 /// ```
-/// use linux_mirror::tc::Unsupported;
+/// use linux_mirror::tc::UnsupportedFilter;
 ///
 /// assert_eq!(
-///     Unsupported::Classifier("u32".into()).to_string(),
+///     UnsupportedFilter::Classifier("u32".into()).to_string(),
 ///     "the switch has no classifier u32: use flower so that the switch handles the filter"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsupported {
+pub enum UnsupportedFilter {
     /// A classifier other than flower.
     #[error("the switch has no classifier {0}: use flower so that the switch handles the filter")]
     Classifier(String),
@@ -24,10 +24,10 @@ pub enum Unsupported {
     SkipHardware,
     /// A flower key that the switch does not match.
     #[error("the switch does not match {0}: remove the key so that the switch handles the filter")]
-    Key(Key),
+    Key(FlowerKey),
     /// A mask that is not a prefix, or that covers a part of a field which is matched as a whole.
     #[error("the switch does not match {0} by this mask: match the whole field, or a prefix of an address")]
-    Mask(Key),
+    Mask(FlowerKey),
     /// An action or an option that the switch does not have.
     #[error("the switch has no action {0} with these options: see the chapter on the switch for the supported ones")]
     Action(String),
@@ -47,13 +47,13 @@ pub enum Unsupported {
 /// A flower key, by its number (`TCA_FLOWER_*`). Its mask has another number.
 ///
 /// ```
-/// assert_eq!(linux_mirror::tc::Key(75).to_string(), "the hops of IP (flower's key 75)");
-/// assert_eq!(linux_mirror::tc::Key(999).to_string(), "flower's key 999");
+/// assert_eq!(linux_mirror::tc::FlowerKey(75).to_string(), "the hops of IP (flower's key 75)");
+/// assert_eq!(linux_mirror::tc::FlowerKey(999).to_string(), "flower's key 999");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key(pub u16);
+pub struct FlowerKey(pub u16);
 
-impl fmt::Display for Key {
+impl fmt::Display for FlowerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.iter().find(|(first, last, _)| (*first..=*last).contains(&self.0)) {
             Some((.., name)) => write!(f, "{name} (flower's key {})", self.0),
@@ -105,7 +105,7 @@ mod tests {
             assert!(pair[0].0 <= pair[0].1 && pair[0].1 < pair[1].0, "{pair:?}");
         }
         assert_eq!(
-            Unsupported::Key(Key(57)).to_string(),
+            UnsupportedFilter::Key(FlowerKey(57)).to_string(),
             "the switch does not match fields of ARP (flower's key 57): remove the key so that the switch handles the filter"
         );
     }

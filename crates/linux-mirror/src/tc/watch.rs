@@ -7,11 +7,11 @@
 //!
 //! Invariant: the changes between `Begins` and `Ends` cover all filters that existed at the start and still exist.
 
-use crate::dump::{Dump, KernelRefused};
+use crate::dump::{KernelError, PendingDump};
 use crate::netlink::{DONE, DUMP, ERROR, Message, REQUEST, message, messages};
-use crate::tc::filter::{self, Said};
+use crate::tc::filter::{self, ParsedFilter};
 use crate::tc::links::Links;
-use crate::tc::unsupported::Unsupported;
+use crate::tc::unsupported::UnsupportedFilter;
 use nic_switch::{Rule, Selection};
 
 /// A change of a kernel's filters.
@@ -31,7 +31,7 @@ pub enum FilterChange {
     /// End of a snapshot. A filter not named since its start does not exist.
     Ends,
     /// A filter was added or changed. An unsupported one has a rule that leaves its frames to the kernel, and a reason.
-    There(Box<Rule>, Option<Unsupported>),
+    There(Box<Rule>, Option<UnsupportedFilter>),
     /// The selected filters were deleted.
     Gone(Selection),
 }
@@ -39,16 +39,16 @@ pub enum FilterChange {
 /// A watcher of a kernel's filters, without the socket.
 ///
 /// ```
-/// use linux_mirror::tc::Watcher;
+/// use linux_mirror::tc::FilterWatcher;
 ///
-/// let mut watcher = Watcher::new();
+/// let mut watcher = FilterWatcher::new();
 /// let dump = watcher.poll_request().expect("the watcher first requests the devices");
 /// assert_eq!(dump[4..6], 18u16.to_ne_bytes(), "RTM_GETLINK");
 /// assert!(watcher.poll_request().is_none(), "one dump at a time");
 /// ```
 #[derive(Debug)]
-pub struct Watcher {
-    dump: Dump<Step>,
+pub struct FilterWatcher {
+    dump: PendingDump<DumpStep>,
     /// Devices with filters that remain to be requested.
     devices: Vec<u32>,
     links: Links,
@@ -56,33 +56,33 @@ pub struct Watcher {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum DumpStep {
     Links,
     Filters,
 }
 
-impl Default for Watcher {
-    fn default() -> Watcher {
-        Watcher::new()
+impl Default for FilterWatcher {
+    fn default() -> FilterWatcher {
+        FilterWatcher::new()
     }
 }
 
-impl Watcher {
+impl FilterWatcher {
     /// Returns a watcher that begins with a snapshot.
-    pub fn new() -> Watcher {
-        Watcher { dump: Dump::new(), devices: Vec::new(), links: Links::default(), malformed: 0 }
+    pub fn new() -> FilterWatcher {
+        FilterWatcher { dump: PendingDump::new(), devices: Vec::new(), links: Links::default(), malformed: 0 }
     }
 
     /// Requests a new snapshot, because the kernel dropped messages (`ENOBUFS`) or a new mirror listens.
-    pub fn ask_again(&mut self) {
+    pub fn request_snapshot(&mut self) {
         self.dump.again = true;
     }
 
     /// Returns the next message for the kernel.
     pub fn poll_request(&mut self) -> Option<Vec<u8>> {
-        if self.dump.begins() {
+        if self.dump.poll_start() {
             self.links.clear();
-            self.dump.ask(Step::Links, |sequence| message(GET_LINK, REQUEST | DUMP, sequence, &[0; 16], &[]));
+            self.dump.query(DumpStep::Links, |sequence| message(GET_LINK, REQUEST | DUMP, sequence, &[0; 16], &[]));
         }
         self.dump.requests.pop_front()
     }
@@ -91,11 +91,7 @@ impl Watcher {
     ///
     /// # Errors
     /// Fails if the kernel refuses to list devices or filters.
-    pub fn handle_datagram(
-        &mut self,
-        datagram: &[u8],
-        mut take: impl FnMut(FilterChange),
-    ) -> Result<(), KernelRefused> {
+    pub fn handle_datagram(&mut self, datagram: &[u8], mut take: impl FnMut(FilterChange)) -> Result<(), KernelError> {
         for message in messages(datagram) {
             match message {
                 Some(message) => self.handle_message(&message, &mut take)?,
@@ -114,27 +110,27 @@ impl Watcher {
         &mut self,
         message: &Message<'_>,
         take: &mut impl FnMut(FilterChange),
-    ) -> Result<(), KernelRefused> {
-        let answered = self.dump.answered_by(message);
+    ) -> Result<(), KernelError> {
+        let answered = self.dump.query_answered_by(message);
         let answers = answered.is_some();
         let understood = match message.kind {
             // A dump may end early with an error.
             DONE | ERROR if answers => match message.errno() {
                 0 if message.kind == DONE => {
-                    self.go_on(take);
+                    self.continue_dump(take);
                     Some(())
                 }
                 0 => Some(()),
                 // A device deleted meanwhile has no filters.
-                NO_DEVICE | INVALID if answered == Some(Step::Filters) => {
-                    self.go_on(take);
+                NO_DEVICE | INVALID if answered == Some(DumpStep::Filters) => {
+                    self.continue_dump(take);
                     Some(())
                 }
-                errno => return Err(KernelRefused::Filters { errno }),
+                errno => return Err(KernelError::Filters { errno }),
             },
             // A device that appears or is renamed after the dump has filters that were never requested.
             NEW_LINK => self.links.put(message.payload).map(|changed| self.dump.again |= changed && !answers),
-            DELETE_LINK => self.links.gone(message.payload).map(|changed| self.dump.again |= changed),
+            DELETE_LINK => self.links.remove(message.payload).map(|changed| self.dump.again |= changed),
             NEW_FILTER => self.read(message.payload, true, take),
             DELETE_FILTER => self.read(message.payload, false, take),
             // The kernel does not announce the filters that are deleted with a qdisc or a chain.
@@ -150,22 +146,22 @@ impl Watcher {
 
     fn read(&mut self, payload: &[u8], there: bool, take: &mut impl FnMut(FilterChange)) -> Option<()> {
         match filter::read(payload, there, &self.links)? {
-            Said::There(rule, why) => take(FilterChange::There(rule, why)),
-            Said::Gone(selection) => take(FilterChange::Gone(selection)),
-            Said::Nothing => {}
+            ParsedFilter::There(rule, why) => take(FilterChange::There(rule, why)),
+            ParsedFilter::Gone(selection) => take(FilterChange::Gone(selection)),
+            ParsedFilter::Nothing => {}
         }
         Some(())
     }
 
     /// Continues the snapshot with the next query.
-    fn go_on(&mut self, take: &mut impl FnMut(FilterChange)) {
+    fn continue_dump(&mut self, take: &mut impl FnMut(FilterChange)) {
         match self.dump.step {
             None => return,
-            Some(Step::Links) => {
+            Some(DumpStep::Links) => {
                 self.devices = self.links.numbers();
                 take(FilterChange::Begins);
             }
-            Some(Step::Filters) => {}
+            Some(DumpStep::Filters) => {}
         }
         match self.devices.pop() {
             Some(device) => {
@@ -173,7 +169,8 @@ impl Watcher {
                 tcmsg[4..8].copy_from_slice(&device.to_ne_bytes());
                 // A dump needs a parent; this one covers both qdiscs.
                 tcmsg[12..16].copy_from_slice(&filter::INGRESS[0].to_ne_bytes());
-                self.dump.ask(Step::Filters, |sequence| message(GET_FILTER, REQUEST | DUMP, sequence, &tcmsg, &[]));
+                self.dump
+                    .query(DumpStep::Filters, |sequence| message(GET_FILTER, REQUEST | DUMP, sequence, &tcmsg, &[]));
             }
             None => {
                 self.dump.step = None;

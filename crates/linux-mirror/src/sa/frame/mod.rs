@@ -7,30 +7,30 @@
 //!
 //! - `message`: encoding of messages; `field`: encoding of fields.
 //!
-//! Bounds: a message has at most [`MOST_BYTES`] bytes, and a decoder holds at most one message.
+//! Bounds: a message has at most [`MAX_FRAME_BYTES`] bytes, and a decoder holds at most one message.
 
 mod field;
 mod message;
 
 pub use message::Message;
 
-use field::Reader;
+use field::MessageReader;
 use zeroize::{Zeroize, Zeroizing};
 
 /// A decoder from bytes to messages. Its buffer is overwritten after use, because it may have contained a key.
 ///
 /// ```
-/// use linux_mirror::sa::{Decoder, Message, encode};
+/// use linux_mirror::sa::{FrameDecoder, Message, encode};
 ///
 /// let mut bytes = b"the end of something".to_vec();
 /// bytes.extend(encode(&Message::Ask(1)).iter());
 /// let mut said = Vec::new();
-/// Decoder::new().decode(&bytes, |message| said.push(message));
+/// FrameDecoder::new().decode(&bytes, |message| said.push(message));
 /// assert!(said[0].is_err() && matches!(said[1], Ok(Message::Ask(1))));
 /// ```
 #[derive(Debug)]
-pub struct Decoder {
-    frame: Frame,
+pub struct FrameDecoder {
+    frame: PartialFrame,
     /// Whether the last byte was an escape.
     escaped: bool,
     /// Error of the current frame, whose remaining bytes are skipped.
@@ -38,9 +38,9 @@ pub struct Decoder {
 }
 
 /// The current frame, unescaped.
-struct Frame(Zeroizing<Vec<u8>>);
+struct PartialFrame(Zeroizing<Vec<u8>>);
 
-impl core::fmt::Debug for Frame {
+impl core::fmt::Debug for PartialFrame {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Frame({} bytes)", self.0.len())
     }
@@ -49,17 +49,17 @@ impl core::fmt::Debug for Frame {
 /// Error of a malformed frame.
 ///
 /// ```
-/// use linux_mirror::sa::{Decoder, FrameError};
+/// use linux_mirror::sa::{FrameDecoder, FrameError};
 ///
 /// let mut said = Vec::new();
-/// Decoder::new().decode(&[0xc0, 99, 0xc0], |message| said.extend(message.err()));
+/// FrameDecoder::new().decode(&[0xc0, 99, 0xc0], |message| said.extend(message.err()));
 /// assert_eq!(said, [FrameError::Kind(99)]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The frame exceeds the maximum length of a message.
-    #[error("a frame has more than {MOST_BYTES} bytes")]
+    #[error("a frame has more than {MAX_FRAME_BYTES} bytes")]
     TooLong,
     /// The frame contains an invalid escape.
     #[error("a frame has an escape that SLIP does not know")]
@@ -75,17 +75,21 @@ pub enum FrameError {
     Value(&'static str),
 }
 
-impl Default for Decoder {
-    fn default() -> Decoder {
-        Decoder::new()
+impl Default for FrameDecoder {
+    fn default() -> FrameDecoder {
+        FrameDecoder::new()
     }
 }
 
-impl Decoder {
+impl FrameDecoder {
     /// Returns a decoder, which may start in the middle of a stream.
-    pub fn new() -> Decoder {
+    pub fn new() -> FrameDecoder {
         // The whole capacity is allocated at once, because a growing vector would leave copies behind.
-        Decoder { frame: Frame(Zeroizing::new(Vec::with_capacity(MOST_BYTES))), escaped: false, bad: None }
+        FrameDecoder {
+            frame: PartialFrame(Zeroizing::new(Vec::with_capacity(MAX_FRAME_BYTES))),
+            escaped: false,
+            bad: None,
+        }
     }
 
     /// Processes the next bytes of the stream, and passes complete messages to `take`.
@@ -98,7 +102,7 @@ impl Decoder {
                     let frame = &mut self.frame.0;
                     // Consecutive frames may have one or two `END` bytes between them.
                     if !frame.is_empty() || bad.is_some() {
-                        take(bad.map_or_else(|| Message::decode(Reader(frame)), Err));
+                        take(bad.map_or_else(|| Message::decode(MessageReader(frame)), Err));
                     }
                     frame.zeroize();
                 }
@@ -114,7 +118,7 @@ impl Decoder {
                         }
                     };
                     // The rest of a long frame is skipped, so that a peer cannot make the buffer grow.
-                    if self.frame.0.len() == MOST_BYTES {
+                    if self.frame.0.len() == MAX_FRAME_BYTES {
                         self.bad = self.bad.or(Some(FrameError::TooLong));
                     } else {
                         self.frame.0.push(byte);
@@ -135,7 +139,7 @@ impl Decoder {
 pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
     let plain = message.encoded();
     // Room for the worst case, in which each byte is escaped: a growing vector would leave copies of keys behind.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * MOST_BYTES + 2));
+    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * MAX_FRAME_BYTES + 2));
     bytes.push(END);
     for byte in plain.iter() {
         match *byte {
@@ -151,7 +155,7 @@ pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
 /// Version of the protocol.
 pub const VERSION: u16 = 1;
 /// Maximum length of a message in bytes.
-pub const MOST_BYTES: usize = 512;
+pub const MAX_FRAME_BYTES: usize = 512;
 const END: u8 = 0xc0;
 const ESC: u8 = 0xdb;
 const ESCAPED_END: u8 = 0xdc;

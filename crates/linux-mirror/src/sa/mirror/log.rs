@@ -2,7 +2,7 @@
 //!
 //! Invariant: refusals take bounded memory, because the oldest one is dropped.
 
-use crate::sa::change::{SaName, Unsupported};
+use crate::sa::change::{KernelSaId, UnsupportedSa};
 use crate::sa::frame::{FrameError, VERSION};
 use ipsec::KeyingError;
 use offload_api::SaRefused;
@@ -12,10 +12,10 @@ offload_base::counters! {
     /// Counters of a mirror of SAs.
     ///
     /// ```
-    /// let mirror = linux_mirror::sa::Mirror::new(&[]);
+    /// let mirror = linux_mirror::sa::SaMirror::new(&[]);
     /// assert_eq!(mirror.counters().sas_added, 0);
     /// ```
-    pub struct MirrorCounters {
+    pub struct SaMirrorCounters {
         /// SAs added.
         pub sas_added: "mirror_sas_added",
         /// SAs with a changed lifetime.
@@ -47,33 +47,33 @@ offload_base::counters! {
 ///
 /// ```
 /// use ipsec::KeyingError;
-/// use linux_mirror::sa::{Refusal, SaName};
+/// use linux_mirror::sa::{SaRefusal, KernelSaId};
 ///
-/// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
-/// let refusal = Refusal::Sa(name, KeyingError::Spi(7));
+/// let name = KernelSaId { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
+/// let refusal = SaRefusal::Sa(name, KeyingError::Spi(7));
 /// assert_eq!(refusal.to_string(), "SA 0x1001 from 10.0.0.1 to 10.0.0.2 is not installed: the SPI 7 is reserved");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum SaRefusal {
     /// The SA cannot be mirrored.
     #[error("{0} is not installed: {1}")]
-    Unsupported(SaName, Unsupported),
+    Unsupported(KernelSaId, UnsupportedSa),
     /// Neither address of the SA belongs to this host.
     #[error("{0} is not installed: neither address is one of this host")]
-    Elsewhere(SaName),
+    Elsewhere(KernelSaId),
     /// The IPsec layer does not accept the SA.
     #[error("{0} is not installed: {1}")]
-    Sa(SaName, KeyingError),
+    Sa(KernelSaId, KeyingError),
     /// The IPsec layer does not change the SA's lifetime.
     #[error("{0} keeps its lifetime: {1}")]
-    Update(SaName, KeyingError),
+    Update(KernelSaId, KeyingError),
     /// The device does not accept the SA; software handles it.
     #[error("{0} stays in software: {1}")]
-    Software(SaName, SaRefused),
+    Software(KernelSaId, SaRefused),
     /// The policy cannot be mirrored, so its packets are dropped.
     #[error("policy {0} drops its packets: {1}")]
-    PolicyUnsupported(u32, Unsupported),
+    PolicyUnsupported(u32, UnsupportedSa),
     /// The IPsec layer does not accept the policy.
     #[error("policy {0} is not installed: {1}")]
     Policy(u32, KeyingError),
@@ -93,14 +93,14 @@ pub enum Refusal {
 
 /// Counters and unread refusals.
 #[derive(Debug, Default)]
-pub(super) struct Log {
-    pub(super) counts: MirrorCounters,
-    refusals: VecDeque<Refusal>,
+pub(super) struct MirrorLog {
+    pub(super) counts: SaMirrorCounters,
+    refusals: VecDeque<SaRefusal>,
 }
 
-impl Log {
-    pub(super) fn refuse(&mut self, refusal: Refusal) {
-        if self.refusals.len() >= MOST_REFUSALS {
+impl MirrorLog {
+    pub(super) fn refuse(&mut self, refusal: SaRefusal) {
+        if self.refusals.len() >= MAX_REFUSALS {
             self.refusals.pop_front();
             self.counts.refusals_lost += 1;
         }
@@ -108,10 +108,10 @@ impl Log {
     }
 
     /// Takes the oldest refusal.
-    pub(super) fn next(&mut self) -> Option<Refusal> {
+    pub(super) fn next(&mut self) -> Option<SaRefusal> {
         self.refusals.pop_front()
     }
 }
 
 /// Maximum number of unread refusals.
-const MOST_REFUSALS: usize = 1024;
+const MAX_REFUSALS: usize = 1024;

@@ -23,18 +23,18 @@ mod outbox;
 mod policies;
 mod sas;
 
-pub use log::{MirrorCounters, Refusal};
+pub use log::{SaMirrorCounters, SaRefusal};
 
-use crate::sa::change::Change;
-use crate::sa::frame::{Decoder, FrameError, Message, VERSION};
+use crate::sa::change::SaChange;
+use crate::sa::frame::{FrameDecoder, FrameError, Message, VERSION};
 use core::net::IpAddr;
 use ipsec::Keying;
-use log::Log;
+use log::MirrorLog;
 use offload_api::OffloadKind;
 use offload_base::Instant;
-use outbox::Outbox;
-use policies::Policies;
-use sas::Sas;
+use outbox::PendingReports;
+use policies::MirroredPolicies;
+use sas::MirroredSas;
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
@@ -45,39 +45,39 @@ use zeroize::Zeroizing;
 /// use nic_sim::{NicConfig, nic};
 /// use offload_api::{Direction, EspKey, EspSuite, SaParams};
 /// use offload_base::Instant;
-/// use linux_mirror::sa::{Change, Message, Mirror, MirroredSa, Used, encode};
+/// use linux_mirror::sa::{SaChange, Message, SaMirror, MirroredSa, KernelSaUse, encode};
 ///
 /// let (here, there) = ("10.0.0.1".parse()?, "10.0.0.2".parse()?);
 /// let (_device, driver) = nic(NicConfig::default());
 /// let mut secure = SecureDevice::new(Box::new(driver));
 /// let keying = secure.keying().unwrap();
-/// let mut mirror = Mirror::new(&[here]);
+/// let mut mirror = SaMirror::new(&[here]);
 ///
 /// // An agent's side:
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 /// let params = SaParams::new(Direction::Transmit, 0x1001, here, there, key);
-/// let sa = MirroredSa { params, direction: None, sent: 0, received: 0, used: Used::default() };
-/// for change in [Change::SnapshotBegins, Change::Sa(Box::new(sa)), Change::SnapshotEnds] {
+/// let sa = MirroredSa { params, direction: None, sent: 0, received: 0, used: KernelSaUse::default() };
+/// for change in [SaChange::SnapshotBegins, SaChange::Sa(Box::new(sa)), SaChange::SnapshotEnds] {
 ///     mirror.receive(Instant::ZERO, &encode(&Message::Change(change)), keying);
 /// }
 /// assert!(keying.find_sa(Direction::Transmit, 0x1001, here, there).is_none(), "changes before the hello are ignored");
 /// # let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 /// # let params = SaParams::new(Direction::Transmit, 0x1001, here, there, key);
-/// # let sa = MirroredSa { params, direction: None, sent: 0, received: 0, used: Used::default() };
+/// # let sa = MirroredSa { params, direction: None, sent: 0, received: 0, used: KernelSaUse::default() };
 /// mirror.receive(Instant::ZERO, &encode(&Message::hello()), keying);
-/// for change in [Change::SnapshotBegins, Change::Sa(Box::new(sa)), Change::SnapshotEnds] {
+/// for change in [SaChange::SnapshotBegins, SaChange::Sa(Box::new(sa)), SaChange::SnapshotEnds] {
 ///     mirror.receive(Instant::ZERO, &encode(&Message::Change(change)), keying);
 /// }
 /// assert!(keying.find_sa(Direction::Transmit, 0x1001, here, there).is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Mirror {
-    decoder: Decoder,
+pub struct SaMirror {
+    decoder: FrameDecoder,
     /// Whether the agent's hello was received, and no malformed message since.
     synchronized: bool,
-    sas: Sas,
-    policies: Policies,
+    sas: MirroredSas,
+    policies: MirroredPolicies,
     /// Maximum number of SAs, and of policies.
     most: usize,
     /// Number of the last snapshot.
@@ -86,43 +86,43 @@ pub struct Mirror {
     in_snapshot: bool,
     /// Number of the agent's last sync.
     synced: u32,
-    outbox: Outbox,
-    log: Log,
+    outbox: PendingReports,
+    log: MirrorLog,
 }
 
 /// The target of a change, and the current snapshot.
-struct Replay<'a> {
+struct ReplayTarget<'a> {
     now: Instant,
     snapshot: u64,
     most: usize,
     keying: &'a mut dyn Keying,
-    outbox: &'a mut Outbox,
-    log: &'a mut Log,
+    outbox: &'a mut PendingReports,
+    log: &'a mut MirrorLog,
 }
 
-impl Mirror {
+impl SaMirror {
     /// Returns a mirror for a host with the addresses `local`. They determine an SA's direction if the kernel does not
     /// report it.
-    pub fn new(local: &[IpAddr]) -> Mirror {
-        let mut outbox = Outbox::default();
+    pub fn new(local: &[IpAddr]) -> SaMirror {
+        let mut outbox = PendingReports::default();
         outbox.begin();
-        Mirror {
-            decoder: Decoder::new(),
+        SaMirror {
+            decoder: FrameDecoder::new(),
             synchronized: false,
-            sas: Sas::new(local),
-            policies: Policies::default(),
-            most: MOST,
+            sas: MirroredSas::new(local),
+            policies: MirroredPolicies::default(),
+            most: DEFAULT_LIMIT,
             snapshot: 0,
             in_snapshot: false,
             synced: 0,
             outbox,
-            log: Log::default(),
+            log: MirrorLog::default(),
         }
     }
 
     /// Sets the kind of offload that is requested from a device for each SA.
     #[must_use]
-    pub fn offloaded(mut self, kind: OffloadKind) -> Mirror {
+    pub fn offloaded(mut self, kind: OffloadKind) -> SaMirror {
         self.sas.offload = kind;
         self
     }
@@ -130,14 +130,14 @@ impl Mirror {
     /// Limits the number of SAs and the number of policies, 65,536 each by default. Excess SAs are not installed. If
     /// there are too many policies, nothing passes until there are fewer.
     #[must_use]
-    pub fn with_room_for(mut self, most: usize) -> Mirror {
+    pub fn with_room_for(mut self, most: usize) -> SaMirror {
         self.most = most;
         self
     }
 
     /// Starts a new stream: drops partial input, and requests a snapshot.
     pub fn connect(&mut self) {
-        self.decoder = Decoder::new();
+        self.decoder = FrameDecoder::new();
         self.synchronized = false;
         self.outbox.begin();
     }
@@ -150,15 +150,15 @@ impl Mirror {
             Ok(Message::Hello(VERSION)) => (self.synchronized, self.in_snapshot) = (true, false),
             Ok(Message::Hello(other)) => {
                 self.synchronized = false;
-                self.log.refuse(Refusal::Version(other));
+                self.log.refuse(SaRefusal::Version(other));
             }
             // The rest of a stream of a previous agent.
             _ if !self.synchronized => {}
             Ok(Message::Change(change)) => self.replay(now, change, keying),
             Ok(Message::Synced(number)) => self.synced = number,
             // Only a mirror sends these messages, so the stream's other end is not an agent.
-            Ok(Message::Ask(_) | Message::Report(_) | Message::Sync(_)) => self.lose(FrameError::Value("the sender")),
-            Err(error) => self.lose(error),
+            Ok(Message::Ask(_) | Message::Report(_) | Message::Sync(_)) => self.reset(FrameError::Value("the sender")),
+            Err(error) => self.reset(error),
         });
         self.decoder = decoder;
     }
@@ -167,17 +167,17 @@ impl Mirror {
     pub fn report(&mut self, keying: &mut dyn Keying) {
         while let Some(event) = keying.poll_sa_event() {
             // Events of SAs that the mirror did not add belong to other users of the IPsec layer.
-            if let Some((name, hard)) = self.sas.expired(event) {
+            if let Some((name, hard)) = self.sas.named_expiry(event) {
                 self.log.counts.reports += 1;
-                self.outbox.expired(name, hard);
+                self.outbox.queue_expiry(name, hard);
             }
         }
         if !self.synchronized {
             return; // counters can be reported later
         }
-        for (name, used) in self.sas.news(keying) {
+        for (name, used) in self.sas.changed_uses(keying) {
             self.log.counts.reports += 1;
-            self.outbox.used(name, used);
+            self.outbox.queue_use(name, used);
         }
     }
 
@@ -198,7 +198,7 @@ impl Mirror {
     }
 
     /// Returns the next refusal.
-    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+    pub fn poll_refusal(&mut self) -> Option<SaRefusal> {
         self.log.next()
     }
 
@@ -209,8 +209,8 @@ impl Mirror {
     }
 
     /// Returns the number of installed SAs with a reqid. As many must be lent.
-    pub fn sas_of(&self, reqid: u32) -> usize {
-        self.sas.count_of(reqid)
+    pub fn sas_with_reqid(&self, reqid: u32) -> usize {
+        self.sas.count_with_reqid(reqid)
     }
 
     /// Returns the reqids of SAs added or deleted since the last call. Their SAs must be lent again.
@@ -219,45 +219,45 @@ impl Mirror {
     }
 
     /// Returns the counters.
-    pub fn counters(&self) -> MirrorCounters {
+    pub fn counters(&self) -> SaMirrorCounters {
         self.log.counts
     }
 
-    fn replay(&mut self, now: Instant, change: Change, keying: &mut dyn Keying) {
-        if let Change::SnapshotBegins = change {
+    fn replay(&mut self, now: Instant, change: SaChange, keying: &mut dyn Keying) {
+        if let SaChange::SnapshotBegins = change {
             self.snapshot += 1;
             self.in_snapshot = true;
             return self.policies.begin_snapshot();
         }
-        let Mirror { sas, policies, snapshot, in_snapshot, outbox, log, most, .. } = self;
-        let to = &mut Replay { now, snapshot: *snapshot, most: *most, keying, outbox, log };
+        let SaMirror { sas, policies, snapshot, in_snapshot, outbox, log, most, .. } = self;
+        let to = &mut ReplayTarget { now, snapshot: *snapshot, most: *most, keying, outbox, log };
         match change {
-            Change::SnapshotEnds if core::mem::take(in_snapshot) => {
+            SaChange::SnapshotEnds if core::mem::take(in_snapshot) => {
                 to.log.counts.snapshots += 1;
                 sas.end_snapshot(to);
                 policies.end_snapshot(to);
             }
             // The snapshot began before a hello; the hello is followed by another snapshot.
-            Change::SnapshotBegins | Change::SnapshotEnds => {}
-            Change::Sa(sa) => sas.put(to, *sa),
-            Change::SaUnsupported(name, why) => sas.unsupported(to, name, why),
-            Change::SaGone(name) => sas.gone(to, (name.destination, name.spi)),
-            Change::AllSasGone => sas.all_gone(to),
-            Change::Policy(policy) => policies.put(to, policy),
-            Change::PolicyGone(index) => policies.gone(to, index),
-            Change::AllPoliciesGone => policies.all_gone(to),
-            Change::Defaults { receive, transmit } => policies.set_defaults(to, receive, transmit),
+            SaChange::SnapshotBegins | SaChange::SnapshotEnds => {}
+            SaChange::Sa(sa) => sas.put(to, *sa),
+            SaChange::SaUnsupported(name, why) => sas.report_unsupported(to, name, why),
+            SaChange::SaGone(name) => sas.remove(to, (name.destination, name.spi)),
+            SaChange::AllSasGone => sas.remove_all(to),
+            SaChange::Policy(policy) => policies.put(to, policy),
+            SaChange::PolicyGone(index) => policies.remove(to, index),
+            SaChange::AllPoliciesGone => policies.remove_all(to),
+            SaChange::Defaults { receive, transmit } => policies.set_defaults(to, receive, transmit),
         }
     }
 
     /// Handles a malformed message: the agent has to start again.
-    fn lose(&mut self, error: FrameError) {
+    fn reset(&mut self, error: FrameError) {
         self.synchronized = false;
         self.log.counts.bad_frames += 1;
-        self.outbox.ask();
-        self.log.refuse(Refusal::Frame(error));
+        self.outbox.queue_snapshot_request();
+        self.log.refuse(SaRefusal::Frame(error));
     }
 }
 
 /// Default limit of SAs, and of policies.
-const MOST: usize = 1 << 16;
+const DEFAULT_LIMIT: usize = 1 << 16;

@@ -5,7 +5,7 @@
 //! start again, or old packets could be replayed. The table holds hashes instead of keys, made with a secret random
 //! hash key.
 //!
-//! Invariant: the numbers of the last [`MOST`] deleted SAs are known, so that no packet under their keys passes twice.
+//! Invariant: the numbers of the last [`MAX_NUMBERS`] deleted SAs are known, so that no packet under their keys passes twice.
 
 use core::hash::BuildHasher;
 use offload_api::SaParams;
@@ -13,7 +13,7 @@ use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct LastNumbers {
     hasher: RandomState,
     /// Number by hash. Only looked up, never iterated.
     numbers: HashMap<u64, u64>,
@@ -21,7 +21,7 @@ pub(super) struct Numbers {
     order: VecDeque<u64>,
 }
 
-impl Numbers {
+impl LastNumbers {
     /// Records the last sequence number of a deleted SA.
     pub(super) fn note(&mut self, sa: &SaParams, number: u64) {
         // An SA that received nothing has nothing to protect from replays.
@@ -34,7 +34,7 @@ impl Numbers {
             0
         });
         *known = number.max(*known);
-        if self.order.len() > MOST
+        if self.order.len() > MAX_NUMBERS
             && let Some(oldest) = self.order.pop_front()
         {
             self.numbers.remove(&oldest);
@@ -42,7 +42,7 @@ impl Numbers {
     }
 
     /// Returns the last sequence number of an earlier SA with the same key, or 0.
-    pub(super) fn of(&self, sa: &SaParams) -> u64 {
+    pub(super) fn last_number(&self, sa: &SaParams) -> u64 {
         self.numbers.get(&self.hash(sa)).copied().unwrap_or(0)
     }
 
@@ -53,7 +53,7 @@ impl Numbers {
 }
 
 /// Maximum number of remembered SAs.
-const MOST: usize = 1 << 16;
+const MAX_NUMBERS: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -69,13 +69,13 @@ mod tests {
 
     #[test]
     fn numbers_of_recently_deleted_sas_are_known() {
-        let mut numbers = Numbers::default();
-        for key in 0..=MOST as u32 {
+        let mut numbers = LastNumbers::default();
+        for key in 0..=MAX_NUMBERS as u32 {
             numbers.note(&sa(key), 7);
         }
         numbers.note(&sa(1), 5);
-        assert_eq!([0, 1, MOST as u32].map(|key| numbers.of(&sa(key))), [0, 7, 7]);
-        assert_eq!((numbers.numbers.len(), numbers.order.len()), (MOST, MOST));
-        assert_eq!(numbers.of(&SaParams { spi: 0x1002, ..sa(1) }), 0, "another SPI means another SA");
+        assert_eq!([0, 1, MAX_NUMBERS as u32].map(|key| numbers.last_number(&sa(key))), [0, 7, 7]);
+        assert_eq!((numbers.numbers.len(), numbers.order.len()), (MAX_NUMBERS, MAX_NUMBERS));
+        assert_eq!(numbers.last_number(&SaParams { spi: 0x1002, ..sa(1) }), 0, "another SPI means another SA");
     }
 }

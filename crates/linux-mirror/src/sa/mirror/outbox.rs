@@ -3,24 +3,24 @@
 //! Invariant: at most one message per kind and SA is pending, so an agent that never reads causes no memory growth. An
 //! expiry stays pending until an agent is present or the SA is gone.
 
-use crate::sa::change::{Report, SaName, Used};
+use crate::sa::change::{KernelSaId, KernelSaUse, SaReport};
 use crate::sa::frame::{Message, encode};
 use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct PendingReports {
     /// Whether the agent has to start again.
     ask: bool,
     /// Latest requested sync.
     sync: Option<u32>,
     /// SAs that need a successor. `true` marks dead SAs.
-    expired: BTreeMap<SaName, bool>,
-    used: BTreeMap<SaName, Used>,
+    expired: BTreeMap<KernelSaId, bool>,
+    used: BTreeMap<KernelSaId, KernelSaUse>,
 }
 
-impl Outbox {
-    pub(super) fn ask(&mut self) {
+impl PendingReports {
+    pub(super) fn queue_snapshot_request(&mut self) {
         self.ask = true;
     }
 
@@ -28,17 +28,17 @@ impl Outbox {
         self.sync = Some(number);
     }
 
-    pub(super) fn expired(&mut self, name: SaName, hard: bool) {
+    pub(super) fn queue_expiry(&mut self, name: KernelSaId, hard: bool) {
         // A hard expiry replaces a soft one, but never the reverse.
         *self.expired.entry(name).or_default() |= hard;
     }
 
-    pub(super) fn used(&mut self, name: SaName, used: Used) {
+    pub(super) fn queue_use(&mut self, name: KernelSaId, used: KernelSaUse) {
         self.used.insert(name, used);
     }
 
     /// Drops the messages about a deleted SA.
-    pub(super) fn forget(&mut self, name: SaName) {
+    pub(super) fn forget(&mut self, name: KernelSaId) {
         self.expired.remove(&name);
         self.used.remove(&name);
     }
@@ -58,10 +58,10 @@ impl Outbox {
         } else if !understood {
             return None;
         } else if let Some((name, hard)) = self.expired.pop_first() {
-            Message::Report(Report::Expired(name, hard))
+            Message::Report(SaReport::Expired(name, hard))
         } else {
             let (name, used) = self.used.pop_first()?;
-            Message::Report(Report::Used(name, used))
+            Message::Report(SaReport::Used(name, used))
         };
         Some(encode(&message))
     }

@@ -1,15 +1,15 @@
 //! Policies: `struct xfrm_userpolicy_info` and its attributes.
 
 use super::attribute;
-use crate::netlink::{Bytes, attributes};
-use crate::sa::change::{MirroredPolicy, Unsupported};
+use crate::netlink::{NetlinkBytes, attributes};
+use crate::sa::change::{MirroredPolicy, UnsupportedSa};
 use offload_api::{Action, Direction, EspMode, Prefix, Selector, Template};
 use offload_formats::protocol::ESP;
 
 /// Parses `struct xfrm_userpolicy_info` and the attributes after it. The outer `None` means an invalid message, the
 /// inner one a policy for forwarded packets or for a single socket, which have no effect on a host here.
 pub(crate) fn read(payload: &[u8]) -> Option<Option<MirroredPolicy>> {
-    let info = Bytes(payload.get(..INFO)?);
+    let info = NetlinkBytes(payload.get(..INFO)?);
     let direction = match info.u8(DIRECTION)? {
         0 => Direction::Receive,
         1 => Direction::Transmit,
@@ -17,13 +17,13 @@ pub(crate) fn read(payload: &[u8]) -> Option<Option<MirroredPolicy>> {
         _ => return Some(None),
     };
     let (mut selector, whole) = selector(info)?;
-    let mut action = if whole { action(info.u8(ACTION)? != 0, &payload[INFO..]) } else { Err(Unsupported::Selector) };
+    let mut action = if whole { action(info.u8(ACTION)? != 0, &payload[INFO..]) } else { Err(UnsupportedSa::Selector) };
     // For these protocols the kernel stores other fields in place of the ports, which the packets here do not show. A
     // policy that passes packets by such a field is left out; one that drops or protects is widened to the whole
     // protocol and drops.
-    if selector.protocol.is_some_and(|protocol| OTHER_THAN_PORTS.contains(&protocol)) && action != Ok(Action::Bypass) {
+    if selector.protocol.is_some_and(|protocol| NO_PORTS.contains(&protocol)) && action != Ok(Action::Bypass) {
         let ports = (selector.source_port.take(), selector.destination_port.take());
-        action = if ports == (None, None) { action } else { Err(Unsupported::Selector) };
+        action = if ports == (None, None) { action } else { Err(UnsupportedSa::Selector) };
     }
     let (index, priority) = (info.u32(INDEX)?, info.u32(PRIORITY)?);
     Some(Some(MirroredPolicy { index, direction, selector, priority, action }))
@@ -37,7 +37,7 @@ pub(crate) fn read_deleted(payload: &[u8]) -> Option<u32> {
 
 /// Parses `struct xfrm_user_polexpire`. Returns the policy's index, and whether the policy is gone.
 pub(crate) fn read_expired(payload: &[u8]) -> Option<(u32, bool)> {
-    let bytes = Bytes(payload);
+    let bytes = NetlinkBytes(payload);
     Some((bytes.u32(INDEX)?, bytes.u8(INFO)? != 0))
 }
 
@@ -48,12 +48,12 @@ pub(crate) fn is_of_main(payload: &[u8]) -> bool {
 
 /// Parses `struct xfrm_userpolicy_default`. Returns whether received and sent packets pass.
 pub(crate) fn read_defaults(payload: &[u8]) -> Option<(bool, bool)> {
-    let bytes = Bytes(payload);
+    let bytes = NetlinkBytes(payload);
     Some((bytes.u8(0)? != DEFAULT_BLOCK, bytes.u8(2)? != DEFAULT_BLOCK))
 }
 
 /// Parses a policy's selector. The flag is false if the kernel's selector is narrower than the result.
-fn selector(info: Bytes<'_>) -> Option<(Selector, bool)> {
+fn selector(info: NetlinkBytes<'_>) -> Option<(Selector, bool)> {
     let family = info.u16(40)?;
     let prefix = |at, bits| Some(Prefix::new(info.address(at, family)?, info.u8(bits)?));
     let (destination, source) = match family {
@@ -75,20 +75,20 @@ fn selector(info: Bytes<'_>) -> Option<(Selector, bool)> {
 }
 
 /// Parses a policy's action.
-fn action(blocks: bool, rest: &[u8]) -> Result<Action, Unsupported> {
+fn action(blocks: bool, rest: &[u8]) -> Result<Action, UnsupportedSa> {
     let mut template = None;
     for (kind, value) in attributes(rest) {
         match kind {
             attribute::TEMPLATES => template = templates(value)?,
             attribute::MARK | attribute::INTERFACE if value.0.iter().any(|byte| *byte != 0) => {
-                return Err(Unsupported::Mark);
+                return Err(UnsupportedSa::Mark);
             }
             attribute::POLICY_TYPE => match value.u8(0) {
                 Some(0) | None => {}
-                Some(other) => return Err(Unsupported::PolicyType(other)),
+                Some(other) => return Err(UnsupportedSa::PolicyType(other)),
             },
             attribute::MARK | attribute::INTERFACE | attribute::LAST_USED | attribute::PAD | attribute::OFFLOAD => {}
-            other => return Err(Unsupported::Attribute(other)),
+            other => return Err(UnsupportedSa::Attribute(other)),
         }
     }
     Ok(match (blocks, template) {
@@ -99,7 +99,7 @@ fn action(blocks: bool, rest: &[u8]) -> Result<Action, Unsupported> {
 }
 
 /// Parses the single template of a policy.
-fn templates(value: Bytes<'_>) -> Result<Option<Template>, Unsupported> {
+fn templates(value: NetlinkBytes<'_>) -> Result<Option<Template>, UnsupportedSa> {
     if value.0.is_empty() {
         return Ok(None);
     }
@@ -112,13 +112,13 @@ fn templates(value: Bytes<'_>) -> Result<Option<Template>, Unsupported> {
         Some((wanted, value.address(0, family)?, value.address(28, family)?, reqid, value.u8(48)?))
     };
     let Some((true, destination, source, reqid, mode)) = one().filter(|_| value.0.len() == TEMPLATE) else {
-        return Err(Unsupported::Templates);
+        return Err(UnsupportedSa::Templates);
     };
     match mode {
         0 => Ok(Some(Template::transport(reqid))),
-        1 if source.is_unspecified() || destination.is_unspecified() => Err(Unsupported::TunnelEnds),
+        1 if source.is_unspecified() || destination.is_unspecified() => Err(UnsupportedSa::TunnelEnds),
         1 => Ok(Some(Template { mode: EspMode::Tunnel, source: Some(source), destination: Some(destination), reqid })),
-        other => Err(Unsupported::Mode(other)),
+        other => Err(UnsupportedSa::Mode(other)),
     }
 }
 
@@ -140,4 +140,4 @@ const TEMPLATE: usize = 64;
 const DEFAULT_BLOCK: u8 = 1;
 /// Protocols without ports: ICMP, GRE, ICMPv6 and Mobile IPv6. Their selectors hold type and code, or a key
 /// (`xfrm_flowi_sport`).
-const OTHER_THAN_PORTS: [u8; 4] = [1, 47, 58, 135];
+const NO_PORTS: [u8; 4] = [1, 47, 58, 135];

@@ -1,8 +1,8 @@
 //! SAs: `struct xfrm_usersa_info` and its attributes.
 
 use super::attribute;
-use crate::netlink::{Bytes, INET, INET6, attributes};
-use crate::sa::change::{Change, MirroredSa, SaName, Unsupported, Used};
+use crate::netlink::{INET, INET6, NetlinkBytes, attributes};
+use crate::sa::change::{KernelSaId, KernelSaUse, MirroredSa, SaChange, UnsupportedSa};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_api::ipsec::Limits;
@@ -10,51 +10,51 @@ use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, 
 use offload_formats::protocol::ESP;
 
 /// An SA parsed from a message: the content for the mirror, and the creation time for the kernel's counters.
-pub(crate) struct Told {
-    pub(crate) name: SaName,
+pub(crate) struct ParsedSa {
+    pub(crate) name: KernelSaId,
     /// Creation time, in seconds since 1970.
     pub(crate) added: u64,
     /// The SA. `None` if it has no algorithm yet, because a daemon has only reserved its SPI.
-    pub(crate) sa: Option<Result<Box<MirroredSa>, Unsupported>>,
+    pub(crate) sa: Option<Result<Box<MirroredSa>, UnsupportedSa>>,
 }
 
-impl Told {
+impl ParsedSa {
     /// Returns the change for the mirror.
-    pub(crate) fn into_change(self) -> Option<Change> {
+    pub(crate) fn into_change(self) -> Option<SaChange> {
         Some(match self.sa? {
-            Ok(sa) => Change::Sa(sa),
-            Err(why) => Change::SaUnsupported(self.name, why),
+            Ok(sa) => SaChange::Sa(sa),
+            Err(why) => SaChange::SaUnsupported(self.name, why),
         })
     }
 }
 
 /// Parses `struct xfrm_usersa_info` and the attributes after it. `now` is in seconds since 1970. Returns `None` if the
 /// message is invalid.
-pub(crate) fn read(payload: &[u8], now: u64) -> Option<Told> {
-    let info = Bytes(payload.get(..INFO)?);
+pub(crate) fn read(payload: &[u8], now: u64) -> Option<ParsedSa> {
+    let info = NetlinkBytes(payload.get(..INFO)?);
     let name = name_of(info)?;
     let added = info.u64(LIFETIME_NOW + 16)?;
     let sa = match params(info, &payload[INFO..], name, now.saturating_sub(added)) {
         Ok(sa) => sa?.map(Box::new).map(Ok),
         Err(why) => Some(Err(why)),
     };
-    Some(Told { name, added, sa })
+    Some(ParsedSa { name, added, sa })
 }
 
 /// Parses the identifier of a deleted SA: `struct xfrm_usersa_id`, followed by XFRMA_SA. The inner `None` means an SA
 /// of another protocol than ESP, which may have the same SPI.
-pub(crate) fn read_deleted(payload: &[u8]) -> Option<Option<SaName>> {
+pub(crate) fn read_deleted(payload: &[u8]) -> Option<Option<KernelSaId>> {
     let (_, info) = attributes(payload.get(ID..)?).find(|(kind, _)| *kind == attribute::SA)?;
     esp_name_of(info)
 }
 
 /// Parses `struct xfrm_user_expire`. Returns the SA if it is an ESP SA, and whether it is dead.
-pub(crate) fn read_expired(payload: &[u8]) -> Option<(Option<SaName>, bool)> {
-    let bytes = Bytes(payload);
+pub(crate) fn read_expired(payload: &[u8]) -> Option<(Option<KernelSaId>, bool)> {
+    let bytes = NetlinkBytes(payload);
     Some((esp_name_of(bytes)?, bytes.u8(INFO)? != 0))
 }
 
-fn esp_name_of(info: Bytes<'_>) -> Option<Option<SaName>> {
+fn esp_name_of(info: NetlinkBytes<'_>) -> Option<Option<KernelSaId>> {
     let name = name_of(info)?;
     Some((info.u8(IDENTIFIER + 20)? == ESP).then_some(name))
 }
@@ -65,9 +65,9 @@ pub(crate) fn is_flush_of_esp(payload: &[u8]) -> Option<bool> {
 }
 
 /// Parses the identifier of an SA of any protocol.
-fn name_of(info: Bytes<'_>) -> Option<SaName> {
+fn name_of(info: NetlinkBytes<'_>) -> Option<KernelSaId> {
     let family = info.u16(FAMILY)?;
-    Some(SaName {
+    Some(KernelSaId {
         source: info.address(SOURCE, family)?,
         destination: info.address(IDENTIFIER, family)?,
         spi: info.spi(IDENTIFIER + 16)?,
@@ -76,23 +76,28 @@ fn name_of(info: Bytes<'_>) -> Option<SaName> {
 
 /// Parses an SA's parameters. The outer `None` means that the message is too short, the inner one that there is no
 /// algorithm yet.
-fn params(info: Bytes<'_>, rest: &[u8], name: SaName, age: u64) -> Result<Option<Option<MirroredSa>>, Unsupported> {
+fn params(
+    info: NetlinkBytes<'_>,
+    rest: &[u8],
+    name: KernelSaId,
+    age: u64,
+) -> Result<Option<Option<MirroredSa>>, UnsupportedSa> {
     // The attributes come first, because an unsupported one decides regardless of the structure.
-    let mut read = Read::default();
+    let mut read = SaAttributes::default();
     for (kind, value) in attributes(rest) {
         read.attribute(kind, value)?;
     }
-    let Some(base) = Base::read(info) else { return Ok(None) };
+    let Some(base) = SaInfo::read(info) else { return Ok(None) };
     if base.protocol != ESP {
-        return Err(Unsupported::Protocol(base.protocol));
+        return Err(UnsupportedSa::Protocol(base.protocol));
     }
     let Some(algorithm) = read.algorithm else { return Ok(Some(None)) };
     let key = algorithm?;
     if base.flags & !KNOWN_FLAGS != 0 {
-        return Err(Unsupported::Flags((base.flags & !KNOWN_FLAGS).into()));
+        return Err(UnsupportedSa::Flags((base.flags & !KNOWN_FLAGS).into()));
     }
     if base.narrows && base.reqid == 0 {
-        return Err(Unsupported::SaSelector);
+        return Err(UnsupportedSa::SaSelector);
     }
     let flag = |flag| base.flags & flag != 0;
     let window = read.esn_window.unwrap_or(base.replay_window.into());
@@ -121,20 +126,20 @@ fn params(info: Bytes<'_>, rest: &[u8], name: SaName, age: u64) -> Result<Option
 }
 
 /// The fields of the structure itself.
-struct Base {
+struct SaInfo {
     protocol: u8,
     reqid: u32,
-    mode: Result<EspMode, Unsupported>,
+    mode: Result<EspMode, UnsupportedSa>,
     replay_window: u8,
     flags: u8,
     lifetime: Lifetime,
-    used: Used,
+    used: KernelSaUse,
     /// Whether the SA has a selector of its own with ports, a protocol or an interface.
     narrows: bool,
 }
 
-impl Base {
-    fn read(info: Bytes<'_>) -> Option<Base> {
+impl SaInfo {
+    fn read(info: NetlinkBytes<'_>) -> Option<SaInfo> {
         let limits = |at: usize, seconds: usize| {
             let finite = |at| info.u64(at).map(|limit| Some(limit).filter(|limit| *limit != u64::MAX));
             let time = info.u64(seconds)?;
@@ -145,18 +150,18 @@ impl Base {
             })
         };
         let mode = info.u8(MODE)?;
-        Some(Base {
+        Some(SaInfo {
             protocol: info.u8(IDENTIFIER + 20)?,
             reqid: info.u32(REQID)?,
             mode: match mode {
                 0 => Ok(EspMode::Transport),
                 1 => Ok(EspMode::Tunnel),
-                _ => Err(Unsupported::Mode(mode)),
+                _ => Err(UnsupportedSa::Mode(mode)),
             },
             replay_window: info.u8(REPLAY_WINDOW)?,
             flags: info.u8(FLAGS)?,
             lifetime: Lifetime { soft: limits(LIMITS, LIMITS + 32)?, hard: limits(LIMITS + 8, LIMITS + 40)? },
-            used: Used { bytes: info.u64(LIFETIME_NOW)?, packets: info.u64(LIFETIME_NOW + 8)? },
+            used: KernelSaUse { bytes: info.u64(LIFETIME_NOW)?, packets: info.u64(LIFETIME_NOW + 8)? },
             // Port masks, protocol and interface. Addresses add nothing to the SA or the policy.
             narrows: info.u16(34)? | info.u16(38)? != 0 || info.u8(44)? != 0 || info.u32(48)? != 0,
         })
@@ -165,8 +170,8 @@ impl Base {
 
 /// The SA's attributes.
 #[derive(Default)]
-struct Read {
-    algorithm: Option<Result<EspKey, Unsupported>>,
+struct SaAttributes {
+    algorithm: Option<Result<EspKey, UnsupportedSa>>,
     direction: Option<Direction>,
     encapsulation: Option<UdpEncapsulation>,
     keep_alive: Option<Duration>,
@@ -181,13 +186,13 @@ struct MirroredNumbers {
     received: u64,
 }
 
-impl Read {
+impl SaAttributes {
     /// Applies an attribute. Truncated values are ignored.
-    fn attribute(&mut self, kind: u16, value: Bytes<'_>) -> Result<(), Unsupported> {
+    fn attribute(&mut self, kind: u16, value: NetlinkBytes<'_>) -> Result<(), UnsupportedSa> {
         match kind {
             attribute::AEAD => self.algorithm = key(value),
             attribute::AUTH | attribute::CRYPT | attribute::COMP | attribute::AUTH_TRUNCATED => {
-                self.algorithm = name_of_algorithm(value).map(|name| Err(Unsupported::Algorithm(name)));
+                self.algorithm = name_of_algorithm(value).map(|name| Err(UnsupportedSa::Algorithm(name)));
             }
             attribute::ENCAP => match value.u16(0) {
                 Some(ESP_IN_UDP) => {
@@ -195,7 +200,7 @@ impl Read {
                     self.encapsulation =
                         ports.map(|(source_port, destination_port)| UdpEncapsulation { source_port, destination_port });
                 }
-                other => return Err(Unsupported::Encapsulation(other.unwrap_or(0))),
+                other => return Err(UnsupportedSa::Encapsulation(other.unwrap_or(0))),
             },
             attribute::REPLAY => {
                 let number = |at| value.u32(at).map_or(0, u64::from);
@@ -210,7 +215,7 @@ impl Read {
             attribute::EXTRA_FLAGS => match value.u32(0).unwrap_or(0) {
                 0 => {}
                 EXTRA_DONT_ENCAP_DSCP => self.clears_dscp = true,
-                other => return Err(Unsupported::Flags(other)),
+                other => return Err(UnsupportedSa::Flags(other)),
             },
             attribute::DIRECTION => {
                 self.direction = match value.u8(0) {
@@ -225,7 +230,7 @@ impl Read {
             }
             attribute::MARK | attribute::INTERFACE | attribute::SET_MARK | attribute::SET_MARK_MASK => {
                 if value.0.iter().any(|byte| *byte != 0) {
-                    return Err(Unsupported::Mark);
+                    return Err(UnsupportedSa::Mark);
                 }
             }
             attribute::PADDING if value.u32(0) == Some(0) => {}
@@ -240,37 +245,37 @@ impl Read {
             | attribute::OFFLOAD
             | attribute::MAPPING_TIMER => {}
             // An unknown attribute may change the packets, so the SA must not be used without it.
-            other => return Err(Unsupported::Attribute(other)),
+            other => return Err(UnsupportedSa::Attribute(other)),
         }
         Ok(())
     }
 }
 
 /// Parses the key of `struct xfrm_algo_aead`.
-fn key(value: Bytes<'_>) -> Option<Result<EspKey, Unsupported>> {
+fn key(value: NetlinkBytes<'_>) -> Option<Result<EspKey, UnsupportedSa>> {
     let name = name_of_algorithm(value)?;
     let (bits, icv) = (value.u32(ALGORITHM_NAME)?, value.u32(ALGORITHM_NAME + 4)?);
     let suites: &[EspSuite] = match &name[..] {
         "rfc4106(gcm(aes))" => &[EspSuite::Aes128Gcm, EspSuite::Aes256Gcm],
         "rfc4543(gcm(aes))" => &[EspSuite::Aes128Gmac, EspSuite::Aes256Gmac],
         "rfc7539esp(chacha20,poly1305)" => &[EspSuite::ChaCha20Poly1305],
-        _ => return Some(Err(Unsupported::Algorithm(name))),
+        _ => return Some(Err(UnsupportedSa::Algorithm(name))),
     };
     let material = value.from(ALGORITHM_NAME + 8).0.get(..bits as usize / 8)?;
     // The key length selects among the suites of an algorithm.
     let key = suites.iter().find_map(|suite| EspKey::new(*suite, material)).filter(|_| icv == 128);
-    Some(key.ok_or(Unsupported::Algorithm(name)))
+    Some(key.ok_or(UnsupportedSa::Algorithm(name)))
 }
 
 /// Returns the algorithm name at the start of `value`, made printable.
-fn name_of_algorithm(value: Bytes<'_>) -> Option<String> {
+fn name_of_algorithm(value: NetlinkBytes<'_>) -> Option<String> {
     (value.0.len() >= ALGORITHM_NAME).then(|| value.text(ALGORITHM_NAME))
 }
 
 /// Builds the identifier of an SA for the kernel: `struct xfrm_usersa_id`.
-pub(crate) fn identifier(name: SaName) -> [u8; ID] {
+pub(crate) fn identifier(name: KernelSaId) -> [u8; ID] {
     let mut bytes = [0; ID];
-    let (address, family) = wire_address(name.destination);
+    let (address, family) = to_xfrm_address(name.destination);
     bytes[..16].copy_from_slice(&address);
     bytes[16..20].copy_from_slice(&name.spi.to_be_bytes());
     bytes[20..22].copy_from_slice(&family.to_ne_bytes());
@@ -279,9 +284,9 @@ pub(crate) fn identifier(name: SaName) -> [u8; ID] {
 }
 
 /// Builds a `struct xfrm_usersa_info` with only the fields that identify an SA.
-pub(crate) fn named_info(name: SaName) -> [u8; INFO] {
+pub(crate) fn named_info(name: KernelSaId) -> [u8; INFO] {
     let mut bytes = [0; INFO];
-    let ((destination, family), (source, _)) = (wire_address(name.destination), wire_address(name.source));
+    let ((destination, family), (source, _)) = (to_xfrm_address(name.destination), to_xfrm_address(name.source));
     bytes[IDENTIFIER..][..16].copy_from_slice(&destination);
     bytes[IDENTIFIER + 16..][..4].copy_from_slice(&name.spi.to_be_bytes());
     bytes[IDENTIFIER + 20] = ESP;
@@ -291,7 +296,7 @@ pub(crate) fn named_info(name: SaName) -> [u8; INFO] {
 }
 
 /// Returns the `xfrm_address_t` of an address, and its family.
-pub(crate) fn wire_address(address: IpAddr) -> ([u8; 16], u16) {
+pub(crate) fn to_xfrm_address(address: IpAddr) -> ([u8; 16], u16) {
     match address {
         IpAddr::V4(address) => {
             let mut bytes = [0; 16];

@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 
 /// An SA of the kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sa {
+pub(crate) struct KernelSa {
     pub(crate) info: UserSaInfo,
     pub(crate) attributes: Vec<XfrmAttrs>,
 }
 
-impl Sa {
+impl KernelSa {
     /// Returns an AES-128-GCM SA with a key derived from `key`.
-    pub(crate) fn new(source: IpAddr, destination: IpAddr, spi: u32, key: u64) -> Sa {
+    pub(crate) fn new(source: IpAddr, destination: IpAddr, spi: u32, key: u64) -> KernelSa {
         let family = if source.is_ipv4() { AF_INET } else { AF_INET6 };
         let mut info = UserSaInfo {
             id: Id { daddr: Address::from_ip(&destination), spi, proto: 50 },
@@ -34,10 +34,10 @@ impl Sa {
         info.lifetime_cur.add_time = 1000;
         let mut material = key.to_be_bytes().to_vec();
         material.resize(20, 7);
-        Sa { info, attributes: vec![aead("rfc4106(gcm(aes))", &material, 128), replay(0, 0)] }
+        KernelSa { info, attributes: vec![aead("rfc4106(gcm(aes))", &material, 128), replay(0, 0)] }
     }
 
-    pub(crate) fn with(mut self, attribute: XfrmAttrs) -> Sa {
+    pub(crate) fn with(mut self, attribute: XfrmAttrs) -> KernelSa {
         self.attributes.push(attribute);
         self
     }
@@ -157,11 +157,11 @@ pub(crate) fn error(sequence: u32, errno: i32) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn sa_message(sa: &Sa) -> SaMessage {
+pub(crate) fn sa_message(sa: &KernelSa) -> SaMessage {
     SaMessage { user_sa_info: sa.info, nlas: sa.attributes.clone() }
 }
 
-pub(crate) fn sa_gone(sa: &Sa) -> XfrmMessage {
+pub(crate) fn sa_gone(sa: &KernelSa) -> XfrmMessage {
     let UserSaInfo { id, family, .. } = sa.info;
     XfrmMessage::DeleteSa(SaGone {
         user_sa_id: UserSaId { daddr: id.daddr, spi: id.spi, family, proto: id.proto },
@@ -183,8 +183,8 @@ pub(crate) fn policy_message(policy: &Policy) -> PolicyMessage {
 
 /// A fake kernel with one netlink socket.
 #[derive(Debug, Default)]
-pub(crate) struct Kernel {
-    pub(crate) sas: BTreeMap<(Vec<u8>, u32), Sa>,
+pub(crate) struct FakeKernel {
+    pub(crate) sas: BTreeMap<(Vec<u8>, u32), KernelSa>,
     pub(crate) policies: BTreeMap<u32, Policy>,
     /// Messages that the socket has not read yet.
     pub(crate) queue: Vec<Vec<u8>>,
@@ -192,14 +192,14 @@ pub(crate) struct Kernel {
     pub(crate) full: bool,
 }
 
-impl Kernel {
+impl FakeKernel {
     fn tell(&mut self, message: XfrmMessage) {
         if !self.full {
             self.queue.push(bytes(message, 0, 0));
         }
     }
 
-    pub(crate) fn add_sa(&mut self, sa: Sa) {
+    pub(crate) fn add_sa(&mut self, sa: KernelSa) {
         self.tell(XfrmMessage::AddSa(sa_message(&sa)));
         self.sas.insert((sa.info.id.daddr.addr.to_vec(), sa.info.id.spi), sa);
     }

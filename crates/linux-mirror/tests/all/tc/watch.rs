@@ -1,8 +1,8 @@
 //! Tests of parsing a kernel's filter messages.
 
-use linux_mirror::KernelRefused;
+use linux_mirror::KernelError;
 use linux_mirror::netlink::message;
-use linux_mirror::tc::{FilterChange, Key, Line, Unsupported, Watcher};
+use linux_mirror::tc::{FilterChange, FilterLine, FilterWatcher, FlowerKey, UnsupportedFilter};
 
 /// Builds an attribute.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -49,8 +49,8 @@ fn redirect(place: u16, to: u32) -> Vec<u8> {
 }
 
 /// Returns a watcher that knows the devices, and has requested the filters of the last one.
-fn watcher() -> Watcher {
-    let mut watcher = Watcher::new();
+fn watcher() -> FilterWatcher {
+    let mut watcher = FilterWatcher::new();
     watcher.poll_request().expect("devices");
     let links = [link(7, "p0"), link(8, "pf0vf0"), link(9, "eth0"), done(1, 0)].concat();
     watcher.handle_datagram(&links, |change| assert_eq!(change, FilterChange::Begins)).unwrap();
@@ -59,13 +59,13 @@ fn watcher() -> Watcher {
 }
 
 /// Returns the changes of a message as text.
-fn heard(watcher: &mut Watcher, datagram: &[u8]) -> Vec<(String, Option<Unsupported>)> {
+fn heard(watcher: &mut FilterWatcher, datagram: &[u8]) -> Vec<(String, Option<UnsupportedFilter>)> {
     let mut heard = Vec::new();
     watcher
         .handle_datagram(datagram, |change| {
             heard.push(match change {
-                FilterChange::There(rule, why) => (Line::There(rule).to_string(), why),
-                FilterChange::Gone(selection) => (Line::Gone(selection).to_string(), None),
+                FilterChange::There(rule, why) => (FilterLine::There(rule).to_string(), why),
+                FilterChange::Gone(selection) => (FilterLine::Gone(selection).to_string(), None),
                 other => (format!("{other:?}"), None),
             });
         })
@@ -134,7 +134,7 @@ fn open_vswitch_filters_are_parsed() {
     assert_eq!(heard(&mut watcher, &out(16, 16)), [(unwraps(" enc_flags tunoam"), None)]);
     // Linux never sets this flag for a received packet.
     let why = heard(&mut watcher, &out(8, 8)).pop().and_then(|(_, why)| why);
-    assert_eq!(why, Some(Unsupported::Mask(Key(111))));
+    assert_eq!(why, Some(UnsupportedFilter::Mask(FlowerKey(111))));
     let set = [
         attribute(2, &[&general(3)[..], &number(1)].concat()),
         attribute(3, &[10, 77, 0, 1]),
@@ -158,7 +158,7 @@ fn open_vswitch_filters_are_parsed() {
     // Each line parses to an equal line.
     for line in [unwraps(" enc_flags notuncsum"), wraps.into()] {
         let mut lines = Vec::new();
-        linux_mirror::tc::Reader::new()
+        linux_mirror::tc::LineReader::new()
             .read(format!("{line}\n").as_bytes(), |said| lines.push(said.unwrap().to_string()));
         assert_eq!(lines, [line]);
     }
@@ -177,30 +177,33 @@ fn unsupported_filter_is_left_to_the_kernel() {
     // A redirection that continues with the next action, which the switch cannot do.
     let continues = action(1, "mirred", &attribute(2, &[&general(3)[..], &number(1), &number(7)].concat()));
     for (options, why) in [
-        (keys([attribute(75, &[64]), attribute(76, &[0xff])].concat(), redirect(1, 7)), Unsupported::Key(Key(75))),
-        (keys(attribute(22, &number(1)), redirect(1, 7)), Unsupported::SkipHardware),
+        (
+            keys([attribute(75, &[64]), attribute(76, &[0xff])].concat(), redirect(1, 7)),
+            UnsupportedFilter::Key(FlowerKey(75)),
+        ),
+        (keys(attribute(22, &number(1)), redirect(1, 7)), UnsupportedFilter::SkipHardware),
         (
             keys([attribute(12, &[10; 4]), attribute(13, &[255, 0, 255, 0])].concat(), redirect(1, 7)),
-            Unsupported::Mask(Key(13)),
+            UnsupportedFilter::Mask(FlowerKey(13)),
         ),
         (
             keys([attribute(20, &[0, 7]), attribute(37, &[0xff, 0xf0])].concat(), redirect(1, 7)),
-            Unsupported::Mask(Key(37)),
+            UnsupportedFilter::Mask(FlowerKey(37)),
         ),
-        (keys(Vec::new(), redirect(1, 9)), Unsupported::Device(9)),
-        (keys(Vec::new(), action(1, "ct", &attribute(2, &general(3)))), Unsupported::Action("ct".into())),
-        (keys(Vec::new(), continues), Unsupported::Control("mirred".into())),
+        (keys(Vec::new(), redirect(1, 9)), UnsupportedFilter::Device(9)),
+        (keys(Vec::new(), action(1, "ct", &attribute(2, &general(3)))), UnsupportedFilter::Action("ct".into())),
+        (keys(Vec::new(), continues), UnsupportedFilter::Control("mirred".into())),
     ] {
         assert_eq!(heard(&mut watcher(), &filter(44, 2, "flower", &options)), [(pass.into(), Some(why))]);
     }
     let all = "tc filter replace dev pf0vf0 ingress protocol ip prio 2 handle 1 flower action pass";
-    let why = Unsupported::Classifier("u32".into());
+    let why = UnsupportedFilter::Classifier("u32".into());
     assert_eq!(heard(&mut watcher(), &filter(44, 2, "u32", &[])), [(all.into(), Some(why))]);
 }
 
 #[test]
 fn snapshot_is_repeated_after_possible_losses() {
-    let requests = |watcher: &mut Watcher| core::iter::from_fn(|| watcher.poll_request()).count();
+    let requests = |watcher: &mut FilterWatcher| core::iter::from_fn(|| watcher.poll_request()).count();
     for message in [message(37, 0, 0, &[0; 20], &[]), message(101, 0, 0, &[0; 20], &[]), link(10, "pf0vf1")] {
         let mut watcher = watcher();
         // A notice has sequence number 0. The answers to both queries end the snapshot.
@@ -214,7 +217,7 @@ fn snapshot_is_repeated_after_possible_losses() {
         assert_eq!(ended, [("Ends".into(), None)]);
         assert_eq!(requests(&mut watcher), 1, "the devices are requested again");
     }
-    let mut refused = Watcher::new();
+    let mut refused = FilterWatcher::new();
     refused.poll_request();
-    assert_eq!(refused.handle_datagram(&done(1, 1), |_| ()), Err(KernelRefused::Filters { errno: 1 }));
+    assert_eq!(refused.handle_datagram(&done(1, 1), |_| ()), Err(KernelError::Filters { errno: 1 }));
 }
