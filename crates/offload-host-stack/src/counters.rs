@@ -268,7 +268,7 @@ offload_base::counters! {
 
 /// A counter that exists once per IP version.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ip {
+pub(crate) enum IpCounter {
     InReceives,
     InHeaderErrors,
     InAddressErrors,
@@ -286,25 +286,25 @@ pub(crate) enum Ip {
 
 impl HostCounters {
     /// Increments the counter for `version`.
-    pub(crate) fn count(&mut self, version: Version, what: Ip) {
+    pub(crate) fn count(&mut self, version: Version, what: IpCounter) {
         self.count_many(version, what, 1);
     }
 
-    pub(crate) fn count_many(&mut self, version: Version, what: Ip, more: u64) {
+    pub(crate) fn count_many(&mut self, version: Version, what: IpCounter, more: u64) {
         let (four, six) = match what {
-            Ip::InReceives => (&mut self.ip_in_receives, &mut self.ip6_in_receives),
-            Ip::InHeaderErrors => (&mut self.ip_in_header_errors, &mut self.ip6_in_header_errors),
-            Ip::InAddressErrors => (&mut self.ip_in_address_errors, &mut self.ip6_in_address_errors),
-            Ip::InUnknownProtocols => (&mut self.ip_in_unknown_protocols, &mut self.ip6_in_unknown_protocols),
-            Ip::OutRequests => (&mut self.ip_out_requests, &mut self.ip6_out_requests),
-            Ip::OutNoRoutes => (&mut self.ip_out_no_routes, &mut self.ip6_out_no_routes),
-            Ip::ReassemblyRequests => (&mut self.ip_reassembly_requests, &mut self.ip6_reassembly_requests),
-            Ip::ReassemblyOks => (&mut self.ip_reassembly_oks, &mut self.ip6_reassembly_oks),
-            Ip::ReassemblyFails => (&mut self.ip_reassembly_fails, &mut self.ip6_reassembly_fails),
-            Ip::ReassemblyTimeouts => (&mut self.ip_reassembly_timeouts, &mut self.ip6_reassembly_timeouts),
-            Ip::FragmentationOks => (&mut self.ip_fragmentation_oks, &mut self.ip6_fragmentation_oks),
-            Ip::FragmentationFails => (&mut self.ip_fragmentation_fails, &mut self.ip6_fragmentation_fails),
-            Ip::FragmentsCreated => (&mut self.ip_fragments_created, &mut self.ip6_fragments_created),
+            IpCounter::InReceives => (&mut self.ip_in_receives, &mut self.ip6_in_receives),
+            IpCounter::InHeaderErrors => (&mut self.ip_in_header_errors, &mut self.ip6_in_header_errors),
+            IpCounter::InAddressErrors => (&mut self.ip_in_address_errors, &mut self.ip6_in_address_errors),
+            IpCounter::InUnknownProtocols => (&mut self.ip_in_unknown_protocols, &mut self.ip6_in_unknown_protocols),
+            IpCounter::OutRequests => (&mut self.ip_out_requests, &mut self.ip6_out_requests),
+            IpCounter::OutNoRoutes => (&mut self.ip_out_no_routes, &mut self.ip6_out_no_routes),
+            IpCounter::ReassemblyRequests => (&mut self.ip_reassembly_requests, &mut self.ip6_reassembly_requests),
+            IpCounter::ReassemblyOks => (&mut self.ip_reassembly_oks, &mut self.ip6_reassembly_oks),
+            IpCounter::ReassemblyFails => (&mut self.ip_reassembly_fails, &mut self.ip6_reassembly_fails),
+            IpCounter::ReassemblyTimeouts => (&mut self.ip_reassembly_timeouts, &mut self.ip6_reassembly_timeouts),
+            IpCounter::FragmentationOks => (&mut self.ip_fragmentation_oks, &mut self.ip6_fragmentation_oks),
+            IpCounter::FragmentationFails => (&mut self.ip_fragmentation_fails, &mut self.ip6_fragmentation_fails),
+            IpCounter::FragmentsCreated => (&mut self.ip_fragments_created, &mut self.ip6_fragments_created),
         };
         *match version {
             Version::Four => four,

@@ -39,7 +39,7 @@ pub use flow_table::ConnectionId;
 pub use offload_api::Datagram;
 pub use shell::{Host, TcpListener, TcpStream, UdpSocket};
 pub use stack::{OpenError, Stack};
-pub use tcp::{ConnectionError, Readiness, State, TcpStats};
+pub use tcp::{ConnectionError, Readiness, TcpState, TcpStats};
 pub use udp::SendError;
 
 /// The crates of the types in this API, so that a program does not need its own dependency on them.

@@ -16,7 +16,7 @@ pub(crate) struct Memory {
 
 /// Degree of memory use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub(crate) enum MemoryLevel {
     /// Below the pressure threshold.
     #[default]
     Free,
@@ -35,11 +35,11 @@ impl Memory {
         self.used
     }
 
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> MemoryLevel {
         match self.pressed {
-            _ if self.used > self.limits.most => Level::Full,
-            true => Level::Pressed,
-            false => Level::Free,
+            _ if self.used > self.limits.most => MemoryLevel::Full,
+            true => MemoryLevel::Pressed,
+            false => MemoryLevel::Free,
         }
     }
 
@@ -56,13 +56,13 @@ impl Memory {
     }
 }
 
-impl Level {
+impl MemoryLevel {
     /// Returns the limit of one queue at this level, where `most` is the limit without pressure.
     pub(crate) fn wanted(self, most: usize) -> usize {
         match self {
-            Level::Free => most,
-            Level::Pressed => most.min(PRESSED_BYTES),
-            Level::Full => most.min(LEAST_BYTES),
+            MemoryLevel::Free => most,
+            MemoryLevel::Pressed => most.min(PRESSED_BYTES),
+            MemoryLevel::Full => most.min(MIN_QUEUE_BYTES),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Level {
 /// Queue limit under pressure: room for a few records.
 const PRESSED_BYTES: usize = 64 << 10;
 /// Guaranteed queue memory of each connection: the minimum of Linux's tcp_rmem and tcp_wmem.
-pub(crate) const LEAST_BYTES: usize = 4096;
+pub(crate) const MIN_QUEUE_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -86,7 +86,7 @@ mod tests {
             taken = bytes;
             memory.level()
         });
-        use Level::{Free, Full, Pressed};
+        use MemoryLevel::{Free, Full, Pressed};
         assert_eq!(levels, [Free, Pressed, Pressed, Full, Pressed, Pressed, Free, Pressed]);
         assert_eq!((memory.used(), counters.memory_pressures), (1001, 2));
     }

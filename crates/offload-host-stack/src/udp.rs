@@ -84,10 +84,10 @@ impl SendError {
 
 /// The bound sockets, by port.
 #[derive(Debug, Default)]
-pub(crate) struct Sockets {
-    bound: BTreeMap<u16, Socket>,
+pub(crate) struct UdpSockets {
+    bound: BTreeMap<u16, BoundSocket>,
     /// Owner of each context.
-    owners: BTreeMap<Handle, Owner>,
+    owners: BTreeMap<Handle, ContextOwner>,
     /// Ports of sockets with news, each at most once.
     ready: VecDeque<u16>,
     /// Ports of sockets that wait for room in the device, each at most once.
@@ -95,7 +95,7 @@ pub(crate) struct Sockets {
 }
 
 #[derive(Debug, Default)]
-struct Socket {
+struct BoundSocket {
     queue: VecDeque<Datagram>,
     /// Buffer memory of `queue`, in bytes.
     charged: usize,
@@ -108,13 +108,13 @@ struct Socket {
 
 /// Owner of a device context.
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct ContextOwner {
     port: u16,
     /// Whether the socket has removed the context, so that no datagram may use it.
     given_up: bool,
 }
 
-impl Sockets {
+impl UdpSockets {
     pub(crate) fn is_bound(&self, port: u16) -> bool {
         self.bound.contains_key(&port)
     }
@@ -123,7 +123,7 @@ impl Sockets {
         if self.is_bound(port) {
             return Err(OpenError::InUse);
         }
-        self.bound.insert(port, Socket::default());
+        self.bound.insert(port, BoundSocket::default());
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl Sockets {
     pub(crate) fn deliver(&mut self, port: u16, datagram: Datagram) -> bool {
         let Some(socket) = self.bound.get_mut(&port) else { return false };
         let charge = charge_for(&datagram);
-        if socket.charged + charge > QUEUE_BYTES {
+        if socket.charged + charge > MAX_QUEUE_BYTES {
             return false;
         }
         socket.charged += charge;
@@ -195,7 +195,7 @@ impl Sockets {
     /// Makes the socket at `port` the owner of `context`.
     pub(crate) fn own(&mut self, port: u16, context: Handle) {
         if self.is_bound(port) {
-            self.owners.insert(context, Owner { port, given_up: false });
+            self.owners.insert(context, ContextOwner { port, given_up: false });
         }
     }
 
@@ -255,7 +255,7 @@ impl Sockets {
     fn put_event(&mut self, port: u16, event: SocketEvent) {
         let Some(socket) = self.bound.get_mut(&port) else { return };
         let of_packets = matches!(event, SocketEvent::NotSent(_) | SocketEvent::Context(ContextNews::Event(_)));
-        if of_packets && socket.events.len() >= EVENTS_OF_PACKETS {
+        if of_packets && socket.events.len() >= MAX_PACKET_EVENTS {
             return;
         }
         socket.events.push_back(event);
@@ -297,8 +297,8 @@ fn charge_for(datagram: &Datagram) -> usize {
 }
 
 /// Maximum number of queued packet events of one socket.
-const EVENTS_OF_PACKETS: usize = 1024;
+const MAX_PACKET_EVENTS: usize = 1024;
 /// Maximum buffer memory of one socket's receive queue, in bytes: Linux's rmem_default.
-const QUEUE_BYTES: usize = 212_992;
+const MAX_QUEUE_BYTES: usize = 212_992;
 /// Size of a device's receive buffer for packets of up to 1500 bytes.
 const BUFFER_BYTES: usize = 2048;

@@ -22,8 +22,8 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::NicConfig;
 use offload_base::cost::{Domain, Meter, Report};
-use ours::Ours;
-use smol::Smol;
+use ours::StackPair;
+use smol::SmoltcpPair;
 
 fn bulk(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bulk");
@@ -41,7 +41,7 @@ fn bulk(criterion: &mut Criterion) {
     let mut smol = None;
     group.bench_function("smoltcp", |bencher| {
         let smol = smol.get_or_insert_with(|| {
-            let mut smol = Smol::new();
+            let mut smol = SmoltcpPair::new();
             smol.transfer(BULK_BYTES);
             smol
         });
@@ -70,8 +70,8 @@ fn measure_messages(criterion: &mut Criterion, name: &str, config: &NicConfig) {
 
 /// Returns hosts with `connections` connections in a steady state. Each window holds a message, and no connection is
 /// new: peers acknowledge new ones packet by packet.
-fn warm(connections: usize, config: &NicConfig) -> Ours {
-    let mut ours = Ours::new(connections, config);
+fn warm(connections: usize, config: &NicConfig) -> StackPair {
+    let mut ours = StackPair::new(connections, config);
     ours.messages(ours::WARM_EACH * connections as u64 + WARM_MESSAGES);
     ours
 }

@@ -15,12 +15,12 @@ use offload_host_stack::{Config, ConnectionId, Stack};
 use std::sync::Arc;
 use std::task::Wake;
 
-pub(crate) struct Ours {
+pub(crate) struct StackPair {
     now: Instant,
     stacks: [Stack; 2],
     nics: [(Device, Driver); 2],
     links: [Link; 2],
-    interrupts: [Arc<Interrupt>; 2],
+    interrupts: [Arc<InterruptFlag>; 2],
     /// Time of each stack's timer.
     timers: [Option<Instant>; 2],
     clients: Vec<ConnectionId>,
@@ -34,17 +34,17 @@ pub(crate) struct Ours {
 }
 
 /// Whether a stack has to run.
-struct Interrupt(AtomicBool);
+struct InterruptFlag(AtomicBool);
 
-impl Wake for Interrupt {
+impl Wake for InterruptFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Ours {
+impl StackPair {
     /// Returns hosts with `connections` connections between them, and NICs with `config`.
-    pub(crate) fn new(connections: usize, config: &NicConfig) -> Ours {
+    pub(crate) fn new(connections: usize, config: &NicConfig) -> StackPair {
         let mac = |side: u8| [2, 0, 0, 0, 0, side + 1];
         let address = |side: u8| Ipv4Addr::new(10, 0, 0, side + 1);
         let stack = |side: u8| {
@@ -52,13 +52,13 @@ impl Ours {
             Stack::new(config.with_neighbour(address(1 - side).into(), mac(1 - side)))
         };
         let link = |name: &str| Link::new(&LinkConfig::default(), Seed(1).derive(name));
-        let mut ours = Ours {
+        let mut ours = StackPair {
             now: Instant::ZERO,
             stacks: [stack(0), stack(1)],
             nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..config.clone() })),
             links: [link("there"), link("back")],
             // The first run arms the interrupt.
-            interrupts: [(); 2].map(|()| Arc::new(Interrupt(AtomicBool::new(true)))),
+            interrupts: [(); 2].map(|()| Arc::new(InterruptFlag(AtomicBool::new(true)))),
             timers: [None; 2],
             clients: Vec::new(),
             turn: 0,
@@ -88,7 +88,7 @@ impl Ours {
         while self.received < end {
             {
                 let _host_cost = cost::domain(Domain::Host(0));
-                while self.sent < end && self.sent - self.received < UNDER_WAY {
+                while self.sent < end && self.sent - self.received < MAX_IN_FLIGHT {
                     let client = self.clients[self.turn];
                     self.stacks[0].send(client, self.message.clone(), TxTag::PLAIN);
                     self.stacks[0].push(client);
@@ -198,5 +198,5 @@ pub(crate) fn large_nic() -> NicConfig {
 pub(crate) const WARM_EACH: u64 = 8;
 /// Length of a message in bytes.
 pub(crate) const MESSAGE_BYTES: u64 = 64 << 10;
-const UNDER_WAY: u64 = 1 << 20;
+const MAX_IN_FLIGHT: u64 = 1 << 20;
 const PORT: u16 = 443;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a next hop is another host on this Ethernet: never this host, and never a multicast or broadcast address.
 
-use super::six::{AdvertisedPrefix, DueSix, Six};
+use super::six::{AdvertisedPrefix, DiscoveryMessage, Ipv6Interface};
 use crate::config::Config;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -11,26 +11,26 @@ use offload_base::Instant;
 
 /// The own addresses, on-link prefixes and routes of an interface.
 #[derive(Clone, Debug)]
-pub(super) struct Addresses {
-    four: Four,
-    six: Option<Six>,
+pub(super) struct InterfaceAddresses {
+    four: Ipv4Interface,
+    six: Option<Ipv6Interface>,
     /// Static routes. The first route that contains a destination is used.
     routes: Vec<(Prefix, Option<IpAddr>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Four {
+struct Ipv4Interface {
     address: Ipv4Addr,
     prefix_len: u8,
     gateway: Option<Ipv4Addr>,
 }
 
-impl Addresses {
-    pub(super) fn new(config: &Config) -> Addresses {
+impl InterfaceAddresses {
+    pub(super) fn new(config: &Config) -> InterfaceAddresses {
         let (address, prefix_len, gateway) = (config.address, config.prefix_len.min(32), config.gateway);
         let random = config.random.stream("offload-host-stack IPv6");
-        let six = config.ipv6.map(|six| Six::new(&six, config.mac, random));
-        Addresses { four: Four { address, prefix_len, gateway }, six, routes: config.routes.clone() }
+        let six = config.ipv6.map(|six| Ipv6Interface::new(&six, config.mac, random));
+        InterfaceAddresses { four: Ipv4Interface { address, prefix_len, gateway }, six, routes: config.routes.clone() }
     }
 
     pub(super) fn set_routes(&mut self, routes: Vec<(Prefix, Option<IpAddr>)>) {
@@ -152,7 +152,7 @@ impl Addresses {
 
     /// Returns whether router advertisements are used.
     pub(super) fn hears_routers(&self) -> bool {
-        self.six.as_ref().is_some_and(Six::hears_routers)
+        self.six.as_ref().is_some_and(Ipv6Interface::hears_routers)
     }
 
     pub(super) fn note_router(&mut self, now: Instant, router: Ipv6Addr, lifetime: Duration) {
@@ -176,12 +176,12 @@ impl Addresses {
         self.six.as_ref()?.next_event()
     }
 
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DueSix> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DiscoveryMessage> {
         self.six.as_mut()?.pop_due(now)
     }
 }
 
-impl Four {
+impl Ipv4Interface {
     fn host_bits(&self) -> u32 {
         u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0)
     }
@@ -225,10 +225,10 @@ mod tests {
     use crate::config::Ipv6Config;
     use offload_base::Seed;
 
-    fn addresses() -> Addresses {
+    fn addresses() -> InterfaceAddresses {
         let six = Ipv6Config::new(six("fd00:0:0:7::1")).with_gateway(six("fe80::9"));
         let config = Config::new([10, 0, 0, 1].into(), [0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde], Seed(1));
-        Addresses::new(&config.with_gateway([10, 0, 0, 9].into()).with_ipv6(six))
+        InterfaceAddresses::new(&config.with_gateway([10, 0, 0, 9].into()).with_ipv6(six))
     }
 
     fn six(text: &str) -> Ipv6Addr {
@@ -278,7 +278,7 @@ mod tests {
             .with_route(prefix("10.0.0.0", 8), Some(ip("192.0.2.1")))
             .with_route(prefix("10.0.0.2", 32), None)
             .with_route(prefix("fd00::", 8), Some(ip("10.0.0.9")));
-        let mut addresses = Addresses::new(&config);
+        let mut addresses = InterfaceAddresses::new(&config);
         let ways = [
             ("10.0.0.2", "192.0.2.1"),
             ("10.0.0.70", "10.0.0.9"),

@@ -1,14 +1,14 @@
 //! Parsing and building of ARP packets (RFC 826, RFC 5227).
 
 use super::ndp::is_of_one_station;
-use super::{ETHERNET_BYTES, Network};
+use super::{ETHERNET_BYTES, NetworkLayer};
 use crate::counters::HostCounters;
 use core::net::Ipv4Addr;
 use offload_api::{Header, TxAsk, TxPacket};
 use offload_base::Instant;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 
-impl Network {
+impl NetworkLayer {
     /// Processes an ARP packet. Packets that waited for the sender's address are sent. A request for this host is
     /// answered if `answers`.
     pub(super) fn on_arp(&mut self, now: Instant, packet: &[u8], answers: bool, counters: &mut HostCounters) {

@@ -2,9 +2,9 @@
 //!
 //! Invariant: all fragments of a packet had the same ESP protection, which therefore is the packet's protection.
 
-use super::icmp::Refusal;
-use super::{ETHERNET_BYTES, Network};
-use crate::counters::{HostCounters, Ip};
+use super::icmp::UndeliverableReason;
+use super::{ETHERNET_BYTES, NetworkLayer};
+use crate::counters::{HostCounters, IpCounter};
 use bytes::BytesMut;
 use offload_api::fragmentation::fragment;
 use offload_api::{Protection, TxPacket};
@@ -15,17 +15,17 @@ use offload_formats::{IpHeaders, Problem, Report, Version};
 
 /// Incomplete packets of both IP versions.
 #[derive(Debug)]
-pub(super) struct Fragments {
+pub(super) struct IpFragments {
     four: Reassembler,
     six: Reassembler,
     /// Identifications of sent IPv6 fragments, which must be unpredictable (RFC 7739).
     identifications: Rng,
 }
 
-impl Fragments {
-    pub(super) fn new(identifications: Rng) -> Fragments {
+impl IpFragments {
+    pub(super) fn new(identifications: Rng) -> IpFragments {
         let of = |version| Reassembler::new(Limits::of(version));
-        Fragments { four: of(Version::Four), six: of(Version::Six), identifications }
+        IpFragments { four: of(Version::Four), six: of(Version::Six), identifications }
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
@@ -40,7 +40,7 @@ impl Fragments {
     }
 }
 
-impl Network {
+impl NetworkLayer {
     /// Processes a fragment. Returns the reassembled frame if the fragment was the last missing one. `reply` is as for
     /// [`refuse`](Self::refuse).
     pub(super) fn on_fragment(
@@ -51,19 +51,19 @@ impl Network {
         (came, reply): (Protection, Option<Protection>),
         counters: &mut HostCounters,
     ) -> Option<BytesMut> {
-        counters.count(version, Ip::ReassemblyRequests);
+        counters.count(version, IpCounter::ReassemblyRequests);
         let reassembler = self.fragments.of(version);
         // Fragments with different protection never join, or cleartext could be mixed into a protected packet.
         let taken = reassembler.insert_among(now, frame, ETHERNET_BYTES, came as u64);
-        counters.count_many(version, Ip::ReassemblyFails, reassembler.take_evicted());
+        counters.count_many(version, IpCounter::ReassemblyFails, reassembler.take_evicted());
         match taken {
             Taken::Whole(whole) => {
-                counters.count(version, Ip::ReassemblyOks);
+                counters.count(version, IpCounter::ReassemblyOks);
                 return Some(whole);
             }
             Taken::Kept | Taken::Duplicate => {}
             Taken::Refused(refusal) => {
-                counters.count(version, Ip::ReassemblyFails);
+                counters.count(version, IpCounter::ReassemblyFails);
                 match refusal {
                     offload_formats::reassembly::Refusal::Overlap => counters.reassembly_overlaps += 1,
                     offload_formats::reassembly::Refusal::Impossible(problem) => {
@@ -94,7 +94,7 @@ impl Network {
             Report::Always => !for_many || code == 2,
         };
         if wanted {
-            self.refuse(now, packet, Refusal::Problem { code, pointer }, reply, counters);
+            self.refuse(now, packet, UndeliverableReason::Problem { code, pointer }, reply, counters);
         }
     }
 
@@ -102,11 +102,11 @@ impl Network {
     pub(super) fn expire_fragments(&mut self, now: Instant, counters: &mut HostCounters) {
         for version in [Version::Four, Version::Six] {
             while let Some(expired) = self.fragments.of(version).expire(now) {
-                counters.count(version, Ip::ReassemblyTimeouts);
-                counters.count(version, Ip::ReassemblyFails);
+                counters.count(version, IpCounter::ReassemblyTimeouts);
+                counters.count(version, IpCounter::ReassemblyFails);
                 if let Some(first) = expired.first {
                     let came = came_among(expired.among);
-                    self.refuse(now, &first[ETHERNET_BYTES..], Refusal::Incomplete, Some(came), counters);
+                    self.refuse(now, &first[ETHERNET_BYTES..], UndeliverableReason::Incomplete, Some(came), counters);
                 }
             }
         }
@@ -123,11 +123,11 @@ impl Network {
             };
             // The pieces go back to the front of the outbox, so that the packet keeps its place.
             let Ok(pieces) = fragment(packet, ETHERNET_BYTES, takes, identification) else {
-                counters.count(version, Ip::FragmentationFails);
+                counters.count(version, IpCounter::FragmentationFails);
                 continue;
             };
-            counters.count(version, Ip::FragmentationOks);
-            counters.count_many(version, Ip::FragmentsCreated, pieces.len() as u64);
+            counters.count(version, IpCounter::FragmentationOks);
+            counters.count_many(version, IpCounter::FragmentsCreated, pieces.len() as u64);
             for piece in pieces.into_iter().rev() {
                 self.outbox.push_front(piece);
             }
@@ -138,7 +138,7 @@ impl Network {
     /// fragmented. A packet with work for the device was built to fit.
     fn is_too_long(&self, now: Instant, packet: &TxPacket, mtu: u16) -> Option<(Version, u16)> {
         let bytes = (packet.header.len() + packet.payload_len()).saturating_sub(ETHERNET_BYTES);
-        if !packet.ask.is_nothing() || bytes <= FITS_EVERYWHERE {
+        if !packet.ask.is_nothing() || bytes <= MIN_PATH_MTU {
             return None;
         }
         let ip = packet.header.get(ETHERNET_BYTES..)?;
@@ -155,4 +155,4 @@ fn came_among(among: u64) -> Protection {
 }
 
 /// Packet length that fits every path: Linux's min_pmtu, below which no path MTU is accepted.
-const FITS_EVERYWHERE: usize = 552;
+const MIN_PATH_MTU: usize = 552;

@@ -6,7 +6,7 @@
 //! - The number of answers per second is bounded.
 //! - An answer that contains ESP-protected bytes leaves with the same protection only.
 
-use super::{Arrival, ETHERNET_BYTES, Network, Why};
+use super::{ETHERNET_BYTES, IcmpErrorCause, NetworkLayer, ReceivedContent};
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,7 @@ use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::{SmallVec, smallvec};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};
 
-impl Network {
+impl NetworkLayer {
     /// Processes an ICMP message from `source`.
     pub(super) fn on_icmp(
         &mut self,
@@ -27,7 +27,7 @@ impl Network {
         message: &[u8],
         reply: Option<Protection>,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         counters.icmp_in_messages += 1;
         let Ok(packet) = Icmpv4Packet::new_checked(message) else {
             counters.icmp_in_errors += 1;
@@ -56,16 +56,16 @@ impl Network {
             Icmpv4Message::DstUnreachable => {
                 counters.icmp_in_unreachables += 1;
                 let why = match packet.msg_code() {
-                    2 | 3 => Why::Refused,
+                    2 | 3 => IcmpErrorCause::Refused,
                     // RFC 1191 4: the low half of the second word.
-                    4 => Why::TooLarge { mtu: u16::from_be_bytes([message[6], message[7]]) },
-                    _ => Why::Unreachable,
+                    4 => IcmpErrorCause::TooLarge { mtu: u16::from_be_bytes([message[6], message[7]]) },
+                    _ => IcmpErrorCause::Unreachable,
                 };
                 let quoted = message.get(ICMP_BYTES..).unwrap_or_default();
                 // The quoted packet identifies the flow; the error's own source may be any router.
                 let undelivered = self.undelivered(quoted, why);
                 counters.icmp_in_errors += u64::from(undelivered.is_none());
-                undelivered.map(Arrival::Undelivered)
+                undelivered.map(ReceivedContent::Undelivered)
             }
             _ => None,
         }
@@ -77,7 +77,7 @@ impl Network {
         &mut self,
         now: Instant,
         packet: &[u8],
-        refusal: Refusal,
+        refusal: UndeliverableReason,
         reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
@@ -89,10 +89,10 @@ impl Network {
             return self.refuse_six(now, packet, Some(&headers), refusal, reply, counters);
         };
         let (kind, code) = match refusal {
-            Refusal::Protocol => (Icmpv4Message::DstUnreachable, 2),
-            Refusal::Port => (Icmpv4Message::DstUnreachable, 3),
-            Refusal::Incomplete => (Icmpv4Message::TimeExceeded, 1),
-            Refusal::Problem { .. } => return,
+            UndeliverableReason::Protocol => (Icmpv4Message::DstUnreachable, 2),
+            UndeliverableReason::Port => (Icmpv4Message::DstUnreachable, 3),
+            UndeliverableReason::Incomplete => (Icmpv4Message::TimeExceeded, 1),
+            UndeliverableReason::Problem { .. } => return,
         };
         let is_echo =
             |kind: u8| matches!(Icmpv4Message::from(kind), Icmpv4Message::EchoRequest | Icmpv4Message::EchoReply);
@@ -156,7 +156,7 @@ pub(super) type IcmpHeader = SmallVec<[u8; 8]>;
 
 /// Reason for which a packet is undeliverable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum UndeliverableReason {
     /// Unsupported protocol.
     Protocol,
     /// Closed port.
@@ -184,11 +184,11 @@ mod tests {
     const OTHER: [[u8; 16]; 2] =
         [[10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]];
 
-    fn network() -> Network {
+    fn network() -> NetworkLayer {
         let own = Ipv6Config::new("fd00::1".parse().unwrap());
         let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1)).with_ipv6(own);
         let config = config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
-        Network::new(&config.with_neighbour("fd00::2".parse().unwrap(), [2, 0, 0, 0, 0, 2]))
+        NetworkLayer::new(&config.with_neighbour("fd00::2".parse().unwrap(), [2, 0, 0, 0, 0, 2]))
     }
 
     /// Returns a packet for this host. `place` is IPv4's fragment field.
@@ -242,7 +242,7 @@ mod tests {
         ];
         for (which, mut packet) in packets.into_iter().enumerate() {
             let (mut network, mut counters) = (network(), HostCounters::default());
-            if let Some(Arrival::Datagram(_)) = network.receive(Instant::ZERO, &mut packet, &mut counters) {
+            if let Some(ReceivedContent::Datagram(_)) = network.receive(Instant::ZERO, &mut packet, &mut counters) {
                 network.refuse_datagram(Instant::ZERO, &packet.frame, packet.meta.protection, &mut counters);
             }
             let later = Instant::ZERO + Duration::from_secs(61);

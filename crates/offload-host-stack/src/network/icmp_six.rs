@@ -7,8 +7,8 @@
 //! - An answer that contains ESP-protected bytes leaves with the same protection only.
 
 use super::addresses::is_somebody;
-use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
-use super::{Arrival, Network, Why};
+use super::icmp::{ICMP_BYTES, IcmpHeader, UndeliverableReason};
+use super::{IcmpErrorCause, NetworkLayer, ReceivedContent};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use offload_api::Protection;
@@ -18,7 +18,7 @@ use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::smallvec;
 use smoltcp::wire::{Icmpv6Message, Ipv6Packet};
 
-impl Network {
+impl NetworkLayer {
     /// Processes the ICMPv6 message in `packet`.
     pub(super) fn on_icmp_six(
         &mut self,
@@ -27,7 +27,7 @@ impl Network {
         headers: &IpHeaders,
         reply: Option<Protection>,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         let message = &packet[headers.upper..headers.end];
         let (source, destination) = (headers.source(packet), headers.destination(packet));
         counters.icmp6_in_messages += 1;
@@ -60,21 +60,21 @@ impl Network {
             }
             Icmpv6Message::DstUnreachable => {
                 counters.icmp6_in_unreachables += 1;
-                if code == PORT_UNREACHABLE { Why::Refused } else { Why::Unreachable }
+                if code == PORT_UNREACHABLE { IcmpErrorCause::Refused } else { IcmpErrorCause::Unreachable }
             }
             Icmpv6Message::PktTooBig => {
                 counters.icmp6_in_too_bigs += 1;
                 // The field has 32 bits, but no IPv6 packet here is longer than 16 bits can express.
                 let mtu = u32::from_be_bytes([message[4], message[5], message[6], message[7]]);
-                Why::TooLarge { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
+                IcmpErrorCause::TooLarge { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
             }
-            Icmpv6Message::ParamProblem if code == UNKNOWN_NEXT_HEADER => Why::Refused,
+            Icmpv6Message::ParamProblem if code == UNKNOWN_NEXT_HEADER => IcmpErrorCause::Refused,
             _ => return None,
         };
         // Only an error that quotes a packet of this host matters.
         let undelivered = self.undelivered(&message[ICMP_BYTES..], why);
         counters.icmp6_in_errors += u64::from(undelivered.is_none());
-        undelivered.map(Arrival::Undelivered)
+        undelivered.map(ReceivedContent::Undelivered)
     }
 
     fn answer_echo(
@@ -105,20 +105,20 @@ impl Network {
         now: Instant,
         packet: &[u8],
         headers: Option<&IpHeaders>,
-        refusal: Refusal,
+        refusal: UndeliverableReason,
         reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
         let Some(fixed) = packet.get(..Version::Six.header_bytes()).map(Ipv6Packet::new_unchecked) else { return };
         let (from, to) = (fixed.src_addr(), IpAddr::V6(fixed.dst_addr()));
         let (kind, code, value) = match refusal {
-            Refusal::Protocol => {
+            UndeliverableReason::Protocol => {
                 let pointer = headers.map_or(0, IpHeaders::protocol_at);
                 (Icmpv6Message::ParamProblem, UNKNOWN_NEXT_HEADER, pointer as u32)
             }
-            Refusal::Port => (Icmpv6Message::DstUnreachable, PORT_UNREACHABLE, 0),
-            Refusal::Incomplete => (Icmpv6Message::TimeExceeded, 1, 0),
-            Refusal::Problem { code, pointer } => (Icmpv6Message::ParamProblem, code, pointer),
+            UndeliverableReason::Port => (Icmpv6Message::DstUnreachable, PORT_UNREACHABLE, 0),
+            UndeliverableReason::Incomplete => (Icmpv6Message::TimeExceeded, 1, 0),
+            UndeliverableReason::Problem { code, pointer } => (Icmpv6Message::ParamProblem, code, pointer),
         };
         let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from.into()) };
         let Some(source) = source.filter(|_| is_somebody(from)) else { return };

@@ -8,7 +8,7 @@
 //! Packets without a connection (requests, answers, datagrams, and packets that waited for address resolution) wait in
 //! the outbox until the stack gives them to the device.
 //!
-//! Invariant: a packet that [`Network::receive`] accepts is complete and addressed to this host. Bytes after its IP
+//! Invariant: a packet that [`NetworkLayer::receive`] accepts is complete and addressed to this host. Bytes after its IP
 //! length are ignored.
 
 mod addresses;
@@ -25,21 +25,21 @@ mod routers;
 mod six;
 mod udp;
 
-pub(crate) use quoted::{Undelivered, Why};
+pub(crate) use quoted::{IcmpErrorCause, UndeliveredPacket};
 
 use crate::config::Config;
-use crate::counters::{HostCounters, Ip};
+use crate::counters::{HostCounters, IpCounter};
 use crate::limit::RateLimit;
 use crate::tcp::segment::Segment;
-use addresses::Addresses;
+use addresses::InterfaceAddresses;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU64;
 use core::ops::Range;
-use fragments::Fragments;
-use icmp::Refusal;
+use fragments::IpFragments;
+use icmp::UndeliverableReason;
 use identifications::Identifications;
-use neighbours::{Due, Hop, Neighbours};
+use neighbours::{NeighbourAction, NeighbourTable, NextHop};
 use offload_api::rx::Checksums;
 use offload_api::{
     EcnCodepoint, FlowKey, Header, LAYERS, PathCaps, Prefix, Protocol, RxMeta, RxPacket, StreamAsk, TxAsk, TxPacket,
@@ -48,22 +48,22 @@ use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use offload_formats::protocol::{ICMP, ICMPV6, NO_NEXT_HEADER, TCP, UDP};
 use offload_formats::{HeaderError, IpHeaders, Sum, Version};
-use paths::Paths;
+use paths::PathMtuTable;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use std::collections::VecDeque;
 
 /// The network layer of an interface.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct NetworkLayer {
     mac: EthernetAddress,
-    addresses: Addresses,
-    neighbours: Neighbours,
-    paths: Paths,
+    addresses: InterfaceAddresses,
+    neighbours: NeighbourTable,
+    paths: PathMtuTable,
     /// Path MTUs reported for datagrams, kept apart from those for TCP. Sent datagrams are not recorded, so a stranger
     /// who knows an open port can forge such a report; it must not affect segments (RFC 5927 7).
-    paths_of_datagrams: Paths,
-    fragments: Fragments,
+    paths_of_datagrams: PathMtuTable,
+    fragments: IpFragments,
     outbox: VecDeque<TxPacket>,
     /// Limit of answers to ARP requests and neighbour solicitations.
     address_answers: RateLimit,
@@ -74,13 +74,13 @@ pub(crate) struct Network {
 
 /// Content of a received frame.
 #[derive(Debug)]
-pub(crate) enum Arrival {
+pub(crate) enum ReceivedContent {
     /// A TCP segment.
-    Tcp(Parsed),
+    Tcp(ParsedSegment),
     /// A datagram.
     Datagram(ParsedDatagram),
     /// An ICMP error about a sent packet.
-    Undelivered(Undelivered),
+    Undelivered(UndeliveredPacket),
 }
 
 /// A datagram parsed from a frame.
@@ -96,7 +96,7 @@ pub(crate) struct ParsedDatagram {
 
 /// A TCP segment parsed from a frame.
 #[derive(Debug)]
-pub(crate) struct Parsed {
+pub(crate) struct ParsedSegment {
     /// The flow, from this host's view.
     pub(crate) flow: FlowKey,
     /// The TCP header.
@@ -121,7 +121,7 @@ pub(crate) fn concerns_all_shards(frame: &[u8]) -> bool {
 
 /// A segment to be sent, with its payload and the device's work on it.
 #[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct OutgoingSegment<'a> {
     pub(crate) flow: &'a FlowKey,
     pub(crate) segment: &'a Segment,
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
@@ -136,21 +136,22 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) rate: Option<NonZeroU64>,
 }
 
-impl Network {
-    pub(crate) fn new(config: &Config) -> Network {
-        let mut neighbours = Neighbours::default();
+impl NetworkLayer {
+    pub(crate) fn new(config: &Config) -> NetworkLayer {
+        let mut neighbours = NeighbourTable::default();
         config.neighbours.iter().for_each(|(address, mac)| neighbours.fix(*address, EthernetAddress(*mac)));
-        Network {
+        NetworkLayer {
             mac: EthernetAddress(config.mac),
-            addresses: Addresses::new(config),
+            addresses: InterfaceAddresses::new(config),
             neighbours,
-            paths: Paths::default(),
-            paths_of_datagrams: Paths::default(),
-            fragments: Fragments::new(config.random.stream("offload-host-stack fragments")),
+            paths: PathMtuTable::default(),
+            paths_of_datagrams: PathMtuTable::default(),
+            fragments: IpFragments::new(config.random.stream("offload-host-stack fragments")),
             outbox: VecDeque::new(),
-            address_answers: RateLimit::new(ADDRESS_ANSWERS_A_SECOND),
-            echoes: RateLimit::new(ECHOES_A_SECOND),
-            refusals: RateLimit::new(REFUSALS_A_SECOND).drawn_from(config.random.stream("offload-host-stack refusals")),
+            address_answers: RateLimit::new(MAX_ADDRESS_ANSWERS_PER_SECOND),
+            echoes: RateLimit::new(MAX_ECHOES_PER_SECOND),
+            refusals: RateLimit::new(MAX_ERRORS_PER_SECOND)
+                .drawn_from(config.random.stream("offload-host-stack refusals")),
             identifications: Identifications::new(config.random.stream("offload-host-stack idents")),
         }
     }
@@ -178,8 +179,8 @@ impl Network {
     /// Returns the Ethernet address of the next hop to `destination`, or starts its resolution and returns `None`.
     pub(crate) fn resolve(&mut self, now: Instant, destination: IpAddr) -> Option<EthernetAddress> {
         match self.neighbours.find(now, self.next_hop(destination)?) {
-            Hop::Known(mac) => Some(mac),
-            Hop::Asked => None,
+            NextHop::Known(mac) => Some(mac),
+            NextHop::Asked => None,
         }
     }
 
@@ -237,9 +238,11 @@ impl Network {
         // Router discovery comes first, because a new address can be the source of these requests.
         while let Some(due) = self.neighbours.pop_due(now) {
             match due {
-                Due::Ask { address: IpAddr::V4(address), at } => self.ask(address, at, counters),
-                Due::Ask { address: IpAddr::V6(address), at } => self.solicit(address, at, counters),
-                Due::GiveUp { waiting } => lost.extend(waiting.iter().filter_map(|packet| flow_of(&packet.header))),
+                NeighbourAction::Ask { address: IpAddr::V4(address), at } => self.ask(address, at, counters),
+                NeighbourAction::Ask { address: IpAddr::V6(address), at } => self.solicit(address, at, counters),
+                NeighbourAction::GiveUp { waiting } => {
+                    lost.extend(waiting.iter().filter_map(|packet| flow_of(&packet.header)))
+                }
             }
         }
         counters.unresolved_discards += self.neighbours.take_lost();
@@ -249,7 +252,7 @@ impl Network {
 
     /// Returns whether datagrams may enter the outbox. Half of the outbox is reserved for answers.
     pub(crate) fn takes_datagrams(&self) -> bool {
-        self.outbox.len() < OUTBOX_PACKETS / 2
+        self.outbox.len() < MAX_OUTBOX_PACKETS / 2
     }
 
     pub(crate) fn has_mail(&self) -> bool {
@@ -264,13 +267,13 @@ impl Network {
         now: Instant,
         received: &mut RxPacket,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         self.take_in(now, received, true, counters)
     }
 
     /// Processes a packet that another shard of this host received and answers. This shard only learns from it, and
     /// sends the packets that waited for an address.
-    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<Arrival> {
+    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<ReceivedContent> {
         // The receiving shard has counted the packet.
         self.take_in(now, received, false, &mut HostCounters::default())
     }
@@ -281,7 +284,7 @@ impl Network {
         received: &mut RxPacket,
         answers: bool,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         let Ok(ethernet) = EthernetFrame::new_checked(&received.frame) else {
             counters.ip_in_receives += 1;
             counters.ip_in_header_errors += 1;
@@ -305,25 +308,25 @@ impl Network {
                 return None;
             }
         };
-        counters.count(version, Ip::InReceives);
+        counters.count(version, IpCounter::InReceives);
         // RFC 2464 7: the Ethernet addresses of IPv6 multicast begin with 33:33.
         let for_many = version == Version::Six && to.0[..2] == [0x33, 0x33];
         if !(mine || for_many) {
-            counters.count(version, Ip::InAddressErrors);
+            counters.count(version, IpCounter::InAddressErrors);
             return None;
         }
         match self.receive_packet(now, received, version, false, answers, counters) {
-            Step::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
-                Step::Arrived(arrival) => Some(arrival),
-                Step::Nothing => None,
-                Step::Whole => {
+            ParseStep::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
+                ParseStep::Arrived(arrival) => Some(arrival),
+                ParseStep::Nothing => None,
+                ParseStep::Whole => {
                     // A fragment within a fragment: no real host sends one.
-                    counters.count(version, Ip::InHeaderErrors);
+                    counters.count(version, IpCounter::InHeaderErrors);
                     None
                 }
             },
-            Step::Arrived(arrival) => Some(arrival),
-            Step::Nothing => None,
+            ParseStep::Arrived(arrival) => Some(arrival),
+            ParseStep::Nothing => None,
         }
     }
 
@@ -336,7 +339,7 @@ impl Network {
         in_pieces: bool,
         answers: bool,
         counters: &mut HostCounters,
-    ) -> Step {
+    ) -> ParseStep {
         let (checksums, came) = (received.meta.checksums, received.meta.protection);
         let reply = answers.then_some(came);
         let packet = &received.frame[ETHERNET_BYTES..];
@@ -348,16 +351,16 @@ impl Network {
         let headers = match parsed {
             Ok(headers) if headers.version == version => headers,
             Err(HeaderError::Unacceptable(problem)) if version == Version::Six => {
-                counters.count(version, Ip::InHeaderErrors);
+                counters.count(version, IpCounter::InHeaderErrors);
                 let to = Ipv6Packet::new_unchecked(packet).dst_addr();
                 if self.addresses.are(to.into()) || self.addresses.are_among(to) {
                     self.report_problem(now, packet, problem, to.is_multicast(), reply, counters);
                 }
-                return Step::Nothing;
+                return ParseStep::Nothing;
             }
             _ => {
-                counters.count(version, Ip::InHeaderErrors);
-                return Step::Nothing;
+                counters.count(version, IpCounter::InHeaderErrors);
+                return ParseStep::Nothing;
             }
         };
         if version == Version::Four && checksums == Checksums::Unchecked {
@@ -365,30 +368,30 @@ impl Network {
             sum.add(&packet[..headers.upper]);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
-                return Step::Nothing;
+                return ParseStep::Nothing;
             }
         }
         // A device reports one verdict on the IPv4 and the transport checksum. A UDP checksum of zero needs a closer
         // look.
         if checksums == Checksums::Bad && headers.protocol != UDP {
             counters.checksum_errors += 1;
-            return Step::Nothing;
+            return ParseStep::Nothing;
         }
         let (source, destination) = (headers.source(packet), headers.destination(packet));
         let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.are_among(address));
         if !(self.addresses.are(destination) || for_many) || !self.may_be_source(source, headers.protocol) {
-            counters.count(version, Ip::InAddressErrors);
-            return Step::Nothing;
+            counters.count(version, IpCounter::InAddressErrors);
+            return ParseStep::Nothing;
         }
         if headers.fragment.is_some() {
             let whole = self.on_fragment(now, &received.frame, version, (came, reply), counters);
-            let Some(whole) = whole else { return Step::Nothing };
+            let Some(whole) = whole else { return ParseStep::Nothing };
             *received = RxPacket::new(whole, RxMeta { protection: came, ..RxMeta::default() });
-            return Step::Whole;
+            return ParseStep::Whole;
         }
         let arrival = match (headers.protocol, version) {
             (ICMP, Version::Four) => {
-                let IpAddr::V4(source) = source else { return Step::Nothing };
+                let IpAddr::V4(source) = source else { return ParseStep::Nothing };
                 self.on_icmp(now, source, &packet[headers.upper..headers.end], reply, counters)
             }
             // RFC 6980 5: switches that filter forged discovery messages cannot look into fragments.
@@ -396,11 +399,11 @@ impl Network {
                 counters.ndp_in_errors += 1;
                 // Otherwise the other shards would get the reassembled packet and take it for an unfragmented one.
                 received.frame.clear();
-                return Step::Nothing;
+                return ParseStep::Nothing;
             }
             (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, reply, counters),
             _ if for_many => {
-                counters.count(version, Ip::InAddressErrors);
+                counters.count(version, IpCounter::InAddressErrors);
                 None
             }
             // TCP and UDP are unicast here, so the multicast case above precedes them.
@@ -408,12 +411,12 @@ impl Network {
             (UDP, _) => self.on_udp(packet, &headers, checksums, counters),
             (NO_NEXT_HEADER, Version::Six) => None,
             _ => {
-                counters.count(version, Ip::InUnknownProtocols);
-                self.refuse(now, &packet[..headers.end], Refusal::Protocol, reply, counters);
+                counters.count(version, IpCounter::InUnknownProtocols);
+                self.refuse(now, &packet[..headers.end], UndeliverableReason::Protocol, reply, counters);
                 None
             }
         };
-        arrival.map_or(Step::Nothing, Step::Arrived)
+        arrival.map_or(ParseStep::Nothing, ParseStep::Arrived)
     }
 
     /// Returns whether a packet of `protocol` may come from `address`. A host without an address sends solicitations
@@ -431,7 +434,7 @@ impl Network {
         headers: &IpHeaders,
         checksums: Checksums,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         let (source, destination) = (headers.source(packet), headers.destination(packet));
         let bytes = &packet[headers.upper..headers.end];
         if checksums == Checksums::Unchecked {
@@ -452,7 +455,7 @@ impl Network {
         let local = SocketAddr::new(destination, segment.destination_port);
         let flow = FlowKey::tcp(local, SocketAddr::new(source, segment.source_port));
         let payload = ETHERNET_BYTES + headers.upper + header_bytes..ETHERNET_BYTES + headers.end;
-        Some(Arrival::Tcp(Parsed { flow, segment, payload, unused_from: None }))
+        Some(ReceivedContent::Tcp(ParsedSegment { flow, segment, payload, unused_from: None }))
     }
 
     /// Builds the packet for a segment. Returns `None` without a route, which is counted, and while the next hop's
@@ -461,11 +464,11 @@ impl Network {
     pub(crate) fn packet(
         &mut self,
         now: Instant,
-        outgoing: Outgoing<'_>,
+        outgoing: OutgoingSegment<'_>,
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let Outgoing { flow, segment, fragments, streams, ident, mss, ecn_capable, rate } = outgoing;
+        let OutgoingSegment { flow, segment, fragments, streams, ident, mss, ecn_capable, rate } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
         let version = Version::of(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
@@ -518,16 +521,16 @@ impl Network {
     ) -> Option<TxPacket> {
         let version = Version::of(&destination);
         let Some(next_hop) = self.next_hop(destination) else {
-            counters.count(version, Ip::OutNoRoutes);
+            counters.count(version, IpCounter::OutNoRoutes);
             return None;
         };
-        counters.count(version, Ip::OutRequests);
+        counters.count(version, IpCounter::OutRequests);
         match self.neighbours.find(now, next_hop) {
-            Hop::Known(mac) => {
+            NextHop::Known(mac) => {
                 EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
                 Some(packet)
             }
-            Hop::Asked => {
+            NextHop::Asked => {
                 // A waiting packet would hold references into a stream that can be released meanwhile.
                 if !packet.ask.has_context() {
                     self.neighbours.keep(next_hop, packet);
@@ -589,7 +592,7 @@ impl Network {
 
     /// Puts a packet into the outbox. If the outbox is full, the packet is dropped and counted.
     fn post(&mut self, packet: TxPacket, counters: &mut HostCounters) {
-        if self.outbox.len() < OUTBOX_PACKETS {
+        if self.outbox.len() < MAX_OUTBOX_PACKETS {
             self.outbox.push_back(packet);
         } else {
             counters.answers_dropped += 1;
@@ -598,9 +601,9 @@ impl Network {
 }
 
 /// Result of parsing a packet.
-enum Step {
+enum ParseStep {
     /// Content for the layers above.
-    Arrived(Arrival),
+    Arrived(ReceivedContent),
     /// The packet was the last missing fragment, and is now the reassembled packet.
     Whole,
     Nothing,
@@ -638,10 +641,10 @@ const HOP_LIMIT: u8 = 64;
 const ECN_CAPABLE: u8 = 0b10;
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// Capacity of the outbox. Packets released by address resolution, and fragments of one packet, may exceed it.
-const OUTBOX_PACKETS: usize = 256;
+const MAX_OUTBOX_PACKETS: usize = 256;
 /// Maximum number of answered ARP requests and neighbour solicitations per second.
-const ADDRESS_ANSWERS_A_SECOND: u32 = 1000;
+const MAX_ADDRESS_ANSWERS_PER_SECOND: u32 = 1000;
 /// Maximum number of answered echo requests per second: enough for a flood ping, but not for a full link.
-const ECHOES_A_SECOND: u32 = 10_000;
+const MAX_ECHOES_PER_SECOND: u32 = 10_000;
 /// Maximum number of ICMP errors sent per second (RFC 1812 4.3.2.8): Linux's icmp_msgs_per_sec.
-const REFUSALS_A_SECOND: u32 = 1000;
+const MAX_ERRORS_PER_SECOND: u32 = 1000;

@@ -7,7 +7,7 @@
 
 use super::addresses::{ALL_NODES, is_somebody, solicited_node};
 use super::icmp_six::{ethernet_of, fill_checksum};
-use super::{ETHERNET_BYTES, ICMPV6, Network};
+use super::{ETHERNET_BYTES, ICMPV6, NetworkLayer};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use offload_api::{Header, TxAsk, TxPacket};
@@ -18,7 +18,7 @@ use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message, Ipv6Packet};
 
 /// The relevant parts of a solicitation or an advertisement.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct NeighbourMessage {
     target: Ipv6Addr,
     /// Ethernet address of a solicitation's source, or of an advertisement's target.
     mac: Option<EthernetAddress>,
@@ -28,7 +28,7 @@ struct Message {
     overrides: bool,
 }
 
-impl Network {
+impl NetworkLayer {
     /// Processes a solicitation or an advertisement in `packet`. Its checksum was verified.
     pub(super) fn on_neighbour_message(
         &mut self,
@@ -49,7 +49,8 @@ impl Network {
             true => counters.neighbour_solicits_in += 1,
             false => counters.neighbour_advertisements_in += 1,
         }
-        let parsed = (hop_limit == FRESH && message[1] == 0).then(|| Message::parse(message, asks)).flatten();
+        let parsed =
+            (hop_limit == MAX_HOP_LIMIT && message[1] == 0).then(|| NeighbourMessage::parse(message, asks)).flatten();
         let Some(message) = parsed.filter(|message| is_somebody(message.target)) else {
             counters.ndp_in_errors += 1;
             return;
@@ -64,7 +65,7 @@ impl Network {
         &mut self,
         now: Instant,
         (source, destination): (Ipv6Addr, Ipv6Addr),
-        message: Message,
+        message: NeighbourMessage,
         answers: bool,
         counters: &mut HostCounters,
     ) {
@@ -124,7 +125,7 @@ impl Network {
         now: Instant,
         source: Ipv6Addr,
         destination: Ipv6Addr,
-        message: Message,
+        message: NeighbourMessage,
         counters: &mut HostCounters,
     ) {
         let target = IpAddr::V6(message.target);
@@ -191,16 +192,16 @@ impl Network {
         fill_checksum(&mut message, &[], ends);
         let mut header = Header::from_elem(0, ETHERNET_BYTES + Version::Six.header_bytes());
         self.write_ip(&mut header, ends.0, ends.1, ICMPV6, message.len());
-        Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_hop_limit(FRESH);
+        Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_hop_limit(MAX_HOP_LIMIT);
         header.extend_from_slice(&message);
         TxPacket { header, fragments: SmallVec::new(), ask: TxAsk::default() }
     }
 }
 
-impl Message {
+impl NeighbourMessage {
     /// Parses a message (RFC 4861 4.3, 4.4 and 4.6). An option of length zero, or an Ethernet address that no station
     /// can have, makes the whole message invalid (7.1).
-    fn parse(bytes: &[u8], asks: bool) -> Option<Message> {
+    fn parse(bytes: &[u8], asks: bool) -> Option<NeighbourMessage> {
         let target: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
         let wanted = if asks { SOURCE_MAC } else { TARGET_MAC };
         let (mut options, mut mac) = (&bytes[24..], None);
@@ -213,7 +214,7 @@ impl Message {
         }
         let flags = if asks { 0 } else { bytes[4] };
         let (solicited, overrides) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
-        options.is_empty().then_some(Message { target: target.into(), mac, solicited, overrides })
+        options.is_empty().then_some(NeighbourMessage { target: target.into(), mac, solicited, overrides })
     }
 }
 
@@ -234,7 +235,7 @@ pub(super) fn is_discovery(message: &[u8]) -> bool {
 }
 
 /// Hop limit of a packet that has passed no router.
-pub(super) const FRESH: u8 = 255;
+pub(super) const MAX_HOP_LIMIT: u8 = 255;
 /// Solicited flag of an advertisement.
 const SOLICITED: u8 = 0x40;
 /// Override flag of an advertisement.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The table of resolved and requested neighbours.
 #[derive(Debug, Default)]
-pub(crate) struct Neighbours {
+pub(crate) struct NeighbourTable {
     entries: BTreeMap<IpAddr, Neighbour>,
     deadlines: BTreeSet<(Instant, IpAddr)>,
     /// Dynamic entries that are or were resolved, in order of creation.
@@ -51,7 +51,7 @@ struct Neighbour {
 
 /// Result of a lookup.
 #[derive(Debug)]
-pub(crate) enum Hop {
+pub(crate) enum NextHop {
     /// The Ethernet address.
     Known(EthernetAddress),
     /// Resolution is under way.
@@ -60,14 +60,14 @@ pub(crate) enum Hop {
 
 /// Action due for an entry.
 #[derive(Debug)]
-pub(crate) enum Due {
+pub(crate) enum NeighbourAction {
     /// Send a request, by multicast or to the last known address.
     Ask { address: IpAddr, at: Option<EthernetAddress> },
     /// Drop the waiting packets, because nobody answered.
     GiveUp { waiting: VecDeque<TxPacket> },
 }
 
-impl Neighbours {
+impl NeighbourTable {
     /// Adds a static entry.
     pub(crate) fn fix(&mut self, address: IpAddr, mac: EthernetAddress) {
         // Of several static entries for an address, the first counts.
@@ -82,22 +82,22 @@ impl Neighbours {
     }
 
     /// Looks up `address`, and starts its resolution if it is unknown.
-    pub(crate) fn find(&mut self, now: Instant, address: IpAddr) -> Hop {
+    pub(crate) fn find(&mut self, now: Instant, address: IpAddr) -> NextHop {
         if !self.entries.contains_key(&address) {
             self.make_space();
             self.unanswered.push_back(address);
             self.entries.insert(address, Neighbour::asked(now));
             self.deadlines.insert((now, address));
         }
-        let Some(neighbour) = self.entries.get_mut(&address) else { return Hop::Asked };
-        let Some(mac) = neighbour.mac else { return Hop::Asked };
-        let stale = neighbour.doubted || now - neighbour.confirmed >= REACHABLE;
+        let Some(neighbour) = self.entries.get_mut(&address) else { return NextHop::Asked };
+        let Some(mac) = neighbour.mac else { return NextHop::Asked };
+        let stale = neighbour.doubted || now - neighbour.confirmed >= REACHABLE_TIME;
         // A stale address stays in use while the neighbour is asked to confirm it.
         if !neighbour.fixed && neighbour.deadline.is_none() && stale {
             neighbour.deadline = Some(now);
             self.deadlines.insert((now, address));
         }
-        Hop::Known(mac)
+        NextHop::Known(mac)
     }
 
     /// Lets `packet` wait for the resolution of `address`. If the queue is full, the oldest packets are dropped.
@@ -107,8 +107,8 @@ impl Neighbours {
             return;
         };
         let bytes = size_of_packet(&packet);
-        while neighbour.waiting.len() >= WAITING_PACKETS
-            || (self.waiting_bytes + bytes > WAITING_BYTES && !neighbour.waiting.is_empty())
+        while neighbour.waiting.len() >= MAX_WAITING_PACKETS
+            || (self.waiting_bytes + bytes > MAX_WAITING_BYTES && !neighbour.waiting.is_empty())
         {
             // The oldest packet: its sender has had the longest time to send it again.
             if let Some(oldest) = neighbour.waiting.pop_front() {
@@ -116,7 +116,7 @@ impl Neighbours {
                 self.lost += 1;
             }
         }
-        if self.waiting_bytes + bytes > WAITING_BYTES {
+        if self.waiting_bytes + bytes > MAX_WAITING_BYTES {
             self.lost += 1;
             return;
         }
@@ -151,7 +151,7 @@ impl Neighbours {
     ) -> VecDeque<TxPacket> {
         let Some(neighbour) = self.entries.get_mut(&address) else {
             // An unsolicited entry must not displace another.
-            if create && self.order.len() + self.unanswered.len() < ENTRIES {
+            if create && self.order.len() + self.unanswered.len() < MAX_ENTRIES {
                 self.order.push_back(address);
                 self.entries.insert(address, Neighbour::known(mac, now));
             }
@@ -178,7 +178,7 @@ impl Neighbours {
     }
 
     /// Returns the next due action.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Due> {
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<NeighbourAction> {
         let (at, address) = *self.deadlines.first()?;
         if at > now {
             return None;
@@ -186,21 +186,21 @@ impl Neighbours {
         self.deadlines.pop_first();
         let neighbour = self.entries.get_mut(&address)?;
         neighbour.deadline = None;
-        if neighbour.requests >= REQUESTS {
+        if neighbour.requests >= MAX_REQUESTS {
             // A resolved neighbour that stopped answering is forgotten, too, so that it is requested anew.
             let answered = neighbour.mac.is_some();
             let waiting = self.remove(address);
             let order = if answered { &mut self.order } else { &mut self.unanswered };
             order.retain(|other| *other != address);
             self.lost += waiting.len() as u64;
-            return Some(Due::GiveUp { waiting });
+            return Some(NeighbourAction::GiveUp { waiting });
         }
         // Growing intervals limit the load that an absent neighbour causes.
         let next = now + FIRST_WAIT * (1 << neighbour.requests);
         neighbour.requests += 1;
         neighbour.deadline = Some(next);
         self.deadlines.insert((next, address));
-        Some(Due::Ask { address, at: neighbour.mac })
+        Some(NeighbourAction::Ask { address, at: neighbour.mac })
     }
 
     pub(crate) fn next_event(&self) -> Option<Instant> {
@@ -210,7 +210,7 @@ impl Neighbours {
     /// Makes room for an entry: removes the oldest entry that never answered, or else the oldest one. Packets that
     /// waited for the removed entry are dropped; their senders send them again.
     fn make_space(&mut self) {
-        if self.order.len() + self.unanswered.len() >= ENTRIES
+        if self.order.len() + self.unanswered.len() >= MAX_ENTRIES
             && let Some(oldest) = self.unanswered.pop_front().or_else(|| self.order.pop_front())
         {
             self.lost += self.remove(oldest).len() as u64;
@@ -258,17 +258,17 @@ fn size_of_packet(packet: &TxPacket) -> usize {
 }
 
 /// Maximum number of dynamic entries: Linux's gc_thresh3.
-const ENTRIES: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 /// Maximum number of packets that wait for one neighbour.
-const WAITING_PACKETS: usize = 64;
+const MAX_WAITING_PACKETS: usize = 64;
 /// Maximum bytes of packets that wait for all neighbours together.
-const WAITING_BYTES: usize = 1 << 20;
+const MAX_WAITING_BYTES: usize = 1 << 20;
 /// Number of requests before an address is given up: Linux's mcast_solicit and ucast_solicit.
-const REQUESTS: u32 = 3;
+const MAX_REQUESTS: u32 = 3;
 /// Time to wait after the first request. It doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Time for which an entry is used without a new request: Linux's base_reachable_time.
-const REACHABLE: Duration = Duration::from_secs(30);
+const REACHABLE_TIME: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -296,30 +296,32 @@ mod tests {
         TxPacket { fragments: [Bytes::from(vec![0; bytes])].into_iter().collect(), ..TxPacket::default() }
     }
 
-    fn mac(neighbours: &mut Neighbours, now: Instant, of: u16) -> Option<EthernetAddress> {
+    fn mac(neighbours: &mut NeighbourTable, now: Instant, of: u16) -> Option<EthernetAddress> {
         match neighbours.find(now, address(of)) {
-            Hop::Known(mac) => Some(mac),
-            Hop::Asked => None,
+            NextHop::Known(mac) => Some(mac),
+            NextHop::Asked => None,
         }
     }
 
     #[test]
     fn resolution_gives_up_after_three_requests() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = NeighbourTable::default();
         assert_eq!(mac(&mut neighbours, at(5), 1), None);
         neighbours.keep(address(1), packet(10));
         for expected in [5, 6, 8] {
             assert_eq!(neighbours.next_event(), Some(at(expected)));
-            assert!(matches!(neighbours.pop_due(at(expected)), Some(Due::Ask { at: None, .. })));
+            assert!(matches!(neighbours.pop_due(at(expected)), Some(NeighbourAction::Ask { at: None, .. })));
         }
-        let Some(Due::GiveUp { waiting }) = neighbours.pop_due(at(12)) else { panic!("resolution must be given up") };
+        let Some(NeighbourAction::GiveUp { waiting }) = neighbours.pop_due(at(12)) else {
+            panic!("resolution must be given up")
+        };
         assert_eq!((waiting.len(), neighbours.next_event()), (1, None));
         assert!(neighbours.entries.is_empty() && neighbours.unanswered.is_empty() && neighbours.waiting_bytes == 0);
     }
 
     #[test]
     fn answer_releases_waiting_packets_and_is_reconfirmed() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = NeighbourTable::default();
         assert_eq!(mac(&mut neighbours, at(0), 1), None);
         (0..3).for_each(|_| neighbours.keep(address(1), packet(10)));
         assert_eq!(neighbours.learn(at(1), address(1), MAC, false).len(), 3);
@@ -327,12 +329,12 @@ mod tests {
         assert_eq!(mac(&mut neighbours, at(30), 1), Some(MAC));
         assert_eq!(neighbours.next_event(), None);
         assert_eq!(mac(&mut neighbours, at(31), 1), Some(MAC), "the address is used while it is confirmed");
-        assert!(matches!(neighbours.pop_due(at(31)), Some(Due::Ask { at: Some(MAC), .. })));
+        assert!(matches!(neighbours.pop_due(at(31)), Some(NeighbourAction::Ask { at: Some(MAC), .. })));
     }
 
     #[test]
     fn unsolicited_news_update_but_create_no_entry() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = NeighbourTable::default();
         neighbours.fix(address(1), MAC);
         neighbours.learn(at(0), address(1), OTHER, true);
         assert_eq!(mac(&mut neighbours, at(100), 1), Some(MAC), "a static entry must not change");
@@ -346,7 +348,7 @@ mod tests {
 
     #[test]
     fn unanswered_entries_displace_no_resolved_ones() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = NeighbourTable::default();
         mac(&mut neighbours, at(0), 1);
         neighbours.learn(at(0), address(1), MAC, false);
         neighbours.learn(at(0), address(2), MAC, true);
@@ -366,7 +368,7 @@ mod tests {
 
     #[test]
     fn entries_and_waiting_packets_are_bounded() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = NeighbourTable::default();
         for last in 0..3000 {
             mac(&mut neighbours, at(0), last);
             (0..100).for_each(|_| neighbours.keep(address(last), packet(1400)));
@@ -376,7 +378,7 @@ mod tests {
         let waiting: usize = neighbours.entries.values().map(|neighbour| neighbour.waiting.len()).sum();
         assert_eq!(neighbours.take_lost(), 300_000 - waiting as u64);
         assert_eq!(neighbours.waiting_bytes, waiting * 1400);
-        assert!(neighbours.waiting_bytes <= WAITING_BYTES);
+        assert!(neighbours.waiting_bytes <= MAX_WAITING_BYTES);
         neighbours.learn(at(0), address(9999), MAC, true);
         assert_eq!(neighbours.entries.len(), 1024, "an unsolicited entry must not displace another");
     }

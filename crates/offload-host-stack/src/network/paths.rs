@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 
 /// Paths with a smaller MTU than the interface.
 #[derive(Debug, Default)]
-pub(crate) struct Paths {
-    narrow: BTreeMap<IpAddr, Narrow>,
+pub(crate) struct PathMtuTable {
+    narrow: BTreeMap<IpAddr, PathMtu>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Narrow {
+struct PathMtu {
     mtu: u16,
     /// Whether the reported MTU was below the accepted minimum, so that routers have to fragment (IPv4 only).
     may_fragment: bool,
     until: Instant,
 }
 
-impl Paths {
+impl PathMtuTable {
     /// Returns the path MTU to `destination` and whether routers may fragment. `None` if no smaller MTU is known.
     pub(crate) fn find(&self, now: Instant, destination: IpAddr) -> Option<(u16, bool)> {
         if self.narrow.is_empty() {
@@ -35,11 +35,11 @@ impl Paths {
     /// if none was reported. Returns the new path MTU, or `None` if the report is implausible.
     pub(crate) fn narrow(&mut self, now: Instant, destination: IpAddr, length: u16, told: u16) -> Option<u16> {
         let (told, least) = match destination {
-            IpAddr::V4(_) if told == 0 => (plateau_below(length), LEAST),
-            IpAddr::V4(_) => (told, LEAST),
+            IpAddr::V4(_) if told == 0 => (plateau_below(length), MIN_IPV4_MTU),
+            IpAddr::V4(_) => (told, MIN_IPV4_MTU),
             // RFC 8201 4: no IPv6 link has a smaller MTU than the minimum.
-            IpAddr::V6(_) if told < LEAST_IPV6 => return None,
-            IpAddr::V6(_) => (told, LEAST_IPV6),
+            IpAddr::V6(_) if told < MIN_IPV6_MTU => return None,
+            IpAddr::V6(_) => (told, MIN_IPV6_MTU),
         };
         if told >= length {
             return None;
@@ -52,31 +52,31 @@ impl Paths {
         let until = now + LIFETIME;
         // A flood of forged reports can displace entries, but not grow the table.
         if !self.narrow.contains_key(&destination)
-            && self.narrow.len() >= PATHS
+            && self.narrow.len() >= MAX_PATHS
             && let Some(oldest) = self.narrow.iter().min_by_key(|(_, narrow)| narrow.until).map(|(address, _)| *address)
         {
             self.narrow.remove(&oldest);
         }
-        self.narrow.insert(destination, Narrow { mtu, may_fragment: told < least, until });
+        self.narrow.insert(destination, PathMtu { mtu, may_fragment: told < least, until });
         Some(mtu)
     }
 }
 
 /// Returns the next smaller common MTU (RFC 1191 7).
 fn plateau_below(length: u16) -> u16 {
-    PLATEAUS.into_iter().find(|plateau| *plateau < length).unwrap_or(LEAST)
+    PLATEAUS.into_iter().find(|plateau| *plateau < length).unwrap_or(MIN_IPV4_MTU)
 }
 
 /// Common MTUs (RFC 1191, table 7-1).
 const PLATEAUS: [u16; 10] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
 /// Minimum IPv4 path MTU: Linux's min_pmtu. With a smaller one, a forged report could make a host send tiny segments.
-const LEAST: u16 = 552;
+const MIN_IPV4_MTU: u16 = 552;
 /// Minimum MTU of every IPv6 link (RFC 8200 5).
-const LEAST_IPV6: u16 = 1280;
+const MIN_IPV6_MTU: u16 = 1280;
 /// Lifetime of an entry (RFC 1191 6.3; Linux's mtu_expires).
 const LIFETIME: Duration = Duration::from_secs(600);
 /// Maximum number of entries.
-const PATHS: usize = 256;
+const MAX_PATHS: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn plausible_reports_apply_for_ten_minutes() {
-        let (mut paths, to) = (Paths::default(), IpAddr::from([10, 1, 0, 1]));
+        let (mut paths, to) = (PathMtuTable::default(), IpAddr::from([10, 1, 0, 1]));
         let later = Instant::ZERO + Duration::from_secs(601);
         assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1500), None, "a report of a larger MTU must be ignored");
         assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1400), Some(1400));
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn ipv6_path_mtu_is_at_least_1280() {
-        let (mut paths, to) = (Paths::default(), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
+        let (mut paths, to) = (PathMtuTable::default(), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
         for nonsense in [0, 68, 1279, 1500] {
             assert_eq!(paths.narrow(Instant::ZERO, to, 1500, nonsense), None);
         }
@@ -113,12 +113,12 @@ mod tests {
 
     #[test]
     fn number_of_paths_is_bounded() {
-        let mut paths = Paths::default();
+        let mut paths = PathMtuTable::default();
         for number in 0..1000 {
             let now = Instant::ZERO + Duration::from_millis(u64::from(number));
             paths.narrow(now, address(number), 1500, 1400);
         }
-        assert_eq!(paths.narrow.len(), PATHS);
+        assert_eq!(paths.narrow.len(), MAX_PATHS);
         assert!(paths.find(Instant::ZERO, address(999)).is_some());
     }
 }

@@ -1,13 +1,13 @@
 //! Parsing of the packets that ICMP errors quote.
 
-use super::Network;
+use super::NetworkLayer;
 use offload_api::{FlowKey, Protocol};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
 
 /// A report of an undelivered packet of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Undelivered {
+pub(crate) struct UndeliveredPacket {
     /// The packet's flow.
     pub(crate) flow: FlowKey,
     /// Sequence number of a TCP segment.
@@ -15,12 +15,12 @@ pub(crate) struct Undelivered {
     /// Length of the whole packet in bytes.
     pub(crate) length: u16,
     /// Cause of the error.
-    pub(crate) why: Why,
+    pub(crate) why: IcmpErrorCause,
 }
 
 /// Cause of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum IcmpErrorCause {
     /// The port is closed, or the protocol unsupported.
     Refused,
     /// The host is unreachable.
@@ -29,10 +29,10 @@ pub(crate) enum Why {
     TooLarge { mtu: u16 },
 }
 
-impl Network {
+impl NetworkLayer {
     /// Parses the quoted packet, which begins with its IP header. Returns `None` if it is not a TCP or UDP packet of
     /// this host.
-    pub(super) fn undelivered(&self, quoted: &[u8], why: Why) -> Option<Undelivered> {
+    pub(super) fn undelivered(&self, quoted: &[u8], why: IcmpErrorCause) -> Option<UndeliveredPacket> {
         // A quotation is truncated, so the packet length is not checked against it.
         let headers = IpHeaders::walk(quoted).ok()?;
         // Only the first fragment contains the ports.
@@ -52,7 +52,7 @@ impl Network {
         // RFC 792: at least eight bytes after the IP header. RFC 4443 guarantees more.
         let start = quoted.get(headers.upper..headers.upper + 8)?;
         let port = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
-        Some(Undelivered {
+        Some(UndeliveredPacket {
             flow: FlowKey { protocol, local: (source, port(0)).into(), remote: (destination, port(2)).into() },
             seq: Seq(u32::from_be_bytes([start[4], start[5], start[6], start[7]])),
             length: u16::try_from(headers.end).unwrap_or(u16::MAX),

@@ -6,11 +6,11 @@
 //!
 //! Invariant: an advertisement is used as a whole or not at all, and only if it has passed no router (6.1.2).
 
-use super::Network;
+use super::NetworkLayer;
 use super::addresses::{ALL_NODES, solicited_node};
 use super::icmp_six::ethernet_of;
-use super::ndp::{FRESH, SOURCE_MAC, somebodys_mac};
-use super::six::{AdvertisedPrefix, DueSix};
+use super::ndp::{MAX_HOP_LIMIT, SOURCE_MAC, somebodys_mac};
+use super::six::{AdvertisedPrefix, DiscoveryMessage};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
@@ -21,20 +21,20 @@ use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message};
 
 /// A parsed router advertisement.
 #[derive(Debug)]
-struct Advertisement {
+struct RouterAdvertisement {
     lifetime: Duration,
     mac: Option<EthernetAddress>,
     mtu: Option<u32>,
     prefixes: SmallVec<[AdvertisedPrefix; 4]>,
 }
 
-impl Network {
+impl NetworkLayer {
     /// Sends the duplicate-address probes and router solicitations that are due.
     pub(super) fn configure_six(&mut self, now: Instant, counters: &mut HostCounters) {
         while let Some(due) = self.addresses.pop_due(now) {
             match due {
-                DueSix::Probe(address) => self.probe(address, counters),
-                DueSix::SolicitRouters => self.solicit_routers(counters),
+                DiscoveryMessage::Probe(address) => self.probe(address, counters),
+                DiscoveryMessage::SolicitRouters => self.solicit_routers(counters),
             }
         }
     }
@@ -54,8 +54,8 @@ impl Network {
         let message = &packet[headers.upper..headers.end];
         let (hop_limit, code) = (packet[7], message[1]);
         let IpAddr::V6(router) = headers.source(packet) else { return };
-        let acceptable = hop_limit == FRESH && code == 0 && router.is_unicast_link_local();
-        let Some(advertisement) = acceptable.then(|| Advertisement::parse(message)).flatten() else {
+        let acceptable = hop_limit == MAX_HOP_LIMIT && code == 0 && router.is_unicast_link_local();
+        let Some(advertisement) = acceptable.then(|| RouterAdvertisement::parse(message)).flatten() else {
             counters.ndp_in_errors += 1;
             return;
         };
@@ -100,12 +100,12 @@ impl Network {
     }
 }
 
-impl Advertisement {
+impl RouterAdvertisement {
     /// Parses an advertisement (RFC 4861 4.2, 4.6). An option of length zero makes the whole message invalid (6.1.2).
-    fn parse(bytes: &[u8]) -> Option<Advertisement> {
+    fn parse(bytes: &[u8]) -> Option<RouterAdvertisement> {
         let word = |bytes: &[u8], at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let lifetime = Duration::from_secs(u64::from(u16::from_be_bytes([*bytes.get(6)?, *bytes.get(7)?])));
-        let mut advertisement = Advertisement { lifetime, mac: None, mtu: None, prefixes: SmallVec::new() };
+        let mut advertisement = RouterAdvertisement { lifetime, mac: None, mtu: None, prefixes: SmallVec::new() };
         let mut options = bytes.get(16..)?;
         while let [kind, eighths, ..] = *options {
             let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;

@@ -13,11 +13,11 @@ use offload_base::{Instant, Rng};
 
 /// The IPv6 state of an interface.
 #[derive(Clone, Debug)]
-pub(super) struct Six {
+pub(super) struct Ipv6Interface {
     /// Own addresses: the link-local one first, then the configured one if any, then autoconfigured ones.
-    own: Vec<Own>,
-    prefixes: Vec<Prefix>,
-    routers: Vec<Router>,
+    own: Vec<OwnAddress>,
+    prefixes: Vec<OnLinkPrefix>,
+    routers: Vec<DefaultRouter>,
     gateway: Option<Ipv6Addr>,
     /// Link MTU advertised by a router.
     mtu: Option<u16>,
@@ -30,9 +30,9 @@ pub(super) struct Six {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Own {
+struct OwnAddress {
     address: Ipv6Addr,
-    state: State,
+    state: DadState,
     /// Whether the address was autoconfigured from an advertised prefix.
     advertised: bool,
     deprecated: bool,
@@ -42,7 +42,7 @@ struct Own {
 
 /// State of duplicate detection for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum DadState {
     /// Unconfirmed. `at` is the time of the probe or, after the probe, of the end of the wait.
     Tentative {
         probed: bool,
@@ -54,7 +54,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Prefix {
+struct OnLinkPrefix {
     address: Ipv6Addr,
     bits: u8,
     /// Whether the prefix was configured. Advertisements do not change it.
@@ -63,14 +63,14 @@ struct Prefix {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Router {
+struct DefaultRouter {
     address: Ipv6Addr,
     until: Instant,
 }
 
 /// A message that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DueSix {
+pub(super) enum DiscoveryMessage {
     /// A duplicate-address probe for an address.
     Probe(Ipv6Addr),
     SolicitRouters,
@@ -87,13 +87,13 @@ pub(super) struct AdvertisedPrefix {
     pub(super) preferred: u32,
 }
 
-impl Six {
-    pub(super) fn new(config: &Ipv6Config, mac: [u8; 6], mut random: Rng) -> Six {
+impl Ipv6Interface {
+    pub(super) fn new(config: &Ipv6Config, mac: [u8; 6], mut random: Rng) -> Ipv6Interface {
         // RFC 4862 5.4.2: a random delay prevents hosts that are switched on together from sending at the same time.
-        let start = Instant::from_nanos(random.below(MOST_START_DELAY.as_nanos() as u64));
+        let start = Instant::from_nanos(random.below(MAX_START_DELAY.as_nanos() as u64));
         let checks_duplicates = config.detect_duplicates;
         let link_local = link_local(mac);
-        let mut six = Six {
+        let mut six = Ipv6Interface {
             own: Vec::new(),
             prefixes: Vec::new(),
             routers: Vec::new(),
@@ -101,7 +101,7 @@ impl Six {
             mtu: None,
             checks_duplicates,
             hears_routers: config.discover_routers,
-            solicits: (config.discover_routers && !checks_duplicates).then_some((start, SOLICITATIONS)),
+            solicits: (config.discover_routers && !checks_duplicates).then_some((start, MAX_SOLICITATIONS)),
             interface: link_local.to_bits() as u64,
         };
         let forever = Instant::MAX;
@@ -109,7 +109,7 @@ impl Six {
         if !config.address.is_unspecified() {
             six.adopt(config.address, start, false, (forever, forever));
             let bits = config.prefix_len.min(128);
-            six.prefixes.push(Prefix { address: config.address, bits, fixed: true, until: forever });
+            six.prefixes.push(OnLinkPrefix { address: config.address, bits, fixed: true, until: forever });
         }
         six
     }
@@ -126,25 +126,25 @@ impl Six {
 
     /// Returns whether `address` is tentative.
     pub(super) fn is_tentative(&self, address: Ipv6Addr) -> bool {
-        self.own.iter().any(|own| own.address == address && matches!(own.state, State::Tentative { .. }))
+        self.own.iter().any(|own| own.address == address && matches!(own.state, DadState::Tentative { .. }))
     }
 
     /// Returns whether `group` is the solicited-node address of an own address, including tentative ones.
     pub(super) fn is_solicited_at(&self, group: Ipv6Addr) -> bool {
         self.own
             .iter()
-            .any(|own| own.state != State::Duplicate && super::addresses::solicited_node(own.address) == group)
+            .any(|own| own.state != DadState::Duplicate && super::addresses::solicited_node(own.address) == group)
     }
 
     /// Returns the link-local address, if assigned. It is the source for link-local destinations.
     pub(super) fn link_local(&self) -> Option<Ipv6Addr> {
-        self.own.first().filter(|own| own.state == State::Assigned).map(|own| own.address)
+        self.own.first().filter(|own| own.state == DadState::Assigned).map(|own| own.address)
     }
 
     /// Returns the source address for `destination` (RFC 6724 5, rules 3 and 8).
     pub(super) fn source_for(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
-        let common = |own: &&Own| (own.address.to_bits() ^ destination.to_bits()).leading_zeros();
-        let others = self.own.iter().skip(1).filter(|own| own.state == State::Assigned);
+        let common = |own: &&OwnAddress| (own.address.to_bits() ^ destination.to_bits()).leading_zeros();
+        let others = self.own.iter().skip(1).filter(|own| own.state == DadState::Assigned);
         others.max_by_key(|own| (!own.deprecated, common(own))).map(|own| own.address)
     }
 
@@ -173,10 +173,10 @@ impl Six {
         let Some(place) = self.own.iter().position(|own| own.address == address) else { return };
         if place == 0 {
             // RFC 4862 5.4.5: the Ethernet address is not unique, so all addresses made of it are duplicates, too.
-            self.own.iter_mut().for_each(|own| own.state = State::Duplicate);
+            self.own.iter_mut().for_each(|own| own.state = DadState::Duplicate);
             self.solicits = None;
         } else {
-            self.own[place].state = State::Duplicate;
+            self.own[place].state = DadState::Duplicate;
         }
     }
 
@@ -188,11 +188,11 @@ impl Six {
         }
         // A lifetime of zero removes the router (RFC 4861 6.3.4).
         let place = self.routers.iter().position(|router| router.address == address);
-        let router = Router { address, until: now + lifetime };
+        let router = DefaultRouter { address, until: now + lifetime };
         match place {
             Some(place) if lifetime.is_zero() => drop(self.routers.remove(place)),
             Some(place) => self.routers[place] = router,
-            None if !lifetime.is_zero() && self.routers.len() < ROUTERS => self.routers.push(router),
+            None if !lifetime.is_zero() && self.routers.len() < MAX_ROUTERS => self.routers.push(router),
             None => {}
         }
     }
@@ -200,7 +200,7 @@ impl Six {
     /// Records the link MTU that a router advertised.
     pub(super) fn note_mtu(&mut self, mtu: u32) {
         // RFC 4861 6.3.4: values below the minimum MTU are ignored. Values above the interface's MTU have no effect.
-        if let Some(mtu) = u16::try_from(mtu).ok().filter(|mtu| *mtu >= LEAST_MTU) {
+        if let Some(mtu) = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MIN_MTU) {
             self.mtu = Some(mtu);
         }
     }
@@ -223,12 +223,12 @@ impl Six {
 
     fn note_on_link(&mut self, now: Instant, prefix: &AdvertisedPrefix) {
         let until = after(now, prefix.valid);
-        let known = |one: &Prefix| one.bits == prefix.bits && shares(one.address, prefix.address, prefix.bits);
+        let known = |one: &OnLinkPrefix| one.bits == prefix.bits && shares(one.address, prefix.address, prefix.bits);
         match self.prefixes.iter().position(known) {
             Some(place) if self.prefixes[place].fixed => {}
             Some(place) => self.prefixes[place].until = until,
-            None if prefix.valid > 0 && self.prefixes.len() < PREFIXES => {
-                self.prefixes.push(Prefix { address: prefix.address, bits: prefix.bits, fixed: false, until });
+            None if prefix.valid > 0 && self.prefixes.len() < MAX_PREFIXES => {
+                self.prefixes.push(OnLinkPrefix { address: prefix.address, bits: prefix.bits, fixed: false, until });
             }
             None => {}
         }
@@ -241,7 +241,7 @@ impl Six {
         let Some(own) = known else {
             let address = Ipv6Addr::from_bits(prefix.address.to_bits() >> 64 << 64 | u128::from(self.interface));
             let taken = self.own.iter().any(|own| own.address == address);
-            if prefix.valid > 0 && !taken && self.own.len() < OWN_ADDRESSES {
+            if prefix.valid > 0 && !taken && self.own.len() < MAX_OWN_ADDRESSES {
                 self.adopt(address, now, true, (preferred, valid));
             }
             return;
@@ -251,17 +251,17 @@ impl Six {
         // RFC 4862 5.5.3 (e): a forged advertisement can shorten the lifetime of an address to two hours, but not
         // below.
         let remaining = own.valid_until - now;
-        if prefix.valid == FOREVER || valid - now > LEAST_VALID || valid > own.valid_until {
+        if prefix.valid == FOREVER || valid - now > MIN_VALID_LIFETIME || valid > own.valid_until {
             own.valid_until = valid;
-        } else if remaining > LEAST_VALID {
-            own.valid_until = now + LEAST_VALID;
+        } else if remaining > MIN_VALID_LIFETIME {
+            own.valid_until = now + MIN_VALID_LIFETIME;
         }
     }
 
     /// Returns the time at which [`pop_due`](Self::pop_due) must be called.
     pub(super) fn next_event(&self) -> Option<Instant> {
         let of_own = self.own.iter().flat_map(|own| {
-            let checked = if let State::Tentative { at, .. } = own.state { at } else { Instant::MAX };
+            let checked = if let DadState::Tentative { at, .. } = own.state { at } else { Instant::MAX };
             let preferred = if own.deprecated { Instant::MAX } else { own.preferred_until };
             [checked, preferred, own.valid_until]
         });
@@ -271,7 +271,7 @@ impl Six {
     }
 
     /// Returns the next message due at `now`, and removes expired information.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DueSix> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DiscoveryMessage> {
         self.own.retain(|own| own.valid_until > now);
         self.prefixes.retain(|prefix| prefix.until > now);
         self.routers.retain(|router| router.until > now);
@@ -280,14 +280,14 @@ impl Six {
         for (place, own) in self.own.iter_mut().enumerate() {
             own.deprecated |= own.preferred_until <= now;
             match own.state {
-                State::Tentative { probed: false, at } if at <= now => {
-                    own.state = State::Tentative { probed: true, at: now + PROBE_WAIT };
-                    due = Some(DueSix::Probe(own.address));
+                DadState::Tentative { probed: false, at } if at <= now => {
+                    own.state = DadState::Tentative { probed: true, at: now + PROBE_WAIT };
+                    due = Some(DiscoveryMessage::Probe(own.address));
                 }
-                State::Tentative { probed: true, at } if at <= now => {
-                    own.state = State::Assigned;
+                DadState::Tentative { probed: true, at } if at <= now => {
+                    own.state = DadState::Assigned;
                     if place == 0 && self.hears_routers {
-                        self.solicits = Some((now, SOLICITATIONS));
+                        self.solicits = Some((now, MAX_SOLICITATIONS));
                     }
                 }
                 _ => {}
@@ -297,8 +297,8 @@ impl Six {
             }
         }
         let (_, left) = self.solicits.filter(|(at, _)| *at <= now)?;
-        self.solicits = (left > 1).then_some((now + BETWEEN_SOLICITATIONS, left - 1));
-        Some(DueSix::SolicitRouters)
+        self.solicits = (left > 1).then_some((now + SOLICITATION_INTERVAL, left - 1));
+        Some(DiscoveryMessage::SolicitRouters)
     }
 
     /// Adds `address`, as tentative if duplicate detection is enabled.
@@ -309,12 +309,12 @@ impl Six {
         advertised: bool,
         (preferred_until, valid_until): (Instant, Instant),
     ) {
-        let state = if self.checks_duplicates { State::Tentative { probed: false, at } } else { State::Assigned };
-        self.own.push(Own { address, state, advertised, deprecated: false, preferred_until, valid_until });
+        let state = if self.checks_duplicates { DadState::Tentative { probed: false, at } } else { DadState::Assigned };
+        self.own.push(OwnAddress { address, state, advertised, deprecated: false, preferred_until, valid_until });
     }
 
-    fn assigned(&self) -> impl Iterator<Item = &Own> {
-        self.own.iter().filter(|own| own.state == State::Assigned)
+    fn assigned(&self) -> impl Iterator<Item = &OwnAddress> {
+        self.own.iter().filter(|own| own.state == DadState::Assigned)
     }
 }
 
@@ -336,23 +336,23 @@ fn link_local(mac: [u8; 6]) -> Ipv6Addr {
 /// Unlimited lifetime (RFC 4861 4.6.2).
 const FOREVER: u32 = u32::MAX;
 /// MAX_RTR_SOLICITATION_DELAY (RFC 4861 10).
-const MOST_START_DELAY: Duration = Duration::from_secs(1);
+const MAX_START_DELAY: Duration = Duration::from_secs(1);
 /// RTR_SOLICITATION_INTERVAL (RFC 4861 10).
-const BETWEEN_SOLICITATIONS: Duration = Duration::from_secs(4);
+const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 /// MAX_RTR_SOLICITATIONS (RFC 4861 10).
-const SOLICITATIONS: u32 = 3;
+const MAX_SOLICITATIONS: u32 = 3;
 /// RETRANS_TIMER (RFC 4861 10).
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 /// Lifetime below which an unauthenticated advertisement cannot shorten an address's (RFC 4862 5.5.3 (e)).
-const LEAST_VALID: Duration = Duration::from_secs(2 * 3600);
+const MIN_VALID_LIFETIME: Duration = Duration::from_secs(2 * 3600);
 /// Minimum MTU of every IPv6 link (RFC 8200 5).
-const LEAST_MTU: u16 = 1280;
+const MIN_MTU: u16 = 1280;
 /// Maximum number of own addresses.
-const OWN_ADDRESSES: usize = 16;
+const MAX_OWN_ADDRESSES: usize = 16;
 /// Maximum number of on-link prefixes.
-const PREFIXES: usize = 16;
+const MAX_PREFIXES: usize = 16;
 /// Maximum number of default routers.
-const ROUTERS: usize = 4;
+const MAX_ROUTERS: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -361,8 +361,8 @@ mod tests {
 
     const HOUR: u32 = 3600;
 
-    fn six(config: Ipv6Config) -> Six {
-        Six::new(&config, [2, 0, 0, 0, 0, 1], Seed(1).stream("start"))
+    fn six(config: Ipv6Config) -> Ipv6Interface {
+        Ipv6Interface::new(&config, [2, 0, 0, 0, 0, 1], Seed(1).stream("start"))
     }
 
     fn prefix(third: u16, valid: u32, preferred: u32) -> AdvertisedPrefix {
@@ -408,7 +408,10 @@ mod tests {
             six.note_prefix(at(0), &prefix(number, 100, 100));
             six.note_router(at(0), Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number), Duration::from_secs(100));
         }
-        assert_eq!((six.own.len(), six.prefixes.len(), six.routers.len()), (OWN_ADDRESSES, PREFIXES, ROUTERS));
+        assert_eq!(
+            (six.own.len(), six.prefixes.len(), six.routers.len()),
+            (MAX_OWN_ADDRESSES, MAX_PREFIXES, MAX_ROUTERS)
+        );
         assert_eq!(six.next_event(), Some(at(100)));
         six.pop_due(at(100));
         assert_eq!(
@@ -424,13 +427,13 @@ mod tests {
     #[test]
     fn routers_are_solicited_until_a_default_router_answers() {
         let mut six = six(Ipv6Config::unassigned().with_router_discovery());
-        let solicit = |six: &mut Six| six.next_event().and_then(|at| six.pop_due(at));
+        let solicit = |six: &mut Ipv6Interface| six.next_event().and_then(|at| six.pop_due(at));
         let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-        assert_eq!(solicit(&mut six), Some(DueSix::SolicitRouters));
+        assert_eq!(solicit(&mut six), Some(DiscoveryMessage::SolicitRouters));
         six.note_router(at(2), router, Duration::ZERO);
         assert_eq!(
             solicit(&mut six),
-            Some(DueSix::SolicitRouters),
+            Some(DiscoveryMessage::SolicitRouters),
             "a router with lifetime zero does not end the search"
         );
         six.note_router(at(6), router, Duration::from_secs(100));

@@ -1,7 +1,7 @@
 //! Parsing and building of UDP headers (RFC 768; over IPv6, RFC 8200 8.1).
 
-use super::icmp::Refusal;
-use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, ParsedDatagram};
+use super::icmp::UndeliverableReason;
+use super::{ETHERNET_BYTES, MAX_OUTBOX_PACKETS, NetworkLayer, ParsedDatagram, ReceivedContent};
 use crate::counters::HostCounters;
 use crate::udp::SendError;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use offload_formats::protocol::UDP;
 use offload_formats::{IpHeaders, Sum, Version};
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
 
-impl Network {
+impl NetworkLayer {
     /// Processes the datagram in `packet`.
     pub(super) fn on_udp(
         &self,
@@ -22,7 +22,7 @@ impl Network {
         headers: &IpHeaders,
         checksums: Checksums,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         let datagram = &packet[headers.upper..headers.end];
         // Destination port 0 is reserved and belongs to no socket.
         let Some(udp) = UdpPacket::new_checked(datagram).ok().filter(|udp| udp.dst_port() != 0) else {
@@ -47,7 +47,7 @@ impl Network {
             return None;
         }
         let start = ETHERNET_BYTES + headers.upper;
-        Some(Arrival::Datagram(ParsedDatagram {
+        Some(ReceivedContent::Datagram(ParsedDatagram {
             from: SocketAddr::new(source, udp.src_port()),
             to: SocketAddr::new(headers.destination(packet), udp.dst_port()),
             ecn: EcnCodepoint::of_bits(headers.ecn(packet)),
@@ -63,7 +63,7 @@ impl Network {
         came: Protection,
         counters: &mut HostCounters,
     ) {
-        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, Some(came), counters);
+        self.refuse(now, &frame[ETHERNET_BYTES..], UndeliverableReason::Port, Some(came), counters);
     }
 
     /// Queues datagrams: a single one, fragmented if it exceeds the path MTU and may be; or several, cut by a device
@@ -84,7 +84,7 @@ impl Network {
         if each > fits && !may_cut {
             return Err(SendError::SegmentTooLong { most: fits });
         }
-        let most = segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()) * SEGMENTS_AT_MOST).min(most_bytes(&to));
+        let most = segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()) * MAX_SEGMENTS).min(most_bytes(&to));
         if all > most {
             return Err(SendError::TooLong { most });
         }
@@ -93,7 +93,7 @@ impl Network {
         let at_once = (offered / each.max(1)).max(1);
         let packets = datagrams.count().div_ceil(at_once);
         // All packets of a call must fit, because a partial send could not be reported.
-        if !self.takes_datagrams() || self.outbox.len() + packets > OUTBOX_PACKETS {
+        if !self.takes_datagrams() || self.outbox.len() + packets > MAX_OUTBOX_PACKETS {
             return Err(SendError::Full);
         }
         for _ in 0..packets {
@@ -122,7 +122,7 @@ impl Network {
     pub(crate) fn datagram_limits(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> SendLimits {
         SendLimits {
             bytes: self.fits_path(now, to, caps).min(most_bytes(to)),
-            segments: SEGMENTS_AT_MOST,
+            segments: MAX_SEGMENTS,
             segments_bytes: most_bytes(to),
         }
     }
@@ -188,6 +188,6 @@ fn most_bytes(to: &SocketAddr) -> usize {
 }
 
 /// Linux's UDP_MAX_SEGMENTS. The outbox has room for so many single datagrams.
-const SEGMENTS_AT_MOST: usize = 128;
+const MAX_SEGMENTS: usize = 128;
 /// Length of a UDP header.
 const UDP_BYTES: usize = 8;

@@ -3,7 +3,7 @@
 //! Invariant: a mailbox is locked only while packets are put in or taken out, and never together with another mailbox.
 //! Shards on different threads can therefore pass packets to each other without a deadlock.
 
-use crate::stack::shards::Passed;
+use crate::stack::shards::PassedPacket;
 use core::task::Waker;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,26 +11,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The state shared by the shards of a host.
 #[derive(Debug)]
-pub(crate) struct Mesh {
-    mailboxes: Vec<Mutex<Mailbox>>,
+pub(crate) struct ShardMesh {
+    mailboxes: Vec<Mutex<ShardMailbox>>,
     /// Whether the device's indirection table has changed.
     flows_moved: AtomicBool,
 }
 
 /// Packets that other shards have passed to one shard.
 #[derive(Debug, Default)]
-struct Mailbox {
-    packets: Vec<Passed>,
+struct ShardMailbox {
+    packets: Vec<PassedPacket>,
     /// Waker of the shard's service task, if the task has ever polled the mailbox.
     reader: Option<Waker>,
     /// Whether the shard's service task has ended.
     closed: bool,
 }
 
-impl Mesh {
-    pub(crate) fn new(shards: usize) -> Mesh {
+impl ShardMesh {
+    pub(crate) fn new(shards: usize) -> ShardMesh {
         let mailboxes = (0..shards).map(|_| Mutex::default()).collect();
-        Mesh { mailboxes, flows_moved: AtomicBool::new(false) }
+        ShardMesh { mailboxes, flows_moved: AtomicBool::new(false) }
     }
 
     /// Records that the device's indirection table is about to change.
@@ -43,7 +43,7 @@ impl Mesh {
     }
 
     /// Takes the packets for `shard`. The next packet wakes `reader`.
-    pub(crate) fn collect(&self, shard: usize, reader: &Waker) -> Vec<Passed> {
+    pub(crate) fn collect(&self, shard: usize, reader: &Waker) -> Vec<PassedPacket> {
         let mut mailbox = self.mailbox(shard);
         if !mailbox.reader.as_ref().is_some_and(|known| known.will_wake(reader)) {
             mailbox.reader = Some(reader.clone());
@@ -53,11 +53,11 @@ impl Mesh {
 
     /// Closes the mailbox of `shard` because its service task ends.
     pub(crate) fn close(&self, shard: usize) {
-        *self.mailbox(shard) = Mailbox { closed: true, ..Mailbox::default() };
+        *self.mailbox(shard) = ShardMailbox { closed: true, ..ShardMailbox::default() };
     }
 
     /// Delivers packets from `shard` to other shards. Returns the number of packets dropped because a mailbox was full.
-    pub(crate) fn post(&self, shard: usize, passed: Vec<Passed>) -> u64 {
+    pub(crate) fn post(&self, shard: usize, passed: Vec<PassedPacket>) -> u64 {
         let mut wakers = SmallVec::<[Waker; 4]>::new();
         let mut dropped = 0;
         for packet in passed {
@@ -75,7 +75,7 @@ impl Mesh {
     }
 
     /// Puts a packet into the mailbox of the next shard that is still served.
-    fn put_in_next(&self, shard: usize, mut packet: Passed, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
+    fn put_in_next(&self, shard: usize, mut packet: PassedPacket, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
         let mut next = (shard + 1) % self.mailboxes.len();
         while self.mailbox(next).closed {
             if packet.left == 0 {
@@ -87,9 +87,9 @@ impl Mesh {
         self.put(next, packet, wakers)
     }
 
-    fn put(&self, shard: usize, packet: Passed, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
+    fn put(&self, shard: usize, packet: PassedPacket, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
         let mut mailbox = self.mailbox(shard);
-        if mailbox.closed || mailbox.packets.len() >= MOST_PACKETS {
+        if mailbox.closed || mailbox.packets.len() >= MAX_PACKETS {
             // A packet for a closed shard is no loss, because the shard has no flows any more.
             return mailbox.closed;
         }
@@ -101,10 +101,10 @@ impl Mesh {
         true
     }
 
-    fn mailbox(&self, shard: usize) -> MutexGuard<'_, Mailbox> {
+    fn mailbox(&self, shard: usize) -> MutexGuard<'_, ShardMailbox> {
         self.mailboxes[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Capacity of a mailbox in packets: the size of a device's receive ring.
-const MOST_PACKETS: usize = 1024;
+const MAX_PACKETS: usize = 1024;

@@ -23,12 +23,12 @@ use crate::config::Config;
 use crate::counters::HostCounters;
 use crate::flow_table::ConnectionId;
 use crate::stack::Stack;
-use crate::stack::shards::Passed;
+use crate::stack::shards::PassedPacket;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Context, Poll, Waker};
-use mesh::Mesh;
+use mesh::ShardMesh;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{NetDevice, Prefix, Refused};
 use offload_base::{Instant, Timers, time::earliest};
@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use udp::UdpWaiting;
+use udp::UdpWakers;
 
 /// A host on a network: a stack and its device, shared by any number of tasks and threads. Clones are handles of the
 /// same host.
@@ -65,16 +65,16 @@ pub(crate) struct Shard {
     inner: Mutex<Inner>,
     timers: Arc<dyn Timers>,
     /// The mesh that connects the host's shards, and the index of this shard. `None` if the host has one shard only.
-    mesh: Option<(Arc<Mesh>, usize)>,
+    mesh: Option<(Arc<ShardMesh>, usize)>,
 }
 
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) device: Box<dyn NetDevice>,
     /// Wakers by [`ConnectionId::index`].
-    waiting: Vec<Waiting>,
+    waiting: Vec<ConnectionWakers>,
     accepting: BTreeMap<u16, Waker>,
-    udp: BTreeMap<u16, UdpWaiting>,
+    udp: BTreeMap<u16, UdpWakers>,
     service: Option<Waker>,
     /// Time of the service task's alarm.
     service_at: Option<Instant>,
@@ -86,7 +86,7 @@ pub(crate) struct Inner {
 
 /// Tasks that wait for a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct ConnectionWakers {
     pub(crate) opened: Option<Waker>,
     pub(crate) readable: Option<Waker>,
     pub(crate) writable: Option<Waker>,
@@ -94,7 +94,7 @@ pub(crate) struct Waiting {
     pub(crate) device_event: Option<Waker>,
 }
 
-type Wakers = SmallVec<[Waker; 8]>;
+type ReadyWakers = SmallVec<[Waker; 8]>;
 
 impl Host {
     /// Returns a host with `config` on `device`.
@@ -128,7 +128,7 @@ impl Host {
     pub fn shards(config: Config, queues: Vec<Box<dyn NetDevice>>, timers: Arc<dyn Timers>) -> Vec<Host> {
         let count = u16::try_from(queues.len()).ok().filter(|count| *count <= u16::MAX / 2);
         let count = count.expect("a host must have at most 32,767 queues");
-        let mesh = Arc::new(Mesh::new(queues.len()));
+        let mesh = Arc::new(ShardMesh::new(queues.len()));
         let shard = |(index, device): (usize, Box<dyn NetDevice>)| {
             let stack = Stack::of_shard(config.clone(), index as u16, count);
             let mesh = (count > 1).then(|| (mesh.clone(), index));
@@ -141,7 +141,7 @@ impl Host {
         stack: Stack,
         device: Box<dyn NetDevice>,
         timers: Arc<dyn Timers>,
-        mesh: Option<(Arc<Mesh>, usize)>,
+        mesh: Option<(Arc<ShardMesh>, usize)>,
     ) -> Host {
         let inner = Inner {
             stack,
@@ -298,7 +298,7 @@ impl Shard {
         let now = self.timers.now();
         let result = f(&mut inner, now);
         // Wakers are called after the lock is released, because a waker may run its task on this thread.
-        let mut wakers = Wakers::new();
+        let mut wakers = ReadyWakers::new();
         inner.collect_ready(&mut wakers);
         inner.collect_service(&mut wakers);
         drop(inner);
@@ -316,7 +316,7 @@ impl Shard {
     }
 
     /// Passes packets on to the other shards.
-    pub(crate) fn hand_on(&self, packets: Vec<Passed>) {
+    pub(crate) fn hand_on(&self, packets: Vec<PassedPacket>) {
         let Some((mesh, index)) = &self.mesh else { return };
         let dropped = mesh.post(*index, packets);
         if dropped > 0 {
@@ -350,9 +350,9 @@ impl Inner {
     }
 
     /// Returns the wakers of connection `id`.
-    pub(crate) fn waiting(&mut self, id: ConnectionId) -> &mut Waiting {
+    pub(crate) fn waiting(&mut self, id: ConnectionId) -> &mut ConnectionWakers {
         if id.index() >= self.waiting.len() {
-            self.waiting.resize_with(id.index() + 1, Waiting::default);
+            self.waiting.resize_with(id.index() + 1, ConnectionWakers::default);
         }
         &mut self.waiting[id.index()]
     }
@@ -363,7 +363,7 @@ impl Inner {
     }
 
     /// Returns the wakers of the UDP socket at `port`.
-    pub(crate) fn udp_waiting(&mut self, port: u16) -> &mut UdpWaiting {
+    pub(crate) fn udp_waiting(&mut self, port: u16) -> &mut UdpWakers {
         self.udp.entry(port).or_default()
     }
 
@@ -379,7 +379,7 @@ impl Inner {
         earliest(self.stack.next_event(), self.device.next_event())
     }
 
-    pub(crate) fn collect_ready(&mut self, wakers: &mut Wakers) {
+    pub(crate) fn collect_ready(&mut self, wakers: &mut ReadyWakers) {
         while let Some((id, ready)) = self.stack.next_ready() {
             let Some(waiting) = self.waiting.get_mut(id.index()) else { continue };
             let mut take = |ready: bool, waker: &mut Option<Waker>| {
@@ -406,7 +406,7 @@ impl Inner {
     }
 
     /// Wakes the service task if there is work left, or if the next deadline is earlier than its alarm.
-    fn collect_service(&mut self, wakers: &mut Wakers) {
+    fn collect_service(&mut self, wakers: &mut ReadyWakers) {
         if core::mem::take(&mut self.unfinished) {
             wakers.extend(self.service.clone());
             return;

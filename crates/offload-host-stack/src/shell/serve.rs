@@ -1,6 +1,6 @@
 //! The service task: drains the device, handles timers, arms the interrupt, checks again, and sleeps.
 
-use super::{Shard, Wakers};
+use super::{ReadyWakers, Shard};
 use core::future::{Future, poll_fn};
 use core::task::{Context, Poll, Waker};
 use offload_base::Alarm;
@@ -13,8 +13,8 @@ pub(crate) fn serve(shard: Arc<Shard>) -> impl Future<Output = ()> + Send + 'sta
 
 fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<()> {
     // Wakers are collected under the lock and called after it: a woken task would only wait for the lock.
-    for _ in 0..ROUNDS_A_POLL {
-        let mut wakers = Wakers::new();
+    for _ in 0..MAX_ROUNDS_PER_POLL {
+        let mut wakers = ReadyWakers::new();
         let (deadline, idle, is_over, handed_on) = {
             let mut inner = shard.lock();
             let inner = &mut *inner;
@@ -66,4 +66,4 @@ fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Pol
 }
 
 /// Rounds in one poll of the service task.
-const ROUNDS_A_POLL: usize = 4;
+const MAX_ROUNDS_PER_POLL: usize = 4;

@@ -1,9 +1,9 @@
 //! An async TCP stream: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
 
-use super::{Inner, Shard, Waiting};
+use super::{ConnectionWakers, Inner, Shard};
 use crate::config::{CongestionAlgorithm, KeepAlive};
 use crate::flow_table::ConnectionId;
-use crate::tcp::{ConnectionError, State, TcpStats};
+use crate::tcp::{ConnectionError, TcpState, TcpStats};
 use bytes::Bytes;
 use core::fmt;
 use core::net::SocketAddr;
@@ -60,7 +60,7 @@ impl TcpStream {
         shard.hold();
         let flow = shard.with(|inner, _| {
             // The index may have been used by an earlier connection, whose wakers must not be called.
-            *inner.waiting(id) = Waiting::default();
+            *inner.waiting(id) = ConnectionWakers::default();
             inner.stack.flow(id)
         });
         TcpStream { shard, id, flow, unread: None }
@@ -164,7 +164,7 @@ impl TcpStream {
             if let Some(error) = inner.stack.error(id) {
                 return Poll::Ready(Err(error.into()));
             }
-            if inner.stack.state(id) == State::Closed {
+            if inner.stack.state(id) == TcpState::Closed {
                 return Poll::Ready(Ok(None));
             }
             remember(&mut inner.waiting(id).readable, cx.waker());
@@ -226,7 +226,7 @@ impl TcpStream {
             if let Some(error) = inner.stack.error(id) {
                 return Poll::Ready(Err(error.into()));
             }
-            if inner.stack.state(id) == State::Closed {
+            if inner.stack.state(id) == TcpState::Closed {
                 return Poll::Ready(Err(ConnectionError::Aborted.into()));
             }
             remember(&mut inner.waiting(id).acknowledged, cx.waker());
@@ -433,7 +433,7 @@ impl Drop for TcpStream {
     fn drop(&mut self) {
         self.shard.with(|inner, now| {
             // The slot may be reused by the next connection with this index.
-            *inner.waiting(self.id) = Waiting::default();
+            *inner.waiting(self.id) = ConnectionWakers::default();
             inner.stack.detach(now, self.id);
             inner.transmit(now);
         });

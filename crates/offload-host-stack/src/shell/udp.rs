@@ -36,7 +36,7 @@ pub struct UdpSocket {
 
 /// Tasks that wait for a socket.
 #[derive(Debug, Default)]
-pub(crate) struct UdpWaiting {
+pub(crate) struct UdpWakers {
     pub(crate) readable: Vec<Waker>,
     pub(crate) writable: Vec<Waker>,
     pub(crate) device_event: Vec<Waker>,
@@ -46,7 +46,7 @@ pub(crate) struct UdpWaiting {
 /// wakes all tasks, and the tasks still waiting register again.
 fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
     if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-        if waiting.len() == MOST_WAITING {
+        if waiting.len() == MAX_WAKERS {
             waiting.drain(..).for_each(Waker::wake);
         }
         waiting.push(cx.waker().clone());
@@ -312,4 +312,4 @@ impl fmt::Debug for UdpSocket {
 }
 
 /// Maximum number of stored wakers per kind, more than any application needs. Each costs two words.
-const MOST_WAITING: usize = 1024;
+const MAX_WAKERS: usize = 1024;

@@ -3,7 +3,7 @@
 use super::Stack;
 use crate::config::{CongestionAlgorithm, KeepAlive};
 use crate::flow_table::ConnectionId;
-use crate::tcp::state::State;
+use crate::tcp::state::TcpState;
 use crate::tcp::{ConnectionError, TcpStats};
 use bytes::Bytes;
 use core::num::NonZeroU64;
@@ -22,7 +22,7 @@ impl Stack {
     }
 
     /// Returns the state of a connection.
-    pub fn state(&self, id: ConnectionId) -> State {
+    pub fn state(&self, id: ConnectionId) -> TcpState {
         self.connection(id).state()
     }
 

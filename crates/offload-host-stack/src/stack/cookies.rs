@@ -9,7 +9,7 @@
 use super::Stack;
 use crate::tcp::connection::{Connection, timestamp};
 use crate::tcp::segment::{Flags, Options, Segment};
-use crate::tcp::state::State;
+use crate::tcp::state::TcpState;
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 use offload_api::{FlowKey, NetDevice};
@@ -27,10 +27,10 @@ impl Stack {
         let offered = segment.options.mss.unwrap_or(SEGMENT_SIZES[1]);
         let Some(size) = SEGMENT_SIZES.iter().rposition(|size| *size <= offered) else { return false };
         let cookie = self.cookie(&flow, segment.seq, size, period(now));
-        let kept = Kept::of(&segment.options);
+        let kept = SynOptions::of(&segment.options);
         let fingerprint = self.fingerprint(&flow);
         // This temporary connection only sends the SYN-ACK.
-        let mut connection = Connection::new(flow, State::SynReceived, cookie, fingerprint, &self.config.tcp);
+        let mut connection = Connection::new(flow, TcpState::SynReceived, cookie, fingerprint, &self.config.tcp);
         // The SYN-ACK is built by an ordinary connection, so that its options equal those of a stateful answer.
         let mut env = self.env(now);
         connection.on_first_syn(&mut env, &kept.syn(segment.seq, SEGMENT_SIZES[size], segment));
@@ -55,9 +55,9 @@ impl Stack {
         // Without timestamps the options are lost, and the connection goes on without them.
         self.counters.cookies_received += 1;
         let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
-        let kept = echo.map_or(Kept::default(), Kept::from_echo);
+        let kept = echo.map_or(SynOptions::default(), SynOptions::from_echo);
         let fingerprint = self.fingerprint(&flow);
-        let mut connection = Connection::new(flow, State::SynReceived, cookie, fingerprint, &self.config.tcp);
+        let mut connection = Connection::new(flow, TcpState::SynReceived, cookie, fingerprint, &self.config.tcp);
         let mut env = self.env(now);
         connection.on_syn_of_cookie(&mut env, &kept.syn(client, SEGMENT_SIZES[size], segment));
         Some(connection)
@@ -76,22 +76,22 @@ impl Stack {
 
 /// SYN options encoded in a timestamp. Empty if the client sends no timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Kept {
+struct SynOptions {
     window_scale: Option<u8>,
     sack: bool,
 }
 
-impl Kept {
-    fn of(options: &Options) -> Kept {
+impl SynOptions {
+    fn of(options: &Options) -> SynOptions {
         if options.timestamps.is_none() {
-            return Kept::default();
+            return SynOptions::default();
         }
-        Kept { window_scale: options.window_scale, sack: options.sack_permitted }
+        SynOptions { window_scale: options.window_scale, sack: options.sack_permitted }
     }
 
-    fn from_echo(echo: u32) -> Kept {
+    fn from_echo(echo: u32) -> SynOptions {
         let scale = (echo & 15) as u8;
-        Kept { window_scale: (scale != NO_SCALE).then_some(scale), sack: echo & 16 != 0 }
+        SynOptions { window_scale: (scale != NO_SCALE).then_some(scale), sack: echo & 16 != 0 }
     }
 
     /// Returns how far `timestamp` is set back so that its lowest bits encode these options.
@@ -124,12 +124,12 @@ fn period(now: Instant) -> u64 {
 
 /// Time for which a SYN queue must be full before cookies are sent. Most clients of a burst finish their handshakes
 /// sooner, and a dropped client repeats its SYN.
-pub(super) const GRACE: Duration = Duration::from_millis(200);
+pub(super) const COOKIE_GRACE: Duration = Duration::from_millis(200);
 /// Time without a full SYN queue after which a new series begins. It is shorter than a client's SYN retransmission
 /// timeout.
 pub(super) const LULL: Duration = Duration::from_millis(500);
 /// Time after the last cookie during which cookies are accepted, and sent without a grace time.
-pub(super) const TAKEN_FOR: Duration = Duration::from_secs(2 * PERIOD.as_secs());
+pub(super) const ACCEPT_TIME: Duration = Duration::from_secs(2 * PERIOD.as_secs());
 /// Period of cookies. A cookie is valid until the end of the period after its own.
 const PERIOD: Duration = Duration::from_secs(64);
 /// Segment sizes that a cookie can encode. A cookie holds the largest one that the client accepts.
@@ -145,11 +145,11 @@ mod tests {
     fn timestamp_encodes_the_options_within_32_ticks() {
         for window_scale in (0..=14).map(Some).chain([None]) {
             for sack in [false, true] {
-                let kept = Kept { window_scale, sack };
+                let kept = SynOptions { window_scale, sack };
                 for now in [0, 5, 31, 32, 1000, u32::MAX] {
                     let shift = kept.shift(now);
                     assert!(shift < 32);
-                    assert_eq!(Kept::from_echo(now.wrapping_sub(shift)), kept);
+                    assert_eq!(SynOptions::from_echo(now.wrapping_sub(shift)), kept);
                 }
             }
         }

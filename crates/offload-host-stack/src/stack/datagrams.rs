@@ -1,8 +1,8 @@
 //! UDP sockets of an application, and datagrams received for them.
 
-use super::opening::{PORTS_TRIED, random_port};
+use super::opening::{MAX_PORTS_TRIED, random_port};
 use super::shards::may_choose;
-use super::socket_contexts::{Noted, SocketContexts};
+use super::socket_contexts::{RecordedEvent, SocketContexts};
 use super::{OpenError, Stack};
 use crate::network::ParsedDatagram;
 use crate::udp::SendError;
@@ -22,7 +22,7 @@ impl Stack {
             Some(0) => return Err(OpenError::NoPort),
             Some(port) => port,
             None => {
-                let tried = (0..PORTS_TRIED).map(|_| random_port(&mut self.ports));
+                let tried = (0..MAX_PORTS_TRIED).map(|_| random_port(&mut self.ports));
                 let place = &self.place;
                 // Each shard chooses from its own ports only, so that two shards never choose the same port.
                 let mut free = tried.filter(|port| may_choose(place.as_ref(), *port) && !self.sockets.is_bound(*port));
@@ -127,10 +127,10 @@ impl Stack {
         f(&mut of_socket);
         for noted in of_socket.into_noted() {
             match noted {
-                Noted::Event(event) => self.on_device_event(event),
-                Noted::News(news) => self.sockets.on_news(news),
-                Noted::Made(context) => self.sockets.own(port, context),
-                Noted::GivenUp(context) => self.sockets.give_up(context),
+                RecordedEvent::Event(event) => self.on_device_event(event),
+                RecordedEvent::News(news) => self.sockets.on_news(news),
+                RecordedEvent::Made(context) => self.sockets.own(port, context),
+                RecordedEvent::GivenUp(context) => self.sockets.give_up(context),
             }
         }
         true

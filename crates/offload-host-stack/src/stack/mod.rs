@@ -28,20 +28,20 @@ use crate::flow_table::{ConnectionId, FlowTable};
 use crate::hash::SipKey;
 use crate::limit::RateLimit;
 use crate::memory::Memory;
-use crate::network::{Arrival, Network, Parsed};
-use crate::tcp::connection::{Connection, Env};
-use crate::tcp::output::Turn;
-use crate::tcp::segment::Payload;
-use crate::tcp::state::State;
+use crate::network::{NetworkLayer, ParsedSegment, ReceivedContent};
+use crate::tcp::connection::{Connection, ConnectionEnv};
+use crate::tcp::output::TransmitOutcome;
+use crate::tcp::segment::SegmentPayload;
+use crate::tcp::state::TcpState;
 use crate::tcp::{ConnectionError, Readiness};
 use crate::timers::TimerQueue;
-use crate::udp::Sockets;
+use crate::udp::UdpSockets;
 use bytes::Buf;
 use core::net::{IpAddr, SocketAddr};
 use offload_api::{FlowKey, Handle, NetDevice, NoRecords, Prefix, Protocol, RxPacket};
 use offload_base::{Instant, RandomSource, Rng, time::earliest};
-use opening::{Cookie, Listener};
-use shards::Place;
+use opening::{CookieCheck, ListenQueue};
+use shards::ShardPosition;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The TCP/IP stack of a host. [`receive`](Self::receive) takes packets, [`transmit`](Self::transmit) sends them, and
@@ -50,25 +50,25 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A [`ConnectionId`] is valid from the call that returned it until [`detach`](Self::detach).
 ///
 /// ```
-/// use offload_host_stack::{Config, Stack, State};
+/// use offload_host_stack::{Config, Stack, TcpState};
 /// use offload_base::{Instant, Seed};
 ///
 /// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1));
 /// let mut stack = Stack::new(config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]));
 /// stack.listen(443, 16).unwrap();
 /// let id = stack.connect(Instant::ZERO, None, "10.0.0.2:80".parse().unwrap()).unwrap();
-/// assert_eq!(stack.state(id), State::SynSent);
+/// assert_eq!(stack.state(id), TcpState::SynSent);
 /// assert!(stack.has_work(), "a SYN is waiting to be sent");
 /// ```
 #[derive(Debug)]
 pub struct Stack {
     config: Config,
-    network: Network,
+    network: NetworkLayer,
     key: SipKey,
     ports: Rng,
     counters: HostCounters,
     flows: FlowTable,
-    listeners: BTreeMap<u16, Listener>,
+    listeners: BTreeMap<u16, ListenQueue>,
     listeners_opened: u32,
     dirty: VecDeque<ConnectionId>,
     /// Dirty connections that ask the device for a rate. The device has room for each paced flow separately and for all
@@ -80,14 +80,14 @@ pub struct Stack {
     /// Ports of listeners with new connections.
     acceptable: VecDeque<u16>,
     timers: TimerQueue,
-    sockets: Sockets,
+    sockets: UdpSockets,
     /// Connections subscribed to the device's events.
     controlled: BTreeSet<ConnectionId>,
     challenges: RateLimit,
     resets: RateLimit,
     memory: Memory,
     /// Position among the host's shards. `None` if the host has one shard only.
-    place: Option<Place>,
+    place: Option<ShardPosition>,
 }
 
 impl Stack {
@@ -104,7 +104,7 @@ impl Stack {
         let mut secrets = secrets.stream("offload-host-stack secrets");
         let key = SipKey(secrets.next_u64(), secrets.next_u64());
         Stack {
-            network: Network::new(&config),
+            network: NetworkLayer::new(&config),
             key,
             ports: config.random.stream("offload-host-stack ports"),
             counters: HostCounters::default(),
@@ -117,10 +117,11 @@ impl Stack {
             noted: VecDeque::new(),
             acceptable: VecDeque::new(),
             timers: TimerQueue::default(),
-            sockets: Sockets::default(),
+            sockets: UdpSockets::default(),
             controlled: BTreeSet::new(),
-            challenges: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("offload-host-stack challenges")),
-            resets: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("offload-host-stack resets")),
+            challenges: RateLimit::new(MEAN_ANSWERS_PER_SECOND)
+                .drawn_from(limits.stream("offload-host-stack challenges")),
+            resets: RateLimit::new(MEAN_ANSWERS_PER_SECOND).drawn_from(limits.stream("offload-host-stack resets")),
             memory: Memory::new(config.tcp.memory_bounds()),
             place: None,
             config,
@@ -169,9 +170,9 @@ impl Stack {
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
         // The network layer consumes ARP, discovery and echo itself; only content for the upper layers comes back.
         match self.network.receive(now, &mut packet, &mut self.counters) {
-            Some(Arrival::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
-            Some(Arrival::Datagram(parsed)) => self.on_datagram(now, parsed, packet, None),
-            Some(Arrival::Undelivered(undelivered)) => {
+            Some(ReceivedContent::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
+            Some(ReceivedContent::Datagram(parsed)) => self.on_datagram(now, parsed, packet, None),
+            Some(ReceivedContent::Undelivered(undelivered)) => {
                 self.share(&packet);
                 self.on_undelivered(now, &undelivered);
             }
@@ -184,7 +185,7 @@ impl Stack {
     fn on_segment(
         &mut self,
         now: Instant,
-        mut parsed: Parsed,
+        mut parsed: ParsedSegment,
         packet: RxPacket,
         left: Option<u16>,
         device: &mut dyn NetDevice,
@@ -209,12 +210,12 @@ impl Stack {
     fn on_stranger(
         &mut self,
         now: Instant,
-        parsed: Parsed,
+        parsed: ParsedSegment,
         packet: RxPacket,
         left: Option<u16>,
         device: &mut dyn NetDevice,
     ) {
-        let Parsed { flow, segment, payload, .. } = &parsed;
+        let ParsedSegment { flow, segment, payload, .. } = &parsed;
         let is_listened_at = self.listeners.contains_key(&flow.local.port());
         let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst && !segment.flags.fin;
         // RFC 9293 3.10.7.2: a listener drops a segment that carries no SYN, ACK or RST. No open connection on another
@@ -233,9 +234,9 @@ impl Stack {
                 return;
             }
             match self.open_by_cookie(now, *flow, segment) {
-                Cookie::Opens(id) => return self.take_in(now, id, &parsed, packet, device),
-                Cookie::NotNow => return,
-                Cookie::None => {}
+                CookieCheck::Opens(id) => return self.take_in(now, id, &parsed, packet, device),
+                CookieCheck::NotNow => return,
+                CookieCheck::None => {}
             }
         }
         if left > 0 {
@@ -249,7 +250,7 @@ impl Stack {
         &mut self,
         now: Instant,
         id: ConnectionId,
-        Parsed { flow, segment, payload, .. }: &Parsed,
+        ParsedSegment { flow, segment, payload, .. }: &ParsedSegment,
         packet: RxPacket,
         device: &mut dyn NetDevice,
     ) {
@@ -259,7 +260,7 @@ impl Stack {
         let segment_bytes = joined.map_or(data.len(), |bytes| usize::from(bytes.get()).min(data.len()));
         // A joined packet counts as the segments that it was joined from.
         self.counters.in_segments += (data.len().div_ceil(segment_bytes.max(1)) as u64).saturating_sub(1);
-        let payload = Payload { data, meta, placed, segment_bytes };
+        let payload = SegmentPayload { data, meta, placed, segment_bytes };
         let reset = self.with(now, id, |connection, env| {
             let reset = connection.on_segment(env, segment, payload);
             connection.acknowledge_at_once(env, device);
@@ -287,7 +288,7 @@ impl Stack {
             self.on_device_event(event);
         }
         let mut drained = false;
-        for _ in 0..PACKETS_A_POLL {
+        for _ in 0..MAX_PACKETS_PER_POLL {
             let Some(packet) = device.receive(now) else {
                 drained = true;
                 break;
@@ -340,11 +341,11 @@ impl Stack {
     /// either, and each attempt costs cache misses. The connection therefore goes back to the head of the list, and the
     /// loop ends.
     fn transmit_unpaced(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
-        for _ in 0..TURNS_A_TRANSMIT {
+        for _ in 0..MAX_TURNS_PER_TRANSMIT {
             let Some(id) = self.dirty.pop_front() else { return true };
             let turn = self.take_turn(now, id, device);
-            let blocked = turn == Some(Turn::NoRoom) && self.stay_first(id);
-            if !blocked && matches!(turn, Some(Turn::More | Turn::NoRoom)) {
+            let blocked = turn == Some(TransmitOutcome::NoRoom) && self.stay_first(id);
+            if !blocked && matches!(turn, Some(TransmitOutcome::More | TransmitOutcome::NoRoom)) {
                 self.mark_dirty(id);
             }
             self.settle(id);
@@ -359,15 +360,15 @@ impl Stack {
         // Each paced flow has its own room, so the loop goes on after a refusal. It ends after a few refusals in a row
         // because most of the remaining flows would probably be refused, too.
         let mut without_room = 0;
-        for _ in 0..TURNS_A_TRANSMIT {
+        for _ in 0..MAX_TURNS_PER_TRANSMIT {
             let Some(id) = self.dirty_paced.pop_front() else { return true };
             let turn = self.take_turn(now, id, device);
-            if let Some(Turn::More | Turn::NoRoom) = turn {
+            if let Some(TransmitOutcome::More | TransmitOutcome::NoRoom) = turn {
                 self.mark_dirty(id);
             }
             self.settle(id);
-            without_room += usize::from(turn == Some(Turn::NoRoom));
-            if without_room >= self.dirty_paced.len().clamp(1, FLOWS_WITHOUT_ROOM) {
+            without_room += usize::from(turn == Some(TransmitOutcome::NoRoom));
+            if without_room >= self.dirty_paced.len().clamp(1, MAX_FLOWS_WITHOUT_ROOM) {
                 return true;
             }
         }
@@ -375,7 +376,7 @@ impl Stack {
     }
 
     /// Lets a connection from a dirty list send. Returns `None` if it is no longer dirty.
-    fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<Turn> {
+    fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<TransmitOutcome> {
         let connection = self.flows.get_mut(id)?;
         core::mem::take(&mut connection.notes.dirty)
             .then(|| self.with(now, id, |connection, env| connection.transmit(env, device)))
@@ -442,8 +443,13 @@ impl Stack {
     }
 
     /// Calls `f` with a connection and its environment.
-    fn with<R>(&mut self, now: Instant, id: ConnectionId, f: impl FnOnce(&mut Connection, &mut Env<'_>) -> R) -> R {
-        let mut env = Env {
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        f: impl FnOnce(&mut Connection, &mut ConnectionEnv<'_>) -> R,
+    ) -> R {
+        let mut env = ConnectionEnv {
             now,
             config: &self.config.tcp,
             counters: &mut self.counters,
@@ -456,8 +462,8 @@ impl Stack {
     }
 
     /// Returns the environment for a connection that is not in the table.
-    fn env(&mut self, now: Instant) -> Env<'_> {
-        Env {
+    fn env(&mut self, now: Instant) -> ConnectionEnv<'_> {
+        ConnectionEnv {
             now,
             config: &self.config.tcp,
             counters: &mut self.counters,
@@ -504,10 +510,10 @@ impl Stack {
     fn settle(&mut self, id: ConnectionId) {
         let Some(connection) = self.flows.get_mut(id) else { return };
         if let Some(name) = connection.listener
-            && connection.state() != State::SynReceived
+            && connection.state() != TcpState::SynReceived
         {
             connection.listener = None;
-            let open = connection.state() != State::Closed;
+            let open = connection.state() != TcpState::Closed;
             match self.listeners.get_mut(&name.port).filter(|listener| listener.name == name) {
                 Some(listener) => {
                     listener.half_open = listener.half_open.saturating_sub(1);
@@ -560,10 +566,10 @@ impl Stack {
 }
 
 /// Maximum number of packets received before timers and senders run.
-const PACKETS_A_POLL: usize = 256;
+const MAX_PACKETS_PER_POLL: usize = 256;
 /// Maximum number of connections that send in one call.
-const TURNS_A_TRANSMIT: usize = 128;
+const MAX_TURNS_PER_TRANSMIT: usize = 128;
 /// Number of consecutive paced connections without room after which the remaining ones are not tried.
-const FLOWS_WITHOUT_ROOM: usize = 8;
+const MAX_FLOWS_WITHOUT_ROOM: usize = 8;
 /// Mean limit of challenge ACKs per second, and of resets to unknown flows (RFC 5961 7).
-const ANSWERS_A_SECOND: u32 = 1000;
+const MEAN_ANSWERS_PER_SECOND: u32 = 1000;

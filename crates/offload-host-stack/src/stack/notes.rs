@@ -3,7 +3,7 @@
 use crate::timers::TimerSlot;
 
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct StackEntry {
     /// Whether the connection is in the queue of connections that may have something to send.
     pub(super) dirty: bool,
     /// Whether the connection is in the ready queue.

@@ -2,11 +2,11 @@
 
 use super::{Stack, cookies};
 use crate::flow_table::ConnectionId;
-use crate::memory::Level;
-use crate::network::Parsed;
-use crate::tcp::connection::{Connection, ListenerName};
+use crate::memory::MemoryLevel;
+use crate::network::ParsedSegment;
+use crate::tcp::connection::{Connection, ListenerId};
 use crate::tcp::segment::Segment;
-use crate::tcp::state::State;
+use crate::tcp::state::TcpState;
 use core::hash::{BuildHasher, Hasher};
 use core::net::{IpAddr, SocketAddr};
 use offload_api::{FlowKey, NetDevice};
@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::io;
 
 #[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) name: ListenerName,
+pub(super) struct ListenQueue {
+    pub(super) name: ListenerId,
     pub(super) backlog: usize,
     pub(super) half_open: usize,
     pub(super) accepted: VecDeque<ConnectionId>,
@@ -26,7 +26,7 @@ pub(super) struct Listener {
     pub(super) cookies_until: Option<Instant>,
 }
 
-impl Listener {
+impl ListenQueue {
     /// Returns whether the accept queue is full.
     fn is_full(&self) -> bool {
         self.accepted.len() >= self.backlog
@@ -34,7 +34,7 @@ impl Listener {
 }
 
 /// Result of a check for a SYN cookie.
-pub(super) enum Cookie {
+pub(super) enum CookieCheck {
     /// The ACK carries a valid cookie, and this connection was opened.
     Opens(ConnectionId),
     /// The ACK carries a valid cookie, but there is no room for the connection. The client will repeat its data.
@@ -125,7 +125,7 @@ impl Stack {
             return Err(OpenError::NoMemory);
         }
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
-        let mut connection = self.new_connection(now, flow, State::SynSent);
+        let mut connection = self.new_connection(now, flow, TcpState::SynSent);
         // The new sequence numbers must lie above the old connection's, so that late segments of that one are outside
         // the window.
         if let Some((id, least)) = self.may_be_reopened(now, &flow) {
@@ -156,8 +156,8 @@ impl Stack {
             return Err(OpenError::InUse);
         }
         self.listeners_opened = self.listeners_opened.wrapping_add(1);
-        let listener = Listener {
-            name: ListenerName { port, number: self.listeners_opened },
+        let listener = ListenQueue {
+            name: ListenerId { port, number: self.listeners_opened },
             backlog: backlog.max(1),
             half_open: 0,
             accepted: VecDeque::new(),
@@ -186,13 +186,13 @@ impl Stack {
     /// Removes a connection in TIME-WAIT that the application has dropped if a new SYN may replace it, and records the
     /// lowest initial sequence number of the new connection. Returns false if the SYN must be dropped because no
     /// listener could take the new connection now: without the old connection, its sequence numbers would be forgotten.
-    pub(super) fn give_way(&mut self, parsed: &mut Parsed) -> bool {
+    pub(super) fn give_way(&mut self, parsed: &mut ParsedSegment) -> bool {
         if !parsed.segment.flags.syn {
             return true;
         }
         let Some(id) = self.flows.find(&parsed.flow) else { return true };
         let Some(unused_from) = self.connection(id).gives_way_to(&parsed.segment) else { return true };
-        let is_full = self.listeners.get(&parsed.flow.local.port()).is_some_and(Listener::is_full);
+        let is_full = self.listeners.get(&parsed.flow.local.port()).is_some_and(ListenQueue::is_full);
         if is_full || self.refuses_for_memory() {
             self.counters.listen_overflows += u64::from(is_full);
             self.counters.listen_drops += 1;
@@ -205,8 +205,8 @@ impl Stack {
     }
 
     /// Processes a SYN of an unknown flow.
-    pub(super) fn on_syn(&mut self, now: Instant, parsed: &Parsed, device: &mut dyn NetDevice) {
-        let Parsed { flow, segment, unused_from, .. } = parsed;
+    pub(super) fn on_syn(&mut self, now: Instant, parsed: &ParsedSegment, device: &mut dyn NetDevice) {
+        let ParsedSegment { flow, segment, unused_from, .. } = parsed;
         let flow = *flow;
         let port = flow.local.port();
         let Some(listener) = self.listeners.get(&port) else { return };
@@ -230,9 +230,10 @@ impl Stack {
             let series = listener.refused.filter(|(_, last)| now <= *last + cookies::LULL);
             let (since, _) = series.unwrap_or((now, now));
             listener.refused = Some((since, now));
-            let flooded = listener.cookies_until.is_some_and(|until| now <= until) || now >= since + cookies::GRACE;
+            let flooded =
+                listener.cookies_until.is_some_and(|until| now <= until) || now >= since + cookies::COOKIE_GRACE;
             if flooded && !full {
-                listener.cookies_until = Some(now + cookies::TAKEN_FOR);
+                listener.cookies_until = Some(now + cookies::ACCEPT_TIME);
             }
             if full || !flooded || !self.answer_with_cookie(now, flow, segment, device) {
                 self.counters.request_queue_drops += 1;
@@ -243,7 +244,7 @@ impl Stack {
         // The connection leaves the SYN queue again in `settle`, when its state changes.
         listener.half_open += 1;
         let name = listener.name;
-        let mut connection = self.new_connection(now, flow, State::SynReceived);
+        let mut connection = self.new_connection(now, flow, TcpState::SynReceived);
         if let Some(unused_from) = unused_from {
             connection.begin_no_earlier_than(*unused_from);
         }
@@ -255,31 +256,31 @@ impl Stack {
     }
 
     /// Checks whether a segment without a connection acknowledges a cookie, and opens the connection if so.
-    pub(super) fn open_by_cookie(&mut self, now: Instant, flow: FlowKey, segment: &Segment) -> Cookie {
+    pub(super) fn open_by_cookie(&mut self, now: Instant, flow: FlowKey, segment: &Segment) -> CookieCheck {
         let port = flow.local.port();
-        let Some(listener) = self.listeners.get_mut(&port) else { return Cookie::None };
+        let Some(listener) = self.listeners.get_mut(&port) else { return CookieCheck::None };
         if listener.cookies_until.is_none_or(|until| until < now) {
             listener.cookies_until = None;
-            return Cookie::None;
+            return CookieCheck::None;
         }
         // The cookie must be verified before a full queue is reported, so the values are copied here.
         let (no_room, name) = (listener.is_full(), listener.name);
         // The cookie is checked before the room, so that forged ACKs do not count as overflows.
-        let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
+        let Some(mut connection) = self.on_cookie(now, flow, segment) else { return CookieCheck::None };
         if no_room || self.refuses_for_memory() || !self.make_room(now) {
             self.counters.listen_overflows += 1;
-            return Cookie::NotNow;
+            return CookieCheck::NotNow;
         }
         connection.listener = Some(name);
         if let Some(listener) = self.listeners.get_mut(&port) {
             listener.half_open += 1;
         }
-        Cookie::Opens(self.flows.insert(connection))
+        CookieCheck::Opens(self.flows.insert(connection))
     }
 
     /// Returns whether the memory limit forbids a new connection, and counts the refusal if so.
     fn refuses_for_memory(&mut self) -> bool {
-        let refused = self.memory.level() == Level::Full;
+        let refused = self.memory.level() == MemoryLevel::Full;
         self.counters.memory_refusals += u64::from(refused);
         refused
     }
@@ -298,7 +299,7 @@ impl Stack {
         }
         let Some(id) = self.one_that_waits() else { return false };
         match self.connection(id).state() {
-            State::TimeWait => self.counters.time_wait_overflows += 1,
+            TcpState::TimeWait => self.counters.time_wait_overflows += 1,
             _ => self.counters.aborts_on_memory += 1,
         }
         self.connection_mut(id).end_wait();
@@ -309,22 +310,22 @@ impl Stack {
     }
 
     fn one_that_waits(&mut self) -> Option<ConnectionId> {
-        self.flows.next_that(WAITING_LOOKED_FOR, Connection::is_waiting_alone)
+        self.flows.next_that(MAX_CONNECTIONS_EXAMINED, Connection::is_waiting_alone)
     }
 
     /// Returns whether a segment would complete a handshake while the accept queue is full.
     pub(super) fn accept_queue_is_full(&self, id: ConnectionId, segment: &Segment) -> bool {
         let connection = self.connection(id);
-        connection.state() == State::SynReceived
+        connection.state() == TcpState::SynReceived
             && segment.ack.is_some()
             && !segment.flags.rst
             && connection
                 .listener
                 .and_then(|name| self.listeners.get(&name.port).filter(|listener| listener.name == name))
-                .is_some_and(Listener::is_full)
+                .is_some_and(ListenQueue::is_full)
     }
 
-    fn new_connection(&mut self, now: Instant, flow: FlowKey, state: State) -> Connection {
+    fn new_connection(&mut self, now: Instant, flow: FlowKey, state: TcpState) -> Connection {
         let fingerprint = self.fingerprint(&flow);
         // RFC 6528: a keyed hash of the flow plus a clock with a tick of four microseconds.
         let initial = match self.config.tcp.initial_sequence {
@@ -357,7 +358,7 @@ impl Stack {
         serves: &dyn Fn(&FlowKey) -> bool,
     ) -> Option<FlowKey> {
         let mut second_choice = None;
-        for _ in 0..PORTS_TRIED {
+        for _ in 0..MAX_PORTS_TRIED {
             let port = random_port(&mut self.ports);
             // A connection from a listening port would compete with the listener for its flows.
             if self.listeners.contains_key(&port) {
@@ -395,6 +396,6 @@ pub(super) fn random_port(ports: &mut Rng) -> u16 {
 const FIRST_LOCAL_PORT: u16 = 32_768;
 const LAST_LOCAL_PORT: u16 = 60_999;
 /// Number of connections examined per search for a waiting one. The bound keeps a search in a full table cheap.
-const WAITING_LOOKED_FOR: usize = 32;
+const MAX_CONNECTIONS_EXAMINED: usize = 32;
 /// Maximum number of random ports tried.
-pub(super) const PORTS_TRIED: usize = 256;
+pub(super) const MAX_PORTS_TRIED: usize = 256;

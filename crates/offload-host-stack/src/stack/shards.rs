@@ -17,48 +17,48 @@
 
 use super::Stack;
 use crate::config::{Config, TcpConfig};
-use crate::network::{Arrival, Parsed, ParsedDatagram, concerns_all_shards};
+use crate::network::{ParsedDatagram, ParsedSegment, ReceivedContent, concerns_all_shards};
 use bytes::BytesMut;
 use offload_api::{Marks, NetDevice, RxPacket};
 use offload_base::Instant;
 
 /// The position of a stack among the shards of its host.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ShardPosition {
     shards: u16,
     index: u16,
     /// Whether the device's indirection table differs, or once differed, from the initial one.
     flows_moved: bool,
-    outgoing: Vec<Passed>,
+    outgoing: Vec<PassedPacket>,
 }
 
 /// A packet passed to another shard.
 #[derive(Debug)]
-pub(crate) struct Passed {
-    what: What,
+pub(crate) struct PassedPacket {
+    what: PassedContent,
     packet: RxPacket,
     /// Number of shards that may still be asked.
     pub(crate) left: u16,
 }
 
 #[derive(Debug)]
-enum What {
-    Segment(Box<Parsed>),
+enum PassedContent {
+    Segment(Box<ParsedSegment>),
     Datagram(ParsedDatagram),
     /// A packet for all shards, which the receiving shard has answered.
     Overheard,
 }
 
-impl Passed {
+impl PassedPacket {
     /// Returns whether the packet goes to every shard, instead of the next shard that knows its flow.
     pub(crate) fn is_for_all(&self) -> bool {
-        matches!(self.what, What::Overheard)
+        matches!(self.what, PassedContent::Overheard)
     }
 
     /// Returns a copy for another shard.
-    pub(crate) fn copy_for_all(&self) -> Passed {
+    pub(crate) fn copy_for_all(&self) -> PassedPacket {
         let packet = RxPacket::new(BytesMut::from(&self.packet.frame[..]), self.packet.meta);
-        Passed { what: What::Overheard, packet, left: 0 }
+        PassedPacket { what: PassedContent::Overheard, packet, left: 0 }
     }
 }
 
@@ -73,7 +73,7 @@ impl Stack {
         let memory = Some(config.tcp.memory_bounds().shared_by(shards.into()));
         let tcp = TcpConfig { memory, ..config.tcp };
         let mut stack = Stack::with_secrets(Config { random, max_connections, tcp, ..config }, &secrets);
-        stack.place = (shards > 1).then(|| Place { shards, index, flows_moved: false, outgoing: Vec::new() });
+        stack.place = (shards > 1).then(|| ShardPosition { shards, index, flows_moved: false, outgoing: Vec::new() });
         stack
     }
 
@@ -83,13 +83,13 @@ impl Stack {
     }
 
     /// Processes a packet that another shard has passed on.
-    pub(crate) fn receive_passed(&mut self, now: Instant, passed: Passed, device: &mut dyn NetDevice) {
-        let Passed { what, mut packet, left } = passed;
+    pub(crate) fn receive_passed(&mut self, now: Instant, passed: PassedPacket, device: &mut dyn NetDevice) {
+        let PassedPacket { what, mut packet, left } = passed;
         match what {
-            What::Segment(parsed) => self.on_segment(now, *parsed, packet, Some(left), device),
-            What::Datagram(parsed) => self.on_datagram(now, parsed, packet, Some(left)),
-            What::Overheard => {
-                if let Some(Arrival::Undelivered(undelivered)) = self.network.overhear(now, &mut packet) {
+            PassedContent::Segment(parsed) => self.on_segment(now, *parsed, packet, Some(left), device),
+            PassedContent::Datagram(parsed) => self.on_datagram(now, parsed, packet, Some(left)),
+            PassedContent::Overheard => {
+                if let Some(ReceivedContent::Undelivered(undelivered)) = self.network.overhear(now, &mut packet) {
                     // The shard that received the error has counted a stray one.
                     let strays = self.counters.stray_icmp_errors;
                     self.on_undelivered(now, &undelivered);
@@ -100,7 +100,7 @@ impl Stack {
     }
 
     /// Takes the packets for other shards.
-    pub(crate) fn take_passed(&mut self) -> Vec<Passed> {
+    pub(crate) fn take_passed(&mut self) -> Vec<PassedPacket> {
         self.place.as_mut().map(|place| core::mem::take(&mut place.outgoing)).unwrap_or_default()
     }
 
@@ -115,7 +115,7 @@ impl Stack {
             && concerns_all_shards(&packet.frame)
         {
             let packet = RxPacket::new(BytesMut::from(&packet.frame[..]), packet.meta);
-            place.outgoing.push(Passed { what: What::Overheard, packet, left: 0 });
+            place.outgoing.push(PassedPacket { what: PassedContent::Overheard, packet, left: 0 });
         }
     }
 
@@ -134,15 +134,15 @@ impl Stack {
         self.place.as_ref().is_none_or(|place| left < place.shards)
     }
 
-    pub(super) fn pass_segment_on(&mut self, parsed: Parsed, packet: RxPacket, left: u16) {
-        self.pass_on(What::Segment(Box::new(parsed)), packet, left);
+    pub(super) fn pass_segment_on(&mut self, parsed: ParsedSegment, packet: RxPacket, left: u16) {
+        self.pass_on(PassedContent::Segment(Box::new(parsed)), packet, left);
     }
 
     pub(super) fn pass_datagram_on(&mut self, parsed: ParsedDatagram, packet: RxPacket, left: u16) {
-        self.pass_on(What::Datagram(parsed), packet, left);
+        self.pass_on(PassedContent::Datagram(parsed), packet, left);
     }
 
-    fn pass_on(&mut self, what: What, mut packet: RxPacket, left: u16) {
+    fn pass_on(&mut self, what: PassedContent, mut packet: RxPacket, left: u16) {
         let Some(place) = &mut self.place else { return };
         // Another shard cannot undo the changes that the device made for this shard's context.
         if packet.meta.is_changed() || !packet.placed.is_empty() {
@@ -152,12 +152,12 @@ impl Stack {
         // The marks name contexts of this queue, which mean nothing to another shard.
         packet.meta.marks = Marks::default();
         self.counters.shard_passed += 1;
-        place.outgoing.push(Passed { what, packet, left: left - 1 });
+        place.outgoing.push(PassedPacket { what, packet, left: left - 1 });
     }
 }
 
 /// Returns whether this shard may choose the UDP port for a socket without a fixed port. No two shards choose the same.
-pub(super) fn may_choose(place: Option<&Place>, port: u16) -> bool {
+pub(super) fn may_choose(place: Option<&ShardPosition>, port: u16) -> bool {
     place.is_none_or(|place| port % place.shards == place.index)
 }
 

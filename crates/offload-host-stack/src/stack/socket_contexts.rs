@@ -11,24 +11,26 @@ use offload_base::Seq;
 /// A wrapper around the contexts of `device` that records each creation and removal.
 pub(super) struct SocketContexts<'a> {
     device: &'a mut dyn NetDevice,
-    noted: Vec<Noted>,
+    noted: Vec<RecordedEvent>,
 }
 
 /// A recorded event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Noted {
+pub(super) enum RecordedEvent {
     Event(DeviceEvent),
     News(ContextNews),
     Made(Handle),
     GivenUp(Handle),
 }
 
-impl Noted {
+impl RecordedEvent {
     fn is_about(&self, context: Handle) -> bool {
         match self {
-            Noted::News(ContextNews::Ready(about) | ContextNews::Removed(about)) => *about == context,
-            Noted::News(ContextNews::Event(event)) => event.context == context,
-            Noted::Event(DeviceEvent::Ready { handle, .. } | DeviceEvent::Removed { handle, .. }) => *handle == context,
+            RecordedEvent::News(ContextNews::Ready(about) | ContextNews::Removed(about)) => *about == context,
+            RecordedEvent::News(ContextNews::Event(event)) => event.context == context,
+            RecordedEvent::Event(DeviceEvent::Ready { handle, .. } | DeviceEvent::Removed { handle, .. }) => {
+                *handle == context
+            }
             _ => false,
         }
     }
@@ -39,15 +41,15 @@ impl<'a> SocketContexts<'a> {
         SocketContexts { device, noted: Vec::new() }
     }
 
-    pub(super) fn into_noted(self) -> Vec<Noted> {
+    pub(super) fn into_noted(self) -> Vec<RecordedEvent> {
         self.noted
     }
 
     /// Records the events that the device has reported so far.
     fn note_told(&mut self) {
         let Self { device, noted } = self;
-        noted.extend(core::iter::from_fn(|| device.contexts()?.poll_news()).map(Noted::News));
-        noted.extend(core::iter::from_fn(|| device.poll_event()).map(Noted::Event));
+        noted.extend(core::iter::from_fn(|| device.contexts()?.poll_news()).map(RecordedEvent::News));
+        noted.extend(core::iter::from_fn(|| device.poll_event()).map(RecordedEvent::Event));
     }
 }
 
@@ -67,7 +69,7 @@ impl Contexts for SocketContexts<'_> {
         if let Ok(context) = made {
             let told = self.noted.split_off(told_from);
             let (after, before): (Vec<_>, Vec<_>) = told.into_iter().partition(|noted| noted.is_about(context));
-            self.noted.extend(before.into_iter().chain([Noted::Made(context)]).chain(after));
+            self.noted.extend(before.into_iter().chain([RecordedEvent::Made(context)]).chain(after));
         }
         made
     }
@@ -112,7 +114,7 @@ impl Contexts for SocketContexts<'_> {
     fn remove(&mut self, context: Handle) {
         if let Some(contexts) = self.device.contexts() {
             contexts.remove(context);
-            self.noted.push(Noted::GivenUp(context));
+            self.noted.push(RecordedEvent::GivenUp(context));
         }
     }
 
@@ -148,11 +150,11 @@ mod tests {
         of_socket.remove(NEW);
         assert_eq!(of_socket.poll_news(), None, "the wrapper reports no news itself");
         let expected = [
-            Noted::News(ContextNews::Ready(OLD)),
-            Noted::Event(DeviceEvent::Reset),
-            Noted::Made(NEW),
-            Noted::News(ContextNews::Ready(NEW)),
-            Noted::GivenUp(NEW),
+            RecordedEvent::News(ContextNews::Ready(OLD)),
+            RecordedEvent::Event(DeviceEvent::Reset),
+            RecordedEvent::Made(NEW),
+            RecordedEvent::News(ContextNews::Ready(NEW)),
+            RecordedEvent::GivenUp(NEW),
         ];
         assert_eq!(of_socket.into_noted(), expected);
     }

@@ -1,7 +1,7 @@
 //! Handling of packets without a connection, and of ICMP errors about sent packets.
 
 use super::Stack;
-use crate::network::{Outgoing, Undelivered, Why};
+use crate::network::{IcmpErrorCause, OutgoingSegment, UndeliveredPacket};
 use crate::tcp::ConnectionError;
 use crate::tcp::input::reset_for;
 use crate::tcp::segment::Segment;
@@ -27,8 +27,8 @@ impl Stack {
 
     /// Handles an ICMP error about a sent packet. For TCP, the quoted sequence number must be in flight: an off-path
     /// attacker cannot know such a number (RFC 5927 4.1).
-    pub(super) fn on_undelivered(&mut self, now: Instant, undelivered: &Undelivered) {
-        let Undelivered { flow, seq, length, why } = *undelivered;
+    pub(super) fn on_undelivered(&mut self, now: Instant, undelivered: &UndeliveredPacket) {
+        let UndeliveredPacket { flow, seq, length, why } = *undelivered;
         if flow.protocol == Protocol::Udp {
             return self.on_undelivered_datagram(now, undelivered);
         }
@@ -40,7 +40,7 @@ impl Stack {
             return;
         };
         match why {
-            Why::TooLarge { mtu } => {
+            IcmpErrorCause::TooLarge { mtu } => {
                 let Some(mtu) = self.network.narrow_path(now, flow.protocol, flow.remote.ip(), length, mtu) else {
                     self.counters.stray_icmp_errors += 1;
                     return;
@@ -50,10 +50,10 @@ impl Stack {
                 // they send.
                 self.connection_mut(id).on_path_narrowed(mtu);
             }
-            Why::Refused => {
+            IcmpErrorCause::Refused => {
                 self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Refused));
             }
-            Why::Unreachable => {
+            IcmpErrorCause::Unreachable => {
                 self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
             }
         }
@@ -64,10 +64,10 @@ impl Stack {
     /// Handles an ICMP error about a datagram. Sent datagrams are not recorded, so an open source port is the only
     /// evidence that the quoted datagram was ours. A reported MTU is believed (RFC 8201 4), but for datagrams only.
     /// Errors about closed ports are ignored, because the application's own protocol has to handle an absent peer.
-    fn on_undelivered_datagram(&mut self, now: Instant, undelivered: &Undelivered) {
-        let Undelivered { flow, length, why, .. } = *undelivered;
+    fn on_undelivered_datagram(&mut self, now: Instant, undelivered: &UndeliveredPacket) {
+        let UndeliveredPacket { flow, length, why, .. } = *undelivered;
         let narrowed = match why {
-            Why::TooLarge { mtu } if self.sockets.is_bound(flow.local.port()) => {
+            IcmpErrorCause::TooLarge { mtu } if self.sockets.is_bound(flow.local.port()) => {
                 self.network.narrow_path(now, flow.protocol, flow.remote.ip(), length, mtu)
             }
             _ => None,
@@ -85,7 +85,7 @@ impl Stack {
             return;
         }
         let caps = device.path(flow);
-        let outgoing = Outgoing {
+        let outgoing = OutgoingSegment {
             flow,
             segment: reset,
             fragments: SmallVec::new(),

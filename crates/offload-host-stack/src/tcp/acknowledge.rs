@@ -1,17 +1,17 @@
 //! Processing of acknowledgments: delivered bytes, round-trip times and the peer's window.
 
-use super::congestion::Acked;
-use super::connection::{Connection, Env};
-use super::flight::{Fate, Sent};
-use super::recovery::Delivery;
+use super::congestion::AckedBytes;
+use super::connection::{Connection, ConnectionEnv};
+use super::flight::{RangeState, SentRange};
+use super::recovery::AckDelivery;
 use super::segment::Segment;
 use super::send_queue::FIRST_BYTE;
-use super::state::State;
+use super::state::TcpState;
 use offload_base::Seq;
 
 impl Connection {
     /// Processes the acknowledgment of this side's SYN. It gives the first RTT sample, unless the SYN was repeated.
-    pub(super) fn acknowledge_syn(&mut self, env: &mut Env<'_>) {
+    pub(super) fn acknowledge_syn(&mut self, env: &mut ConnectionEnv<'_>) {
         let (now, rtt) = (env.now, &mut self.rtt);
         self.flight.acknowledge(FIRST_BYTE, |sent| {
             if !sent.retransmitted {
@@ -31,7 +31,7 @@ impl Connection {
     }
 
     /// Processes the ACK of an acceptable segment; `position` is its position in the stream.
-    pub(super) fn on_ack(&mut self, env: &mut Env<'_>, segment: &Segment, position: u64) {
+    pub(super) fn on_ack(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment, position: u64) {
         // An old ACK carries no new information about the window or the data.
         if position < self.una {
             return;
@@ -54,7 +54,7 @@ impl Connection {
         // A congestion mark counts after loss recovery, so that one event reduces the window once.
         self.on_echo(env, segment, acked);
         if acked > 0 && self.repair.grows_window() {
-            self.congestion.on_ack(&Acked {
+            self.congestion.on_ack(&AckedBytes {
                 now: env.now,
                 bytes: acked,
                 una: self.una,
@@ -105,8 +105,8 @@ impl Connection {
     }
 
     /// Updates the scoreboard from the acknowledgment and its SACK blocks, and takes an RTT sample.
-    fn note_delivery(&mut self, env: &mut Env<'_>, segment: &Segment, position: u64) -> Delivery {
-        let mut delivery = Delivery::default();
+    fn note_delivery(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment, position: u64) -> AckDelivery {
+        let mut delivery = AckDelivery::default();
         let forward = self.repair.rack().forward();
         let now = env.now;
         let mut sample = None;
@@ -117,13 +117,13 @@ impl Connection {
         let older = |sent_at| echo.is_some_and(|echo| echo.before(Seq(labels.timestamp(sent_at))));
         {
             let (rack, rtt, mss) = (self.repair.rack(), &self.rtt, self.mss as u64);
-            let mut deliver = |sent: &Sent, original: bool| {
+            let mut deliver = |sent: &SentRange, original: bool| {
                 delivery.bytes += sent.end - sent.start;
                 delivery.late |= rack.on_delivered(now, sent, forward, original, rtt);
                 if !sent.retransmitted {
                     // Karn's rule: a retransmitted range gives no RTT sample.
                     sample = sample.max(Some(sent.sent_at));
-                    delivery.given_up |= sent.state == Fate::Lost;
+                    delivery.given_up |= sent.state == RangeState::Lost;
                 }
             };
             self.flight.acknowledge(position, |sent| deliver(sent, older(sent.sent_at)));
@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Moves the first unacknowledged position to `position`.
-    fn advance(&mut self, env: &mut Env<'_>, position: u64) {
+    fn advance(&mut self, env: &mut ConnectionEnv<'_>, position: u64) {
         let had_room = self.room(env.config, env.memory) > 0;
         self.una = position;
         self.backoff.reset();
@@ -181,16 +181,16 @@ impl Connection {
         }
     }
 
-    fn on_fin_acknowledged(&mut self, env: &mut Env<'_>) {
+    fn on_fin_acknowledged(&mut self, env: &mut ConnectionEnv<'_>) {
         match self.state {
-            State::FinWait1 => {
-                self.state = State::FinWait2;
+            TcpState::FinWait1 => {
+                self.state = TcpState::FinWait2;
                 if self.holder.is_gone() {
                     self.deadlines.state = Some(env.now + env.config.fin_timeout);
                 }
             }
-            State::Closing => self.wait_out(env),
-            State::LastAck => self.close(),
+            TcpState::Closing => self.wait_out(env),
+            TcpState::LastAck => self.close(),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use core::time::Duration;
 use offload_base::Instant;
 
 #[derive(Debug)]
-pub(super) struct Acks {
+pub(super) struct OwedAcks {
     /// Whether an acknowledgment must leave with the next packet, or alone at the end of this turn.
     owed: bool,
     /// Number of segments still to be acknowledged at once, at the start and after a gap.
@@ -23,13 +23,13 @@ pub(super) struct Acks {
     duplicate: Range<u64>,
 }
 
-impl Default for Acks {
-    fn default() -> Acks {
-        Acks { owed: false, quick: QUICK_ACKS, window_closed: false, answered: None, until: 0, duplicate: 0..0 }
+impl Default for OwedAcks {
+    fn default() -> OwedAcks {
+        OwedAcks { owed: false, quick: QUICK_ACKS, window_closed: false, answered: None, until: 0, duplicate: 0..0 }
     }
 }
 
-impl Acks {
+impl OwedAcks {
     /// Makes an acknowledgment due at once.
     pub(super) fn owe(&mut self) {
         self.owed = true;

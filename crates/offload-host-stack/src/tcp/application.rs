@@ -1,12 +1,12 @@
 //! The application's operations on a connection: queue, read, close, abort and drop.
 
 use super::congestion;
-use super::connection::{Connection, Env};
+use super::connection::{Connection, ConnectionEnv};
 use super::report::ConnectionError;
 use super::send_queue::FIRST_BYTE;
-use super::state::State;
+use super::state::TcpState;
 use crate::config::{CongestionAlgorithm, TcpConfig};
-use crate::memory::Level;
+use crate::memory::MemoryLevel;
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use offload_api::{Handle, Layer, RxSegment, Sealer, TxTag};
@@ -16,7 +16,7 @@ use offload_base::Seq;
 ///
 /// Invariant: after the handle was dropped, no task waits, and the handle never returns.
 #[derive(Debug, Default)]
-pub(super) struct Holder {
+pub(super) struct ApplicationHandle {
     /// Whether the application has dropped its handle.
     gone: bool,
     /// Whether data were discarded because of that. The peer must then be told by a reset.
@@ -25,7 +25,7 @@ pub(super) struct Holder {
     waits_for: Option<u64>,
 }
 
-impl Holder {
+impl ApplicationHandle {
     pub(super) fn is_gone(&self) -> bool {
         self.gone
     }
@@ -81,7 +81,7 @@ impl Connection {
     }
 
     /// Returns how many more bytes the send queue should take.
-    pub(crate) fn room(&self, config: &TcpConfig, memory: Level) -> usize {
+    pub(crate) fn room(&self, config: &TcpConfig, memory: MemoryLevel) -> usize {
         memory.wanted(config.send_buffer).saturating_sub(self.send.unacknowledged() as usize)
     }
 
@@ -157,7 +157,7 @@ impl Connection {
     }
 
     /// Releases `bytes` read bytes. Returns whether the peer needs a window update.
-    pub(crate) fn consume(&mut self, bytes: usize, memory: Level) -> bool {
+    pub(crate) fn consume(&mut self, bytes: usize, memory: MemoryLevel) -> bool {
         self.receive.consume(bytes);
         self.receive.set_memory(memory);
         let update = self.state.may_receive() && !self.state.is_opening() && self.receive.wants_update(self.mss);
@@ -170,7 +170,7 @@ impl Connection {
         if self.may_queue() {
             self.outbox.finish();
             self.push();
-            if self.state == State::SynSent && self.next == 0 {
+            if self.state == TcpState::SynSent && self.next == 0 {
                 // RFC 9293 3.10.4: nothing was sent, so the peer need not be told.
                 self.close();
             }
@@ -179,31 +179,31 @@ impl Connection {
 
     /// Aborts the connection.
     pub(crate) fn abort(&mut self) {
-        if self.state == State::Closed {
+        if self.state == TcpState::Closed {
             return;
         }
         // RFC 9293 3.10.5: in these states the peer needs no reset.
-        self.reset_owed = !matches!(self.state, State::SynSent | State::TimeWait);
+        self.reset_owed = !matches!(self.state, TcpState::SynSent | TcpState::TimeWait);
         self.fail(ConnectionError::Aborted);
     }
 
     /// Drops the application's handle. Queued data are still delivered. Unread data are discarded; after all queued
     /// data are acknowledged, the peer gets a reset for them.
-    pub(crate) fn detach(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn detach(&mut self, env: &mut ConnectionEnv<'_>) {
         self.holder.leave();
         match self.state {
-            State::Closed => {}
-            State::SynSent => self.close(),
+            TcpState::Closed => {}
+            TcpState::SynSent => self.close(),
             _ => {
                 self.holder.note_discarded(self.receive.discard());
                 // The connection was never accepted, so there is no data worth delivering.
-                if self.state == State::SynReceived && self.listener.is_some() {
+                if self.state == TcpState::SynReceived && self.listener.is_some() {
                     self.abort();
                     return;
                 }
                 // A stream that nobody can accept any more need not be delivered.
                 self.finish();
-                if self.state == State::FinWait2 {
+                if self.state == TcpState::FinWait2 {
                     self.deadlines.state = Some(env.now + env.config.fin_timeout);
                 }
                 self.settle_discarded(env);
@@ -218,7 +218,7 @@ impl Connection {
 
     /// Returns whether the connection only waits, for late segments or for the peer's FIN, and its handle was dropped.
     pub(crate) fn is_waiting_alone(&self) -> bool {
-        matches!(self.state, State::TimeWait | State::FinWait2) && self.holder.is_gone()
+        matches!(self.state, TcpState::TimeWait | TcpState::FinWait2) && self.holder.is_gone()
     }
 
     /// Ends such a wait early. Only a connection without a handle may be closed.
@@ -229,9 +229,9 @@ impl Connection {
     }
 
     /// Resets the connection if all queued data were delivered and received data were discarded.
-    pub(super) fn settle_discarded(&mut self, env: &mut Env<'_>) {
+    pub(super) fn settle_discarded(&mut self, env: &mut ConnectionEnv<'_>) {
         let delivered = self.outbox.is_finishing() && self.una > self.send.end();
-        if self.holder.left_unread() && delivered && self.state != State::Closed {
+        if self.holder.left_unread() && delivered && self.state != TcpState::Closed {
             env.counters.aborts_on_data += 1;
             self.abort();
         }

@@ -3,46 +3,46 @@
 //! Positions count a stream's bytes without wrapping: the SYN is at 0, the first byte at 1, the FIN after the last
 //! byte. Invariant: `una <= next <= send.end() + 1`, and the flight covers exactly `una..next`.
 
-use super::acks::Acks;
-use super::application::Holder;
+use super::acks::OwedAcks;
+use super::application::ApplicationHandle;
 use super::backoff::Backoff;
 use super::closed_window::ClosedWindow;
 use super::congestion::{self, CongestionControl};
-use super::device_events::DeviceNews;
-use super::ecn::Ecn;
-use super::flight::Flight;
-use super::labels::Labels;
+use super::device_events::DeviceEventQueue;
+use super::ecn::EcnState;
+use super::flight::FlightScoreboard;
+use super::labels::PacketLabels;
 use super::liveness::Liveness;
-use super::outbox::Outbox;
-use super::pace::Pace;
+use super::outbox::SendIntent;
+use super::pace::PacingRate;
 use super::path::{default_mss, shift_for};
-use super::recovery::Repair;
-use super::recv_queue::ReceiveQueue;
+use super::recovery::LossRecovery;
+use super::recv_queue::TcpReceiveQueue;
 use super::report::{ConnectionError, Readiness};
 use super::rtt::RttEstimator;
-use super::send_queue::{FIRST_BYTE, SendQueue};
-use super::state::State;
-use super::tally::Tally;
+use super::send_queue::{FIRST_BYTE, TcpSendQueue};
+use super::state::TcpState;
+use super::tally::SendTally;
 use crate::config::TcpConfig;
 use crate::counters::HostCounters;
 use crate::limit::RateLimit;
-use crate::memory::Level;
-use crate::network::Network;
-use crate::stack::notes::Notes;
+use crate::memory::MemoryLevel;
+use crate::network::NetworkLayer;
+use crate::stack::notes::StackEntry;
 use core::time::Duration;
 use offload_api::FlowKey;
 use offload_base::{Instant, Seq};
 
 /// The environment of a connection for one call: parts of the stack.
-pub(crate) struct Env<'a> {
+pub(crate) struct ConnectionEnv<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a TcpConfig,
     pub(crate) counters: &'a mut HostCounters,
-    pub(crate) network: &'a mut Network,
+    pub(crate) network: &'a mut NetworkLayer,
     /// Limit of the ACKs that a stranger can provoke.
     pub(crate) challenges: &'a mut RateLimit,
     /// Memory level of all queues.
-    pub(crate) memory: Level,
+    pub(crate) memory: MemoryLevel,
 }
 
 /// A TCP connection. Each part owns the data that change together and does not know the others. The other files of this
@@ -50,54 +50,54 @@ pub(crate) struct Env<'a> {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) flow: FlowKey,
-    pub(super) state: State,
+    pub(super) state: TcpState,
     pub(super) error: Option<ConnectionError>,
     /// The listener that has not passed the connection to the application yet.
-    pub(crate) listener: Option<ListenerName>,
-    pub(super) holder: Holder,
+    pub(crate) listener: Option<ListenerId>,
+    pub(super) holder: ApplicationHandle,
     /// Whether a reset must still be sent.
     pub(super) reset_owed: bool,
 
     // Sending.
-    pub(super) send: SendQueue,
-    pub(super) outbox: Outbox,
+    pub(super) send: TcpSendQueue,
+    pub(super) outbox: SendIntent,
     pub(super) una: u64,
     pub(super) next: u64,
-    pub(super) flight: Flight,
+    pub(super) flight: FlightScoreboard,
     pub(super) rtt: RttEstimator,
     pub(super) congestion: Box<dyn CongestionControl>,
     /// Whether the congestion window limited the last transmission.
     pub(super) window_limited: bool,
-    pub(super) pace: Pace,
-    pub(super) ecn: Ecn,
-    pub(super) repair: Repair,
+    pub(super) pace: PacingRate,
+    pub(super) ecn: EcnState,
+    pub(super) repair: LossRecovery,
     pub(super) backoff: Backoff,
     pub(super) closed_window: ClosedWindow,
-    pub(super) labels: Labels,
-    pub(super) tally: Tally,
+    pub(super) labels: PacketLabels,
+    pub(super) tally: SendTally,
 
     // Properties of the peer.
-    pub(super) peer: Peer,
+    pub(super) peer: PeerLimits,
 
     // Receiving.
-    pub(super) receive: ReceiveQueue,
+    pub(super) receive: TcpReceiveQueue,
     pub(super) peer_fin: Option<u64>,
-    pub(super) acks: Acks,
+    pub(super) acks: OwedAcks,
     pub(super) window_scale: u8,
     pub(super) mss: usize,
 
-    pub(super) deadlines: Deadlines,
+    pub(super) deadlines: TcpTimers,
     pub(super) liveness: Option<Box<Liveness>>,
 
     // Interface to the stack and the shell.
     pub(crate) readiness: Readiness,
-    pub(super) news: DeviceNews,
-    pub(crate) notes: Notes,
+    pub(super) news: DeviceEventQueue,
+    pub(crate) notes: StackEntry,
 }
 
 /// Identifier of a listener. A port may have several listeners, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ListenerName {
+pub(crate) struct ListenerId {
     pub(crate) port: u16,
     /// Distinguishes the listeners of one port.
     pub(crate) number: u32,
@@ -105,7 +105,7 @@ pub(crate) struct ListenerName {
 
 /// Properties that the peer announced.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Peer {
+pub(super) struct PeerLimits {
     /// Send window: bytes accepted beyond `una`.
     pub(super) window: u64,
     /// Largest window so far.
@@ -123,7 +123,7 @@ pub(super) struct Peer {
 
 /// Timers of a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Deadlines {
+pub(super) struct TcpTimers {
     /// Retransmission timeout.
     pub(super) retransmit: Option<Instant>,
     /// Tail loss probe.
@@ -141,42 +141,48 @@ pub(super) struct Deadlines {
 impl Connection {
     /// Returns a connection in SYN-SENT, or in SYN-RECEIVED for a listener, before its first segment. `fingerprint` is
     /// a keyed hash of the flow, from which packet identifications and timestamps start.
-    pub(crate) fn new(flow: FlowKey, state: State, initial: Seq, fingerprint: u64, config: &TcpConfig) -> Connection {
+    pub(crate) fn new(
+        flow: FlowKey,
+        state: TcpState,
+        initial: Seq,
+        fingerprint: u64,
+        config: &TcpConfig,
+    ) -> Connection {
         let mss = default_mss(&flow);
         Connection {
             flow,
             state,
             error: None,
             listener: None,
-            holder: Holder::default(),
+            holder: ApplicationHandle::default(),
             reset_owed: false,
-            send: SendQueue::new(initial),
-            outbox: Outbox::new(config.nodelay),
+            send: TcpSendQueue::new(initial),
+            outbox: SendIntent::new(config.nodelay),
             una: 0,
             next: 0,
-            flight: Flight::default(),
+            flight: FlightScoreboard::default(),
             rtt: RttEstimator::new(),
             // The segment size is a default until the peer's SYN arrives.
             congestion: congestion::controller(config.congestion, mss as u64, config.initial_window),
             window_limited: false,
-            pace: Pace::default(),
-            ecn: Ecn::default(),
-            repair: Repair::default(),
+            pace: PacingRate::default(),
+            ecn: EcnState::default(),
+            repair: LossRecovery::default(),
             backoff: Backoff::default(),
             closed_window: ClosedWindow::default(),
-            labels: Labels::new(fingerprint),
-            tally: Tally::default(),
-            peer: Peer { mss: mss as u16, ..Peer::default() },
-            receive: ReceiveQueue::new(Seq(0), config.initial_receive_buffer, config.receive_buffer),
+            labels: PacketLabels::new(fingerprint),
+            tally: SendTally::default(),
+            peer: PeerLimits { mss: mss as u16, ..PeerLimits::default() },
+            receive: TcpReceiveQueue::new(Seq(0), config.initial_receive_buffer, config.receive_buffer),
             peer_fin: None,
-            acks: Acks::default(),
+            acks: OwedAcks::default(),
             window_scale: if config.window_scaling { shift_for(config.receive_buffer) } else { 0 },
             mss,
-            deadlines: Deadlines::default(),
+            deadlines: TcpTimers::default(),
             liveness: Liveness::new(config),
             readiness: Readiness::default(),
-            news: DeviceNews::default(),
-            notes: Notes::default(),
+            news: DeviceEventQueue::default(),
+            notes: StackEntry::default(),
         }
     }
 
@@ -184,7 +190,7 @@ impl Connection {
         self.flow
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> TcpState {
         self.state
     }
 
@@ -194,7 +200,7 @@ impl Connection {
 
     /// Returns whether neither the application nor the network needs the connection.
     pub(crate) fn is_done(&self) -> bool {
-        self.state == State::Closed && self.holder.is_gone() && !self.reset_owed
+        self.state == TcpState::Closed && self.holder.is_gone() && !self.reset_owed
     }
 
     /// Returns the memory charge of the queues.
@@ -212,7 +218,7 @@ impl Connection {
     pub(crate) fn begin_no_earlier_than(&mut self, least: Seq) {
         // The clock of initial sequence numbers may not have passed a busy connection's last number.
         if !self.send.seq(0).after(least) {
-            self.send = SendQueue::new(least + (1 << 16) + 1);
+            self.send = TcpSendQueue::new(least + (1 << 16) + 1);
         }
     }
 
@@ -223,8 +229,8 @@ impl Connection {
 
     /// Closes the connection without an error.
     pub(super) fn close(&mut self) {
-        self.state = State::Closed;
-        self.deadlines = Deadlines::default();
+        self.state = TcpState::Closed;
+        self.deadlines = TcpTimers::default();
         self.liveness = None;
         self.acks.drop_owed();
         // Each waiting task must learn that the connection has ended.
@@ -241,7 +247,7 @@ impl Connection {
     /// Frees all memory, except that of data which the application can still read.
     pub(super) fn release(&mut self) {
         self.send.release();
-        self.flight = Flight::default();
+        self.flight = FlightScoreboard::default();
         self.receive.release();
     }
 
@@ -260,7 +266,7 @@ impl Connection {
 
     /// Returns the time of the next timer, at which [`handle_timeout`](Self::handle_timeout) must be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let Deadlines { retransmit, probe, reorder, persist, ack, state } = self.deadlines;
+        let TcpTimers { retransmit, probe, reorder, persist, ack, state } = self.deadlines;
         let liveness = self.liveness.as_ref().and_then(|liveness| liveness.deadline);
         // This runs after each packet, so it avoids a branch per deadline.
         let all = [retransmit, probe, reorder, persist, ack, state, liveness];

@@ -1,17 +1,17 @@
 //! Timers of a connection: retransmission timeout, tail loss probe, window probe, delayed acknowledgment, time limits
 //! on silent peers, FIN-WAIT-2 and TIME-WAIT.
 
-use super::connection::{Connection, Env};
-use super::recovery::Delivery;
+use super::connection::{Connection, ConnectionEnv};
+use super::recovery::AckDelivery;
 use super::report::ConnectionError;
-use super::state::State;
-use crate::memory::Level;
+use super::state::TcpState;
+use crate::memory::MemoryLevel;
 use core::time::Duration;
 use offload_base::Instant;
 
 impl Connection {
     /// Handles all timers that are due at `env.now`. The next transmission sends the resulting packets.
-    pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn handle_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
         let now = env.now;
         // The end of TIME-WAIT or FIN-WAIT-2 makes all other timers irrelevant.
         if take_due(&mut self.deadlines.state, now) {
@@ -20,7 +20,7 @@ impl Connection {
         }
         if self.liveness.as_mut().is_some_and(|liveness| take_due(&mut liveness.deadline, now)) {
             self.on_liveness_timeout(env);
-            if self.state == State::Closed {
+            if self.state == TcpState::Closed {
                 return;
             }
         }
@@ -43,15 +43,15 @@ impl Connection {
         }
     }
 
-    fn on_reorder_timeout(&mut self, env: &mut Env<'_>) {
+    fn on_reorder_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
         // No ACK arrived, so the loss is found by time alone.
-        if self.detect_losses(env, &Delivery::default(), 0) {
+        if self.detect_losses(env, &AckDelivery::default(), 0) {
             self.on_late_loss(env);
         }
     }
 
     /// Handles the retransmission timeout (RFC 6298 5.4 to 5.7).
-    fn on_retransmission_timeout(&mut self, env: &mut Env<'_>) {
+    fn on_retransmission_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
         if self.flight.is_empty() || self.give_up_for_want_of_memory_or_window(env) {
             return;
         }
@@ -71,13 +71,13 @@ impl Connection {
     }
 
     /// Returns the earlier of `at` and the time at which the peer's window will have been closed for too long.
-    pub(super) fn or_when_patience_ends(&self, env: &Env<'_>, at: Instant) -> Instant {
+    pub(super) fn or_when_patience_ends(&self, env: &ConnectionEnv<'_>, at: Instant) -> Instant {
         let end = self.closed_window.patience_ends(env.config.zero_window_timeout);
         end.filter(|end| *end > env.now).map_or(at, |end| at.min(end))
     }
 
     /// Handles the persist timeout (RFC 9293 3.8.6.1): uses a small window, or probes a closed one.
-    fn on_persist_timeout(&mut self, env: &mut Env<'_>) {
+    fn on_persist_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
         if self.give_up_for_want_of_memory_or_window(env) {
             return;
         }
@@ -95,10 +95,10 @@ impl Connection {
 
     /// Resets the connection if its peer has kept the window closed for too long. Under memory exhaustion (RFC 6429)
     /// the limit is shorter, and a connection without a handle is reset at once.
-    fn give_up_for_want_of_memory_or_window(&mut self, env: &mut Env<'_>) -> bool {
+    fn give_up_for_want_of_memory_or_window(&mut self, env: &mut ConnectionEnv<'_>) -> bool {
         let closed_for = self.closed_window.lasts(env.now);
         let lasts = |most: Duration| closed_for.is_some_and(|closed| closed >= most);
-        if env.memory == Level::Full && (self.holder.is_gone() || lasts(CLOSED_WHEN_FULL)) {
+        if env.memory == MemoryLevel::Full && (self.holder.is_gone() || lasts(MAX_CLOSED_TIME_WHEN_FULL)) {
             env.counters.aborts_on_memory += 1;
         } else if env.config.zero_window_timeout.is_some_and(lasts) {
             env.counters.aborts_on_timeout += 1;
@@ -110,7 +110,7 @@ impl Connection {
         true
     }
 
-    pub(super) fn give_up(&mut self, env: &mut Env<'_>) {
+    pub(super) fn give_up(&mut self, env: &mut ConnectionEnv<'_>) {
         if self.state.is_opening() {
             env.counters.attempt_fails += 1;
         } else {
@@ -121,7 +121,7 @@ impl Connection {
 }
 
 /// Maximum time of a closed window while the stack's memory is exhausted.
-const CLOSED_WHEN_FULL: Duration = Duration::from_secs(30);
+const MAX_CLOSED_TIME_WHEN_FULL: Duration = Duration::from_secs(30);
 
 /// Returns whether the deadline is due, and clears it if so.
 fn take_due(deadline: &mut Option<Instant>, now: Instant) -> bool {

@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 
 /// Events that the application has not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct DeviceNews {
+pub(super) struct DeviceEventQueue {
     /// Boxed while not empty, because most connections have no events.
     #[expect(clippy::box_collection, reason = "an idle connection takes 2 KiB at most")]
     kept: Option<Box<VecDeque<DeviceEvent>>>,
 }
 
-impl DeviceNews {
+impl DeviceEventQueue {
     fn take(&mut self) -> Option<DeviceEvent> {
         let kept = self.kept.as_mut()?;
         let event = kept.pop_front();
@@ -76,7 +76,7 @@ fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::State;
+    use super::super::state::TcpState;
     use super::*;
     use crate::config::TcpConfig;
     use offload_api::{FlowKey, Handle};
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn resync_requests_displace_no_other_event() {
         let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
-        let mut connection = Connection::new(flow, State::Established, Seq(0), 0, &TcpConfig::default());
+        let mut connection = Connection::new(flow, TcpState::Established, Seq(0), 0, &TcpConfig::default());
         let [old, new] = [0, 1].map(|index| Handle { index, generation: 0 });
         let resync = |handle, header| DeviceEvent::ResyncRequested { flow, handle, header: Seq(header) };
         connection.note_device_event(DeviceEvent::Ready { flow, handle: old });

@@ -11,7 +11,7 @@ use crate::config;
 ///
 /// Invariant: without agreement, no packet is ECN-capable and no flag is set.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ecn {
+pub(super) struct EcnState {
     /// Whether both sides agreed on ECN.
     agreed: bool,
     /// Whether a marked packet arrived and the peer has not sent CWR since.
@@ -20,7 +20,7 @@ pub(super) struct Ecn {
     cut: bool,
 }
 
-impl Ecn {
+impl EcnState {
     /// Returns the flags of a SYN from this side (RFC 3168 6.1.1). `first` is true for a SYN that is no answer to the
     /// peer's. `again` is true for a repetition, which does not request ECN because a middlebox may drop such SYNs
     /// (6.1.1.1).

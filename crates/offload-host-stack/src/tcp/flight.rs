@@ -11,8 +11,8 @@ use offload_base::Instant;
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
-    sent: VecDeque<Sent>,
+pub(crate) struct FlightScoreboard {
+    sent: VecDeque<SentRange>,
     log: VecDeque<Transmission>,
     next_order: u64,
     in_flight: u64,
@@ -24,19 +24,19 @@ pub(crate) struct Flight {
 
 /// A range of sent data. Its last transmission was one packet, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SentRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
     /// Number of its last transmission, counted from 0 per connection.
     pub(crate) order: u64,
     pub(crate) sent_at: Instant,
     pub(crate) retransmitted: bool,
-    pub(crate) state: Fate,
+    pub(crate) state: RangeState,
 }
 
 /// The state of a sent range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RangeState {
     /// Presumably on its way.
     InFlight,
     /// Lost, and to be sent again.
@@ -54,7 +54,7 @@ struct Transmission {
 
 /// Result of loss detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Overdue {
+pub(crate) struct OverdueData {
     /// Bytes newly declared lost.
     pub(crate) lost: u64,
     /// Whether the lost bytes include retransmissions.
@@ -63,7 +63,7 @@ pub(crate) struct Overdue {
     pub(crate) next: Option<Instant>,
 }
 
-impl Flight {
+impl FlightScoreboard {
     pub(crate) fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
@@ -84,7 +84,7 @@ impl Flight {
     }
 
     /// Returns the oldest entry.
-    pub(crate) fn first(&self) -> Option<&Sent> {
+    pub(crate) fn first(&self) -> Option<&SentRange> {
         self.sent.front()
     }
 
@@ -93,13 +93,13 @@ impl Flight {
         debug_assert!(self.sent.back().is_none_or(|last| last.end == range.start) && !range.is_empty());
         let order = self.log(range.clone());
         self.in_flight += range.end - range.start;
-        self.sent.push_back(Sent {
+        self.sent.push_back(SentRange {
             start: range.start,
             end: range.end,
             order,
             sent_at: now,
             retransmitted: false,
-            state: Fate::InFlight,
+            state: RangeState::InFlight,
         });
     }
 
@@ -109,7 +109,7 @@ impl Flight {
             return None;
         }
         let from = self.index_of(self.lost_hint);
-        let found = self.sent.range(from..).find(|sent| sent.state == Fate::Lost)?;
+        let found = self.sent.range(from..).find(|sent| sent.state == RangeState::Lost)?;
         let range = found.start..found.end;
         self.lost_hint = range.start;
         Some(range)
@@ -117,7 +117,7 @@ impl Flight {
 
     /// Returns the last sent range. `None` if the peer has it.
     pub(crate) fn last(&self) -> Option<Range<u64>> {
-        self.sent.back().filter(|last| last.state != Fate::Sacked).map(|last| last.start..last.end)
+        self.sent.back().filter(|last| last.state != RangeState::Sacked).map(|last| last.start..last.end)
     }
 
     /// Records the retransmission of `range`, which must lie within one entry.
@@ -132,7 +132,7 @@ impl Flight {
         }
         let order = self.log(range.clone());
         // The retransmission counts as in flight again, although its first copy may still arrive.
-        self.set(index, Fate::InFlight);
+        self.set(index, RangeState::InFlight);
         let sent = &mut self.sent[index];
         debug_assert_eq!((sent.start, sent.end), (range.start, range.end));
         (sent.order, sent.sent_at, sent.retransmitted) = (order, now, true);
@@ -140,7 +140,7 @@ impl Flight {
     }
 
     /// Removes all entries before `position`. Calls `delivered` for each one not acknowledged before.
-    pub(crate) fn acknowledge(&mut self, position: u64, mut delivered: impl FnMut(&Sent)) {
+    pub(crate) fn acknowledge(&mut self, position: u64, mut delivered: impl FnMut(&SentRange)) {
         // Entries are removed from the front only, so an ACK costs as much as it acknowledges.
         while let Some(first) = self.sent.front().copied() {
             if first.start >= position {
@@ -150,7 +150,7 @@ impl Flight {
                 self.split(0, position);
                 continue;
             }
-            if first.state != Fate::Sacked {
+            if first.state != RangeState::Sacked {
                 delivered(&first);
             }
             *self.bytes_in(first.state) -= first.end - first.start;
@@ -167,14 +167,14 @@ impl Flight {
     /// Marks `range` as selectively acknowledged. Calls `delivered` for each part not acknowledged before. An entry is
     /// split only between segments of `mss` bytes, because those arrive as a whole: forged reports of tiny ranges would
     /// make the scoreboard grow.
-    pub(crate) fn sack(&mut self, range: Range<u64>, mss: u64, mut delivered: impl FnMut(&Sent)) {
+    pub(crate) fn sack(&mut self, range: Range<u64>, mss: u64, mut delivered: impl FnMut(&SentRange)) {
         let range = self.whole_segments(range, mss);
         if range.is_empty() {
             return;
         }
         let mut index = self.index_of(range.start);
         while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < range.end) {
-            if sent.state == Fate::Sacked {
+            if sent.state == RangeState::Sacked {
                 index += 1;
                 continue;
             }
@@ -193,11 +193,11 @@ impl Flight {
                 self.split(index, range.end);
             }
             delivered(&self.sent[index]);
-            self.set(index, Fate::Sacked);
+            self.set(index, RangeState::Sacked);
             if self.merge_with_next(index) {
                 // The next entry was acknowledged before; continue after it.
             }
-            if index > 0 && self.sent[index - 1].state == Fate::Sacked {
+            if index > 0 && self.sent[index - 1].state == RangeState::Sacked {
                 index -= 1;
                 self.merge_with_next(index);
             }
@@ -220,8 +220,8 @@ impl Flight {
 
     /// Declares lost all data that were sent before transmission `latest` and are overdue. `latest` is the order and
     /// end of the latest delivered transmission; `due` returns the time at which a transmission becomes overdue.
-    pub(crate) fn expire(&mut self, latest: (u64, u64), now: Instant, due: impl Fn(Instant) -> Instant) -> Overdue {
-        let mut overdue = Overdue::default();
+    pub(crate) fn expire(&mut self, latest: (u64, u64), now: Instant, due: impl Fn(Instant) -> Instant) -> OverdueData {
+        let mut overdue = OverdueData::default();
         while let Some(oldest) = self.log.front().copied() {
             if oldest.order > latest.0 {
                 // The log is sorted by send order, so the first undecided transmission ends the search.
@@ -230,7 +230,7 @@ impl Flight {
             let mut undecided = false;
             let mut index = self.index_of(oldest.start);
             while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < oldest.end) {
-                if sent.order == oldest.order && sent.state == Fate::InFlight {
+                if sent.order == oldest.order && sent.state == RangeState::InFlight {
                     if (sent.order, sent.end) >= latest {
                         undecided = true;
                     } else if due(sent.sent_at) > now {
@@ -239,7 +239,7 @@ impl Flight {
                     } else {
                         overdue.lost += sent.end - sent.start;
                         overdue.retransmits_lost |= sent.retransmitted;
-                        self.set(index, Fate::Lost);
+                        self.set(index, RangeState::Lost);
                     }
                 }
                 index += 1;
@@ -255,20 +255,22 @@ impl Flight {
     /// Declares lost up to `bytes` at the start of the flight, if they are in flight. Without SACK, this is the
     /// information in duplicate ACKs. Returns the number of bytes.
     pub(crate) fn lose_first(&mut self, bytes: u64) -> u64 {
-        let Some(first) = self.sent.front().copied().filter(|first| first.state == Fate::InFlight) else { return 0 };
+        let Some(first) = self.sent.front().copied().filter(|first| first.state == RangeState::InFlight) else {
+            return 0;
+        };
         // Only the first segment is known to be lost; the rest of its packet may have arrived.
         if first.end - first.start > bytes {
             self.split(0, first.start + bytes);
         }
-        self.set(0, Fate::Lost);
+        self.set(0, RangeState::Lost);
         self.sent[0].end - self.sent[0].start
     }
 
     /// Declares lost all data in flight.
     pub(crate) fn lose_all(&mut self) {
         for index in 0..self.sent.len() {
-            if self.sent[index].state == Fate::InFlight {
-                self.set(index, Fate::Lost);
+            if self.sent[index].state == RangeState::InFlight {
+                self.set(index, RangeState::Lost);
             }
         }
         self.log.clear();
@@ -277,7 +279,7 @@ impl Flight {
     /// Declares lost all data, because the peer discarded data that it had selectively acknowledged.
     pub(crate) fn forget_sacks(&mut self) {
         for index in 0..self.sent.len() {
-            self.set(index, Fate::Lost);
+            self.set(index, RangeState::Lost);
         }
         self.log.clear();
     }
@@ -285,15 +287,15 @@ impl Flight {
     /// Returns all lost data to the state in flight, because the loss was spurious.
     pub(crate) fn lose_nothing(&mut self) {
         for index in 0..self.sent.len() {
-            if self.sent[index].state == Fate::Lost {
-                self.set(index, Fate::InFlight);
+            if self.sent[index].state == RangeState::Lost {
+                self.set(index, RangeState::InFlight);
             }
         }
         // Their log entries may be gone, so the log is rebuilt in send order.
         let mut log: Vec<Transmission> = self
             .sent
             .iter()
-            .filter(|sent| sent.state == Fate::InFlight)
+            .filter(|sent| sent.state == RangeState::InFlight)
             .map(|sent| Transmission { order: sent.order, start: sent.start, end: sent.end })
             .collect();
         log.sort_by_key(|transmission| (transmission.order, transmission.start));
@@ -310,14 +312,14 @@ impl Flight {
     /// Removes transmissions with no data in flight from the log, once they are its greater part. Without selective
     /// acknowledgments [`expire`](Self::expire) is never called, so nothing else would shorten the log.
     fn trim_log(&mut self) {
-        if self.log.len() <= 2 * self.sent.len() + LOG_SLACK {
+        if self.log.len() <= 2 * self.sent.len() + MAX_LOG_SLACK {
             return;
         }
         let sent = &self.sent;
         self.log.retain(|one| {
             let from = sent.partition_point(|sent| sent.end <= one.start);
             let mut covered = sent.range(from..).take_while(|sent| sent.start < one.end);
-            covered.any(|sent| sent.order == one.order && sent.state == Fate::InFlight)
+            covered.any(|sent| sent.order == one.order && sent.state == RangeState::InFlight)
         });
     }
 
@@ -336,29 +338,29 @@ impl Flight {
     /// Merges two adjacent SACKed entries.
     fn merge_with_next(&mut self, index: usize) -> bool {
         // Merged entries keep the scoreboard short while a peer acknowledges data piece by piece.
-        let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == Fate::Sacked);
+        let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == RangeState::Sacked);
         if mergeable && let Some(next) = self.sent.remove(index + 1) {
             self.sent[index].end = next.end;
         }
         mergeable
     }
 
-    fn set(&mut self, index: usize, state: Fate) {
+    fn set(&mut self, index: usize, state: RangeState) {
         let sent = &mut self.sent[index];
         let (bytes, before, start) = (sent.end - sent.start, sent.state, sent.start);
         sent.state = state;
         *self.bytes_in(before) -= bytes;
         *self.bytes_in(state) += bytes;
-        if state == Fate::Lost {
+        if state == RangeState::Lost {
             self.lost_hint = self.lost_hint.min(start);
         }
     }
 
-    fn bytes_in(&mut self, state: Fate) -> &mut u64 {
+    fn bytes_in(&mut self, state: RangeState) -> &mut u64 {
         match state {
-            Fate::InFlight => &mut self.in_flight,
-            Fate::Lost => &mut self.lost,
-            Fate::Sacked => &mut self.sacked,
+            RangeState::InFlight => &mut self.in_flight,
+            RangeState::Lost => &mut self.lost,
+            RangeState::Sacked => &mut self.sacked,
         }
     }
 }
@@ -366,7 +368,7 @@ impl Flight {
 /// Number of entries beyond which a selective acknowledgment splits no entry.
 const MAX_ENTRIES: usize = 1 << 16;
 /// Log entries allowed beyond twice the scoreboard entries, so that a short log is not trimmed repeatedly.
-const LOG_SLACK: usize = 32;
+const MAX_LOG_SLACK: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -374,30 +376,33 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn check(flight: &Flight) {
-        let bytes = |state: Fate| {
+    fn check(flight: &FlightScoreboard) {
+        let bytes = |state: RangeState| {
             flight.sent.iter().filter(|sent| sent.state == state).map(|sent| sent.end - sent.start).sum::<u64>()
         };
         assert_eq!(
             [flight.in_flight, flight.lost, flight.sacked],
-            [Fate::InFlight, Fate::Lost, Fate::Sacked].map(bytes)
+            [RangeState::InFlight, RangeState::Lost, RangeState::Sacked].map(bytes)
         );
         for (one, next) in flight.sent.iter().zip(flight.sent.iter().skip(1)) {
             assert_eq!(one.end, next.start);
-            assert!(one.state != Fate::Sacked || next.state != Fate::Sacked, "adjacent SACKed entries must be merged");
+            assert!(
+                one.state != RangeState::Sacked || next.state != RangeState::Sacked,
+                "adjacent SACKed entries must be merged"
+            );
         }
         assert!(flight.sent.iter().all(|sent| sent.start < sent.end));
         assert!(flight.log.iter().zip(flight.log.iter().skip(1)).all(|(a, b)| a.order <= b.order));
-        let logged = |sent: &Sent| {
+        let logged = |sent: &SentRange| {
             flight.log.iter().any(|one| one.order == sent.order && one.start <= sent.start && sent.end <= one.end)
         };
-        assert!(flight.sent.iter().filter(|sent| sent.state == Fate::InFlight).all(logged));
-        assert!(flight.log.len() <= 2 * flight.sent.len() + LOG_SLACK, "the log must stay short");
+        assert!(flight.sent.iter().filter(|sent| sent.state == RangeState::InFlight).all(logged));
+        assert!(flight.log.len() <= 2 * flight.sent.len() + MAX_LOG_SLACK, "the log must stay short");
     }
 
     #[test]
     fn log_stays_short_without_loss_detection() {
-        let mut flight = Flight::default();
+        let mut flight = FlightScoreboard::default();
         for number in 0..1000 {
             flight.push(number * 10..number * 10 + 10, Instant::from_nanos(number));
             flight.acknowledge((number * 10).saturating_sub(50), |_| ());
@@ -415,14 +420,14 @@ mod tests {
     #[test]
     fn earlier_transmissions_are_lost_when_overdue() {
         let at = Instant::from_nanos;
-        let mut flight = Flight::default();
+        let mut flight = FlightScoreboard::default();
         for number in 0..4 {
             flight.push(number * 10..number * 10 + 10, at(number));
         }
         flight.sack(20..30, 1, |_| ());
         let due = |sent: Instant| sent + core::time::Duration::from_nanos(5);
         let overdue = flight.expire((2, 30), at(5), due);
-        assert_eq!(overdue, Overdue { lost: 10, retransmits_lost: false, next: Some(at(6)) });
+        assert_eq!(overdue, OverdueData { lost: 10, retransmits_lost: false, next: Some(at(6)) });
         assert_eq!(flight.first_lost(), Some(0..10));
         flight.resent(0..10, at(6));
         // The retransmission was sent after the delivered data, so nothing is known of it.
@@ -438,7 +443,7 @@ mod tests {
 
     #[test]
     fn tiny_sack_ranges_split_no_entry() {
-        let mut flight = Flight::default();
+        let mut flight = FlightScoreboard::default();
         flight.push(1..9001, Instant::from_nanos(1));
         flight.push(9001..18_101, Instant::from_nanos(2));
         for start in (2..18_000).step_by(2) {
@@ -453,7 +458,7 @@ mod tests {
         assert_eq!(arrived, [2001..3001, 18_001..18_101, 8001..9001]);
         check(&flight);
         // The last byte is a FIN, which peers that store only data do not report.
-        let mut flight = Flight::default();
+        let mut flight = FlightScoreboard::default();
         flight.push(1..1950, Instant::from_nanos(1));
         flight.sack(1449..1949, 1448, |sent| arrived.push(sent.start..sent.end));
         assert_eq!(arrived.pop(), Some(1449..1949));
@@ -466,7 +471,7 @@ mod tests {
             mss in prop_oneof![Just(1u64), 2u64..20],
             steps in proptest::collection::vec((0u8..7, 0u64..200, 1u64..40), 1..80),
         ) {
-            let mut flight = Flight::default();
+            let mut flight = FlightScoreboard::default();
             let (mut una, mut next, mut now) = (0u64, 0u64, 0u64);
             let (mut sacked, mut lost) = (BTreeSet::new(), BTreeSet::new());
             let mut delivered = BTreeSet::new();
@@ -476,7 +481,7 @@ mod tests {
                 now += 1;
                 let from = una + place.min(next - una);
                 let to = (from + length).min(next);
-                let mut note = |sent: &Sent| {
+                let mut note = |sent: &SentRange| {
                     (sent.start..sent.end).for_each(|byte| assert!(delivered.insert(byte), "each byte is delivered once"));
                 };
                 match step {

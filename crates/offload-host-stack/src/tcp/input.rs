@@ -3,34 +3,39 @@
 //! Invariant: a segment that fails a check changes nothing of the connection, except that an acknowledgment may be
 //! owed.
 
-use super::connection::{Connection, Env};
+use super::connection::{Connection, ConnectionEnv};
 use super::report::ConnectionError;
-use super::segment::{Flags, Payload, Segment};
+use super::segment::{Flags, Segment, SegmentPayload};
 use super::send_queue::FIRST_BYTE;
-use super::state::State;
-use crate::memory::{LEAST_BYTES, Level};
+use super::state::TcpState;
+use crate::memory::{MIN_QUEUE_BYTES, MemoryLevel};
 use core::time::Duration;
 use offload_base::{Instant, Seq};
 
 impl Connection {
     /// Processes a segment. Returns a reset to be sent in answer, if one is due.
-    pub(crate) fn on_segment(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
+    pub(crate) fn on_segment(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        payload: SegmentPayload,
+    ) -> Option<Segment> {
         self.receive.set_memory(env.memory);
         match self.state {
-            State::Closed => reset_for(segment, payload.data.len()),
-            State::SynSent => self.on_segment_in_syn_sent(env, segment, payload),
+            TcpState::Closed => reset_for(segment, payload.data.len()),
+            TcpState::SynSent => self.on_segment_in_syn_sent(env, segment, payload),
             _ => self.on_segment_synchronized(env, segment, payload),
         }
     }
 
     /// Processes the peer's SYN for a new connection.
-    pub(crate) fn on_first_syn(&mut self, env: &mut Env<'_>, segment: &Segment) {
+    pub(crate) fn on_first_syn(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
         self.learn(env, segment);
         self.receive.begin_with(env.memory);
     }
 
     /// Restores the state after a SYN and a SYN-ACK for a connection whose cookie the peer has acknowledged.
-    pub(crate) fn on_syn_of_cookie(&mut self, env: &mut Env<'_>, segment: &Segment) {
+    pub(crate) fn on_syn_of_cookie(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
         self.learn(env, segment);
         self.receive.begin_with(env.memory);
         self.next = FIRST_BYTE;
@@ -39,7 +44,12 @@ impl Connection {
     }
 
     /// Processes a segment in SYN-SENT (RFC 9293 3.10.7.3).
-    fn on_segment_in_syn_sent(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
+    fn on_segment_in_syn_sent(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        payload: SegmentPayload,
+    ) -> Option<Segment> {
         let acknowledges = match segment.ack {
             None => false,
             Some(ack) if self.next > 0 && ack == self.first_seq() => true,
@@ -58,7 +68,7 @@ impl Connection {
         self.learn(env, segment);
         if !acknowledges {
             // Simultaneous open: the SYN is repeated as a SYN-ACK.
-            self.state = State::SynReceived;
+            self.state = TcpState::SynReceived;
             self.flight.lose_all();
             return None;
         }
@@ -74,7 +84,12 @@ impl Connection {
     }
 
     /// Processes a segment in a synchronized state (RFC 9293 3.10.7.4).
-    fn on_segment_synchronized(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
+    fn on_segment_synchronized(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        payload: SegmentPayload,
+    ) -> Option<Segment> {
         let next = self.receive.next();
         // PAWS comes before the sequence check, because an old duplicate may lie within the window (RFC 7323 5.3).
         if self.is_stale(env, segment) {
@@ -112,7 +127,7 @@ impl Connection {
                 self.challenge(env);
                 return None;
             }
-            if self.state == State::SynReceived && segment.ack.is_none() {
+            if self.state == TcpState::SynReceived && segment.ack.is_none() {
                 self.flight.lose_all();
                 return None;
             }
@@ -121,7 +136,7 @@ impl Connection {
         }
         // RFC 9293 3.10.7.4: a segment without ACK is dropped from here on.
         let ack = segment.ack?;
-        if self.state == State::SynReceived {
+        if self.state == TcpState::SynReceived {
             if ack != self.first_seq() || self.next == 0 {
                 return reset_for(segment, payload.data.len());
             }
@@ -142,7 +157,7 @@ impl Connection {
             self.acks.owe_if(at_once);
         }
         self.on_ack(env, segment, position);
-        if self.state == State::Closed {
+        if self.state == TcpState::Closed {
             return None;
         }
         if length > 0 {
@@ -156,7 +171,7 @@ impl Connection {
     /// reset.
     fn on_unacceptable(
         &mut self,
-        env: &mut Env<'_>,
+        env: &mut ConnectionEnv<'_>,
         segment: &Segment,
         start: Option<u64>,
         length: u64,
@@ -175,20 +190,20 @@ impl Connection {
             _ if length > 0 => self.acks.owe(),
             // The segment is a probe, or belongs to an exchange of ACKs in which each side answers the other without
             // end. A limited rate of answers serves the former and ends the latter.
-            _ if !self.acks.answered_within(BETWEEN_ANSWERS, env.now) => self.acks.answer(env.now),
+            _ if !self.acks.answered_within(MIN_ANSWER_INTERVAL, env.now) => self.acks.answer(env.now),
             _ => {}
         }
         None
     }
 
-    fn on_reset(&mut self, env: &mut Env<'_>) {
+    fn on_reset(&mut self, env: &mut ConnectionEnv<'_>) {
         match self.state {
-            State::SynReceived => env.counters.attempt_fails += 1,
-            State::Established | State::CloseWait => env.counters.established_resets += 1,
+            TcpState::SynReceived => env.counters.attempt_fails += 1,
+            TcpState::Established | TcpState::CloseWait => env.counters.established_resets += 1,
             _ => {}
         }
         // RFC 9293 3.10.7.4: a reset after both FINs is not an error for the application.
-        if matches!(self.state, State::TimeWait | State::Closing | State::LastAck) {
+        if matches!(self.state, TcpState::TimeWait | TcpState::Closing | TcpState::LastAck) {
             self.close();
         } else {
             self.fail(ConnectionError::Reset);
@@ -196,21 +211,21 @@ impl Connection {
     }
 
     pub(super) fn establish(&mut self) {
-        self.state = State::Established;
+        self.state = TcpState::Established;
         self.readiness.opened = true;
         self.readiness.writable = true;
         self.deadlines.retransmit = None;
         self.backoff.reset();
         if self.fin_position().is_some_and(|fin| self.next > fin) {
-            self.state = State::FinWait1;
+            self.state = TcpState::FinWait1;
         }
     }
 
     /// Owes a challenge ACK, within the limits of RFC 5961 7. Each connection has its own limit. The common limit
     /// varies at random, so that an attacker cannot infer challenges of another connection from the answers to his own
     /// (CVE-2016-5696).
-    fn challenge(&mut self, env: &mut Env<'_>) {
-        if !self.acks.answered_within(BETWEEN_CHALLENGES, env.now) && env.challenges.allow(env.now) {
+    fn challenge(&mut self, env: &mut ConnectionEnv<'_>) {
+        if !self.acks.answered_within(MIN_CHALLENGE_INTERVAL, env.now) && env.challenges.allow(env.now) {
             env.counters.challenge_acks += 1;
             self.acks.answer(env.now);
         }
@@ -218,7 +233,7 @@ impl Connection {
 
     /// Returns whether PAWS rejects the segment (RFC 7323 5.3). After negotiation, a segment without timestamps is
     /// rejected, too.
-    fn is_stale(&self, env: &Env<'_>, segment: &Segment) -> bool {
+    fn is_stale(&self, env: &ConnectionEnv<'_>, segment: &Segment) -> bool {
         let Some((recent, set_at)) = self.peer.timestamp else { return false };
         if segment.flags.rst {
             return false;
@@ -229,7 +244,7 @@ impl Connection {
     }
 
     /// Stores the timestamp to echo: the one of the segment that moved the left window edge (RFC 7323 4.3 (2)).
-    fn remember_timestamp(&mut self, env: &Env<'_>, segment: &Segment, start: u64) {
+    fn remember_timestamp(&mut self, env: &ConnectionEnv<'_>, segment: &Segment, start: u64) {
         if let (Some((recent, set_at)), Some(timestamps)) = (&mut self.peer.timestamp, segment.options.timestamps)
             && Seq(timestamps.value).at_or_after(Seq(*recent))
             && start <= self.acks.until()
@@ -239,7 +254,7 @@ impl Connection {
     }
 
     /// Takes data and FIN from position `start` on, as far as they lie within the window.
-    fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, mut payload: Payload) {
+    fn take_data(&mut self, env: &mut ConnectionEnv<'_>, start: u64, segment: &Segment, mut payload: SegmentPayload) {
         if !self.state.may_receive() {
             // The peer's FIN was received, so only repetitions of it and of earlier data are expected.
             let end = start + u64::from(segment.sequence_len(payload.data.len()));
@@ -265,10 +280,10 @@ impl Connection {
             // Data after the FIN are invalid.
             payload.data.truncate(fin.saturating_sub(start) as usize);
         }
-        if env.memory == Level::Full {
+        if env.memory == MemoryLevel::Full {
             // A joined packet counts as many segments, but under memory exhaustion a connection may have only one of
             // them, or the guaranteed minimum.
-            let most = payload.segment_bytes.max(LEAST_BYTES);
+            let most = payload.segment_bytes.max(MIN_QUEUE_BYTES);
             self.acks.owe_if(payload.data.len() > most);
             payload.data.truncate(most);
         }
@@ -318,7 +333,7 @@ impl Connection {
 
     /// Estimates the round-trip time of a receiver. A mere receiver has one RTT sample, from the handshake; but the
     /// peer's echoed timestamps show when the last acknowledgment was sent.
-    fn round_trip_of_receiver(&self, env: &Env<'_>, segment: &Segment) -> Duration {
+    fn round_trip_of_receiver(&self, env: &ConnectionEnv<'_>, segment: &Segment) -> Duration {
         let echoed = segment.options.timestamps.filter(|timestamps| timestamps.echo != 0).map(|timestamps| {
             let ago = Seq(self.labels.timestamp(env.now)) - Seq(timestamps.echo);
             Duration::from_millis(u64::try_from(ago).unwrap_or(0))
@@ -329,7 +344,7 @@ impl Connection {
     /// Owes an acknowledgment for in-order data: at the latest for every second full segment (RFC 5681 4.2), and within
     /// the delay limit. Any data beyond one full segment suffice, as in Linux: the second segment may be a short one,
     /// after which the sender's congestion window admits no more.
-    fn owe_ack(&mut self, env: &mut Env<'_>) {
+    fn owe_ack(&mut self, env: &mut ConnectionEnv<'_>) {
         let unacknowledged = self.receive.next() - self.acks.until();
         if self.acks.is_hurried() || unacknowledged > self.receive.largest() as u64 {
             self.acks.owe();
@@ -339,21 +354,21 @@ impl Connection {
     }
 
     /// Handles the peer's FIN after all its data have arrived.
-    fn on_fin(&mut self, env: &mut Env<'_>) {
+    fn on_fin(&mut self, env: &mut ConnectionEnv<'_>) {
         self.receive.skip_fin();
         self.acks.owe();
         self.readiness.readable = true;
         match self.state {
-            State::SynReceived | State::Established => self.state = State::CloseWait,
-            State::FinWait1 => self.state = State::Closing,
-            State::FinWait2 => self.wait_out(env),
+            TcpState::SynReceived | TcpState::Established => self.state = TcpState::CloseWait,
+            TcpState::FinWait1 => self.state = TcpState::Closing,
+            TcpState::FinWait2 => self.wait_out(env),
             _ => {}
         }
     }
 
     /// Enters TIME-WAIT, because both sides are closed.
-    pub(super) fn wait_out(&mut self, env: &mut Env<'_>) {
-        self.state = State::TimeWait;
+    pub(super) fn wait_out(&mut self, env: &mut ConnectionEnv<'_>) {
+        self.state = TcpState::TimeWait;
         self.deadlines = Default::default();
         self.deadlines.state = Some(env.now + env.config.time_wait);
         self.readiness.acknowledged = true;
@@ -361,8 +376,8 @@ impl Connection {
     }
 
     /// Restarts TIME-WAIT after a repeated FIN of the peer (RFC 9293 3.10.7.4).
-    fn wait_again(&mut self, env: &mut Env<'_>, segment: &Segment) {
-        if self.state == State::TimeWait && segment.flags.fin {
+    fn wait_again(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
+        if self.state == TcpState::TimeWait && segment.flags.fin {
             self.deadlines.state = Some(env.now + env.config.time_wait);
         }
     }
@@ -371,9 +386,9 @@ impl Connection {
     /// for the peer's side: once the timestamp clock has advanced, timestamps tell the segments of both connections
     /// apart. The result is the lowest initial sequence number for the new connection.
     pub(crate) fn may_be_reopened(&self, now: Instant, time_wait: Duration) -> Option<Seq> {
-        let waits = self.state == State::TimeWait && self.holder.is_gone() && self.peer.timestamp.is_some();
+        let waits = self.state == TcpState::TimeWait && self.holder.is_gone() && self.peer.timestamp.is_some();
         let since = self.deadlines.state.filter(|_| waits)?;
-        (now + time_wait >= since + REOPENED_AFTER).then(|| self.send.seq(self.next))
+        (now + time_wait >= since + MIN_TIME_WAIT).then(|| self.send.seq(self.next))
     }
 
     /// Returns whether a SYN may reopen the flow although this connection is in TIME-WAIT (RFC 6191, RFC 1122
@@ -381,7 +396,7 @@ impl Connection {
     /// numbers used by this one.
     pub(crate) fn gives_way_to(&self, segment: &Segment) -> Option<Seq> {
         let flags = segment.flags;
-        if self.state != State::TimeWait || !self.holder.is_gone() {
+        if self.state != TcpState::TimeWait || !self.holder.is_gone() {
             return None;
         }
         if !flags.syn || segment.ack.is_some() || flags.rst || flags.fin {
@@ -417,11 +432,11 @@ pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
 }
 
 /// Minimum time between answers to unacceptable segments without payload; shorter than any probe interval.
-const BETWEEN_ANSWERS: Duration = Duration::from_millis(10);
+const MIN_ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 /// Minimum time between challenge ACKs: Linux's tcp_invalid_ratelimit, and less than a peer's SYN retransmission timeout.
-const BETWEEN_CHALLENGES: Duration = Duration::from_millis(500);
+const MIN_CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 /// Time in TIME-WAIT after which a flow may be reopened. One second, as in Linux's tcp_tw_reuse: at least two ticks of
 /// any timestamp clock (RFC 7323 5.4).
-const REOPENED_AFTER: Duration = Duration::from_secs(1);
+const MIN_TIME_WAIT: Duration = Duration::from_secs(1);
 /// Idle time after which PAWS no longer applies (RFC 7323 5.5).
 const PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 3600);

@@ -4,15 +4,15 @@ use super::connection::timestamp;
 use offload_base::Instant;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Labels {
+pub(super) struct PacketLabels {
     ident: u16,
     timestamp_offset: u32,
 }
 
-impl Labels {
+impl PacketLabels {
     /// Derives the offsets from `fingerprint`, a keyed hash of the flow.
-    pub(super) fn new(fingerprint: u64) -> Labels {
-        Labels { ident: (fingerprint >> 16) as u16, timestamp_offset: (fingerprint >> 32) as u32 }
+    pub(super) fn new(fingerprint: u64) -> PacketLabels {
+        PacketLabels { ident: (fingerprint >> 16) as u16, timestamp_offset: (fingerprint >> 32) as u32 }
     }
 
     /// Returns the identification of the next packet.

@@ -4,8 +4,8 @@
 //! Invariant: the deadline is never later than the first necessary action. It may be earlier: events that defer the
 //! action (a segment, an acknowledgment) are only recorded.
 
-use super::connection::{Connection, Env};
-use super::state::State;
+use super::connection::{Connection, ConnectionEnv};
+use super::state::TcpState;
 use crate::config::{KeepAlive, TcpConfig};
 use core::time::Duration;
 use offload_base::{Instant, time::earliest};
@@ -91,7 +91,7 @@ impl Connection {
     /// Records whether bytes wait, and sets the deadline accordingly.
     pub(super) fn watch_peer(&mut self, now: Instant) {
         let (una, waits, probed, over) =
-            (self.una, self.waits_for_peer(), self.is_probed(), self.state == State::Closed);
+            (self.una, self.waits_for_peer(), self.is_probed(), self.state == TcpState::Closed);
         let Some(liveness) = self.liveness.as_mut().filter(|_| !over) else { return };
         if !waits {
             liveness.waiting = None;
@@ -102,7 +102,7 @@ impl Connection {
     }
 
     /// Handles the deadline.
-    pub(super) fn on_liveness_timeout(&mut self, env: &mut Env<'_>) {
+    pub(super) fn on_liveness_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
         let now = env.now;
         self.watch_peer(now);
         let probed = self.is_probed();
@@ -139,8 +139,8 @@ impl Connection {
     /// Returns the maximum number of unanswered retransmissions. A user timeout replaces it by a time limit.
     pub(super) fn retries(&self, config: &TcpConfig) -> u32 {
         match self.state {
-            State::SynSent => config.syn_retries,
-            State::SynReceived => config.syn_ack_retries,
+            TcpState::SynSent => config.syn_retries,
+            TcpState::SynReceived => config.syn_ack_retries,
             _ if self.holder.is_gone() => config.orphan_retries,
             _ if self.liveness.as_ref().is_some_and(|liveness| liveness.user_timeout.is_some()) => u32::MAX,
             _ => config.retries,
@@ -156,7 +156,7 @@ impl Connection {
 
     /// Returns whether keep-alive probes are sent. While bytes wait, their retransmissions serve the same purpose.
     fn is_probed(&self) -> bool {
-        let open = !self.state.is_opening() && !matches!(self.state, State::TimeWait | State::Closed);
+        let open = !self.state.is_opening() && !matches!(self.state, TcpState::TimeWait | TcpState::Closed);
         open && !self.waits_for_peer()
     }
 }

@@ -4,13 +4,13 @@
 //! lost retransmissions and losses near the end, and tolerates late data. Before any reordering was seen, three
 //! segments of selectively acknowledged data suffice (RFC 6675's rule).
 
-use super::flight::{Flight, Overdue, Sent};
+use super::flight::{FlightScoreboard, OverdueData, SentRange};
 use super::rtt::RttEstimator;
 use core::time::Duration;
 use offload_base::Instant;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rack {
+pub(crate) struct RackDetector {
     /// Order and end of the delivered transmission that was sent last.
     latest: Option<(u64, u64)>,
     /// Round-trip time of that transmission.
@@ -25,9 +25,9 @@ pub(crate) struct Rack {
     round_end: u64,
 }
 
-impl Rack {
-    pub(crate) fn new() -> Rack {
-        Rack {
+impl RackDetector {
+    pub(crate) fn new() -> RackDetector {
+        RackDetector {
             latest: None,
             rtt: Duration::ZERO,
             forward: 0,
@@ -49,7 +49,7 @@ impl Rack {
     pub(crate) fn on_delivered(
         &mut self,
         now: Instant,
-        sent: &Sent,
+        sent: &SentRange,
         forward: u64,
         original: bool,
         rtt: &RttEstimator,
@@ -95,19 +95,19 @@ impl Rack {
     pub(crate) fn detect(
         &self,
         now: Instant,
-        flight: &mut Flight,
+        flight: &mut FlightScoreboard,
         rtt: &RttEstimator,
         recovering: bool,
         mss: u64,
-    ) -> Overdue {
+    ) -> OverdueData {
         // Before the first delivery no transmission order is known.
-        let Some(latest) = self.latest else { return Overdue::default() };
+        let Some(latest) = self.latest else { return OverdueData::default() };
         let window = self.reordering_window(flight, rtt, recovering, mss);
         flight.expire(latest, now, |sent_at| sent_at + self.rtt + window)
     }
 
     /// Returns the reordering window (RFC 8985 6.2 step 4).
-    fn reordering_window(&self, flight: &Flight, rtt: &RttEstimator, recovering: bool, mss: u64) -> Duration {
+    fn reordering_window(&self, flight: &FlightScoreboard, rtt: &RttEstimator, recovering: bool, mss: u64) -> Duration {
         // Without observed reordering, three later segments are sufficient evidence for a loss.
         if !self.reordering_seen && (recovering || flight.sacked() >= DUPLICATE_THRESHOLD * mss) {
             return Duration::ZERO;

@@ -52,4 +52,4 @@ mod tally;
 
 pub(crate) use connection::Connection;
 pub use report::{ConnectionError, Readiness, TcpStats};
-pub use state::State;
+pub use state::TcpState;

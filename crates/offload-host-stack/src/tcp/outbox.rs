@@ -3,7 +3,7 @@
 //! Invariants: a pushed position never moves back. After `finish`, no bytes are queued.
 
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(super) struct SendIntent {
     /// Position up to which short segments may leave.
     pushed: u64,
     nodelay: bool,
@@ -13,9 +13,9 @@ pub(super) struct Outbox {
     blocked: bool,
 }
 
-impl Outbox {
-    pub(super) fn new(nodelay: bool) -> Outbox {
-        Outbox { pushed: 0, nodelay, finishing: false, blocked: false }
+impl SendIntent {
+    pub(super) fn new(nodelay: bool) -> SendIntent {
+        SendIntent { pushed: 0, nodelay, finishing: false, blocked: false }
     }
 
     /// Lets the bytes up to `end` leave in short segments.

@@ -4,14 +4,14 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct PacingRate {
     /// Maximum rate in bytes per second, as the device counts them.
     rate: Option<NonZeroU64>,
     /// Whether the rate also follows from window and round-trip time.
     by_window: bool,
 }
 
-impl Pace {
+impl PacingRate {
     /// Returns whether the device is asked for a rate.
     pub(super) fn is_asked(&self) -> bool {
         self.by_window || self.rate.is_some()

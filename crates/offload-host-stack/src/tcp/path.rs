@@ -1,21 +1,21 @@
 //! Limits of the peer and the path: options of the peer's SYN, the segment size, and ICMP errors.
 
-use super::connection::{Connection, Env};
-use super::recv_queue::ReceiveQueue;
+use super::connection::{Connection, ConnectionEnv};
+use super::recv_queue::TcpReceiveQueue;
 use super::report::ConnectionError;
 use super::segment::{HEADER_BYTES, Segment, TIMESTAMPS_BYTES};
-use super::state::State;
+use super::state::TcpState;
 use offload_api::{FlowKey, PathCaps};
 use offload_base::Seq;
 use offload_formats::Version;
 
 impl Connection {
     /// Applies the options and the window of the peer's SYN.
-    pub(super) fn learn(&mut self, env: &mut Env<'_>, segment: &Segment) {
+    pub(super) fn learn(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
         let options = &segment.options;
-        self.receive = ReceiveQueue::new(segment.seq, env.config.initial_receive_buffer, env.config.receive_buffer);
+        self.receive = TcpReceiveQueue::new(segment.seq, env.config.initial_receive_buffer, env.config.receive_buffer);
         // A lower bound prevents a peer from requesting tiny segments.
-        self.peer.mss = options.mss.unwrap_or(default_mss(&self.flow) as u16).max(LEAST_MSS);
+        self.peer.mss = options.mss.unwrap_or(default_mss(&self.flow) as u16).max(MIN_MSS);
         self.peer.sack = env.config.sack && options.sack_permitted;
         if env.config.window_scaling
             && let Some(shift) = options.window_scale
@@ -67,7 +67,7 @@ impl Connection {
     /// without a congestion response (RFC 1191 6.5).
     pub(crate) fn on_path_narrowed(&mut self, mtu: u16) {
         let mss = self.mss_for(mtu);
-        if self.state.is_opening() || self.state == State::Closed || mss >= self.mss {
+        if self.state.is_opening() || self.state == TcpState::Closed || mss >= self.mss {
             return;
         }
         self.mss = mss;
@@ -82,8 +82,8 @@ impl Connection {
 
     /// Handles an error that reports the peer as unreachable or not listening. It ends only an opening connection,
     /// because the error may be transient (RFC 1122 4.2.3.9).
-    pub(crate) fn on_undeliverable(&mut self, env: &mut Env<'_>, error: ConnectionError) {
-        if self.state == State::SynSent {
+    pub(crate) fn on_undeliverable(&mut self, env: &mut ConnectionEnv<'_>, error: ConnectionError) {
+        if self.state == TcpState::SynSent {
             env.counters.attempt_fails += 1;
             self.fail(error);
         }
@@ -104,4 +104,4 @@ pub(super) fn shift_for(bytes: usize) -> u8 {
 }
 
 /// Minimum segment size: Linux's tcp_min_snd_mss, after CVE-2019-11479.
-const LEAST_MSS: u16 = 48;
+const MIN_MSS: u16 = 48;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// Ranges by start. A tree instead of a vector, because a peer that sends tiny pieces chooses where they are inserted,
 /// and must not make each insertion move all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ranges {
+pub(crate) struct RangeSet {
     ends: BTreeMap<u64, u64>,
 }
 
-impl Ranges {
+impl RangeSet {
     /// Adds a range and returns the merged range that now contains it.
     pub(crate) fn insert(&mut self, added: Range<u64>) -> Range<u64> {
         if added.is_empty() {
@@ -86,7 +86,7 @@ mod tests {
     proptest! {
         #[test]
         fn range_set_matches_a_set_of_positions(steps in proptest::collection::vec((0u8..4, 0u64..64, 0u64..16), 1..60)) {
-            let mut ranges = Ranges::default();
+            let mut ranges = RangeSet::default();
             let mut oracle = BTreeSet::new();
             for (step, start, length) in steps {
                 // Each operation is compared with the same operation on a plain set.

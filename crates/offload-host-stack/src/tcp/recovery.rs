@@ -1,9 +1,9 @@
 //! Loss recovery: fast recovery (RFC 6675, paced by RFC 9937's PRR), recovery after a timeout, tail loss probes (RFC
 //! 8985 7), and undo of spurious recoveries (RFC 3522's timestamps, RFC 3708's duplicates).
 
-use super::congestion::Signal;
-use super::connection::{Connection, Env};
-use super::loss::{DUPLICATE_THRESHOLD, Rack};
+use super::congestion::CongestionSignal;
+use super::connection::{Connection, ConnectionEnv};
+use super::loss::{DUPLICATE_THRESHOLD, RackDetector};
 use super::segment::Segment;
 use core::num::NonZeroU64;
 use core::ops::Range;
@@ -12,7 +12,7 @@ use offload_base::Seq;
 
 /// Phase of loss recovery.
 #[derive(Clone, Debug)]
-enum Recovery {
+enum RecoveryPhase {
     /// No loss is known.
     Open,
     /// A loss was detected. All data sent before `until` belong to the same event.
@@ -37,7 +37,7 @@ struct ProportionalRate {
 
 /// Evidence for whether a recovery was spurious.
 #[derive(Clone, Copy, Debug)]
-struct Undo {
+struct UndoEvidence {
     /// First unacknowledged position at the start of the recovery.
     from: u64,
     /// Timestamp of the first retransmission.
@@ -61,7 +61,7 @@ struct TailProbe {
 
 /// Information in an ACK about delivered data.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Delivery {
+pub(super) struct AckDelivery {
     /// Newly delivered bytes.
     pub(super) bytes: u64,
     /// Whether some of them arrived after data that were sent later.
@@ -82,9 +82,9 @@ pub(super) struct Delivery {
 ///
 /// Invariant: undo information and the tail probe belong to the latest recovery or probe, and are dropped with it.
 #[derive(Debug)]
-pub(super) struct Repair {
-    recovery: Recovery,
-    undo: Option<Box<Undo>>,
+pub(super) struct LossRecovery {
+    recovery: RecoveryPhase,
+    undo: Option<Box<UndoEvidence>>,
     tail_probe: Option<TailProbe>,
     /// Whether a tail loss probe is to be sent.
     tail_probe_owed: bool,
@@ -96,38 +96,38 @@ pub(super) struct Repair {
     /// of a loss, less may be outstanding, because a peer that joins received packets acknowledges whole windows at
     /// once.
     carried: u64,
-    rack: Rack,
+    rack: RackDetector,
 }
 
-impl Default for Repair {
-    fn default() -> Repair {
-        Repair {
-            recovery: Recovery::Open,
+impl Default for LossRecovery {
+    fn default() -> LossRecovery {
+        LossRecovery {
+            recovery: RecoveryPhase::Open,
             undo: None,
             tail_probe: None,
             tail_probe_owed: false,
             duplicate_acks: 0,
             cut_until: 0,
             carried: 0,
-            rack: Rack::new(),
+            rack: RackDetector::new(),
         }
     }
 }
 
-impl Repair {
+impl LossRecovery {
     /// Returns whether no loss is known.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.recovery, Recovery::Open)
+        matches!(self.recovery, RecoveryPhase::Open)
     }
 
     /// Returns whether acknowledged bytes grow the congestion window.
     pub(super) fn grows_window(&self) -> bool {
-        !matches!(self.recovery, Recovery::Fast { .. })
+        !matches!(self.recovery, RecoveryPhase::Fast { .. })
     }
 
     /// Returns to the open phase, without undo information.
     pub(super) fn open(&mut self) {
-        self.recovery = Recovery::Open;
+        self.recovery = RecoveryPhase::Open;
         self.undo = None;
     }
 
@@ -141,7 +141,7 @@ impl Repair {
     pub(super) fn resend_until(&mut self, until: u64) -> bool {
         let open = self.is_open();
         if open {
-            self.recovery = Recovery::Timeout { until };
+            self.recovery = RecoveryPhase::Timeout { until };
             self.undo = None;
             self.tail_probe = None;
         }
@@ -161,7 +161,7 @@ impl Repair {
         self.carried = outstanding;
     }
 
-    pub(super) fn rack(&mut self) -> &mut Rack {
+    pub(super) fn rack(&mut self) -> &mut RackDetector {
         &mut self.rack
     }
 }
@@ -171,8 +171,8 @@ impl Connection {
     pub(super) fn congestion_allowance(&self) -> u64 {
         match &self.repair.recovery {
             // Nothing is in flight, so no ACK can admit more.
-            Recovery::Fast { pace, .. } if self.pipe() == 0 => pace.allowance.max(self.mss as u64),
-            Recovery::Fast { pace, .. } => pace.allowance,
+            RecoveryPhase::Fast { pace, .. } if self.pipe() == 0 => pace.allowance.max(self.mss as u64),
+            RecoveryPhase::Fast { pace, .. } => pace.allowance,
             _ => self.congestion.window().saturating_sub(self.pipe()),
         }
     }
@@ -190,7 +190,13 @@ impl Connection {
     }
 
     /// Responds to an ACK that advanced the first unacknowledged position by `acked` bytes.
-    pub(super) fn recover(&mut self, env: &mut Env<'_>, segment: &Segment, delivery: &Delivery, acked: u64) {
+    pub(super) fn recover(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        delivery: &AckDelivery,
+        acked: u64,
+    ) {
         let of_probe = self.end_tail_probe(env, delivery);
         if let Some(duplicate) = &delivery.duplicate {
             env.counters.dsacks_received += 1;
@@ -208,7 +214,9 @@ impl Connection {
             self.take_back(env, delivery.duplicate.is_some());
         }
         match self.repair.recovery {
-            Recovery::Fast { until, .. } | Recovery::Timeout { until } if self.una >= until => self.end_recovery(),
+            RecoveryPhase::Fast { until, .. } | RecoveryPhase::Timeout { until } if self.una >= until => {
+                self.end_recovery()
+            }
             _ => {}
         }
         // Losses are detected after the end of a recovery, so that a new loss starts a new event.
@@ -218,7 +226,7 @@ impl Connection {
         }
         let (pipe, threshold, mss) = (self.pipe(), self.congestion.threshold(), self.mss as u64);
         let missing = self.flight.lost() > 0;
-        if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
+        if let RecoveryPhase::Fast { pace, .. } = &mut self.repair.recovery {
             // Without SACK, a duplicate ACK shows that one segment arrived.
             let bytes = if delivery.plain_duplicate { delivery.bytes.max(mss) } else { delivery.bytes };
             pace.on_delivery(bytes, acked > 0 && !lost);
@@ -227,7 +235,7 @@ impl Connection {
     }
 
     /// Detects losses. Returns whether there are new ones.
-    pub(super) fn detect_losses(&mut self, env: &mut Env<'_>, delivery: &Delivery, acked: u64) -> bool {
+    pub(super) fn detect_losses(&mut self, env: &mut ConnectionEnv<'_>, delivery: &AckDelivery, acked: u64) -> bool {
         if !self.peer.sack {
             return self.count_duplicates(delivery, acked);
         }
@@ -239,7 +247,7 @@ impl Connection {
     }
 
     /// Detects losses from duplicate ACKs (RFC 6582), for peers without SACK.
-    fn count_duplicates(&mut self, delivery: &Delivery, acked: u64) -> bool {
+    fn count_duplicates(&mut self, delivery: &AckDelivery, acked: u64) -> bool {
         let mss = self.mss as u64;
         match (&self.repair.recovery, acked) {
             (_, 0) => {
@@ -249,7 +257,7 @@ impl Connection {
                     && u64::from(self.repair.duplicate_acks) == DUPLICATE_THRESHOLD
                     && self.flight.lose_first(mss) > 0
             }
-            (Recovery::Fast { .. }, _) => {
+            (RecoveryPhase::Fast { .. }, _) => {
                 // RFC 6582 3.2 step 3: a partial acknowledgment ends where the next loss begins.
                 let segments = u32::try_from(acked.div_ceil(mss)).unwrap_or(u32::MAX);
                 self.repair.duplicate_acks = self.repair.duplicate_acks.saturating_sub(segments);
@@ -263,26 +271,27 @@ impl Connection {
     }
 
     /// Responds to a congestion report in an acknowledgment that advanced by `acked` bytes (RFC 3168 6.1.2).
-    pub(super) fn on_echo(&mut self, env: &mut Env<'_>, segment: &Segment, acked: u64) {
+    pub(super) fn on_echo(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment, acked: u64) {
         // Data in flight at the last reduction, including the last byte, belong to the same window of data.
         let later = self.una > self.repair.cut_until;
         if self.ecn.is_echo(segment) && acked > 0 && later && self.repair.is_open() {
-            env.counters.window_cuts_for_marks += u64::from(self.cut_window(Signal::Mark, self.repair.carried));
+            env.counters.window_cuts_for_marks +=
+                u64::from(self.cut_window(CongestionSignal::Mark, self.repair.carried));
         }
     }
 
     /// Responds to a loss detected by a timer. Its first segment may leave at once.
-    pub(super) fn on_late_loss(&mut self, env: &mut Env<'_>) {
+    pub(super) fn on_late_loss(&mut self, env: &mut ConnectionEnv<'_>) {
         if self.repair.is_open() {
             self.begin_fast_recovery(env, 0);
-        } else if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
+        } else if let RecoveryPhase::Fast { pace, .. } = &mut self.repair.recovery {
             pace.allowance = pace.allowance.max(self.mss as u64);
         }
     }
 
     /// Reduces the congestion window, unless it was reduced for data of the same round trip (RFC 5681 3.2, RFC 3168
     /// 6.1.2). `carried` is the load of the network at that time. Returns whether the window was reduced.
-    pub(super) fn cut_window(&mut self, signal: Signal, carried: u64) -> bool {
+    pub(super) fn cut_window(&mut self, signal: CongestionSignal, carried: u64) -> bool {
         let first = self.una >= self.repair.cut_until;
         if first {
             self.congestion.on_congestion(signal, carried);
@@ -293,16 +302,16 @@ impl Connection {
     }
 
     /// Enters fast recovery. `delivered` are the bytes delivered by the ACK that revealed the loss.
-    fn begin_fast_recovery(&mut self, env: &mut Env<'_>, delivered: u64) {
+    fn begin_fast_recovery(&mut self, env: &mut ConnectionEnv<'_>, delivered: u64) {
         if self.peer.sack {
             env.counters.sack_recoveries += 1;
         } else {
             env.counters.reno_recoveries += 1;
         }
         let outstanding = self.outstanding();
-        self.cut_window(Signal::Loss, self.repair.carried);
+        self.cut_window(CongestionSignal::Loss, self.repair.carried);
         self.repair.undo =
-            Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
+            Some(Box::new(UndoEvidence { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         let pace = ProportionalRate {
             // RFC 9937 6.1: data delivered before do not count.
             flight_at_start: (outstanding - self.flight.sacked() + delivered).max(1),
@@ -312,13 +321,13 @@ impl Connection {
             good: false,
             allowance: self.mss as u64,
         };
-        self.repair.recovery = Recovery::Fast { until: self.next, pace: Box::new(pace) };
+        self.repair.recovery = RecoveryPhase::Fast { until: self.next, pace: Box::new(pace) };
         self.repair.tail_probe = None;
         self.deadlines.probe = None;
     }
 
     /// Responds to the retransmission timeout: all data are declared lost (RFC 6298 5.4, RFC 5681 3.1).
-    pub(super) fn begin_timeout_recovery(&mut self, env: &mut Env<'_>) {
+    pub(super) fn begin_timeout_recovery(&mut self, env: &mut ConnectionEnv<'_>) {
         if !self.state.is_opening() {
             // RFC 5681 (4): the threshold stays if the window was already reduced for these data and they have been
             // sent again since.
@@ -330,16 +339,16 @@ impl Connection {
             // RFC 6928 2: one lost SYN may be an accident. After two, the initial window is one segment.
             self.congestion.adopt(self.mss as u64, u64::MAX);
         }
-        if !matches!(self.repair.recovery, Recovery::Timeout { .. }) || self.backoff.exponent() == 0 {
+        if !matches!(self.repair.recovery, RecoveryPhase::Timeout { .. }) || self.backoff.exponent() == 0 {
             self.repair.undo =
-                Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
+                Some(Box::new(UndoEvidence { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         }
         if self.una_is_sacked() {
             env.counters.sack_reneging += 1;
             self.flight.forget_sacks();
         }
         self.flight.lose_all();
-        self.repair.recovery = Recovery::Timeout { until: self.next };
+        self.repair.recovery = RecoveryPhase::Timeout { until: self.next };
         self.repair.duplicate_acks = 0;
         self.repair.tail_probe = None;
         self.deadlines.probe = None;
@@ -347,16 +356,16 @@ impl Connection {
     }
 
     fn end_recovery(&mut self) {
-        if matches!(self.repair.recovery, Recovery::Fast { .. }) {
+        if matches!(self.repair.recovery, RecoveryPhase::Fast { .. }) {
             self.repair.rack.on_recovered();
         }
-        self.repair.recovery = Recovery::Open;
+        self.repair.recovery = RecoveryPhase::Open;
         self.repair.duplicate_acks = 0;
     }
 
     /// Returns whether the first unacknowledged byte was selectively acknowledged.
     fn una_is_sacked(&self) -> bool {
-        self.flight.first().is_some_and(|first| first.state == super::flight::Fate::Sacked)
+        self.flight.first().is_some_and(|first| first.state == super::flight::RangeState::Sacked)
     }
 
     /// Records a retransmission, for undo and pacing.
@@ -375,7 +384,7 @@ impl Connection {
 
     /// Records sent bytes, for pacing.
     pub(super) fn note_sent(&mut self, bytes: u64) {
-        if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
+        if let RecoveryPhase::Fast { pace, .. } = &mut self.repair.recovery {
             pace.sent += bytes;
             pace.allowance = pace.allowance.saturating_sub(bytes);
         }
@@ -393,7 +402,7 @@ impl Connection {
     /// Returns whether the recovery was spurious. Three signs show this: an echoed timestamp older than the first
     /// retransmission (RFC 3522); duplicate reports for all retransmissions (RFC 3708); or, after a timeout, the
     /// arrival of data that were not sent again (RFC 5682 3.1, F-RTO with SACK).
-    fn was_spurious(&self, segment: &Segment, delivery: &Delivery, acked: u64) -> bool {
+    fn was_spurious(&self, segment: &Segment, delivery: &AckDelivery, acked: u64) -> bool {
         let Some(undo) = self.repair.undo.as_deref().filter(|undo| undo.resent) else { return false };
         let echoed_older = match (undo.first_retransmit, segment.options.timestamps) {
             (Some(first), Some(timestamps)) => {
@@ -401,11 +410,11 @@ impl Connection {
             }
             _ => false,
         };
-        let still_came = delivery.given_up && matches!(self.repair.recovery, Recovery::Timeout { .. });
+        let still_came = delivery.given_up && matches!(self.repair.recovery, RecoveryPhase::Timeout { .. });
         echoed_older || undo.unreported == 0 || still_came
     }
 
-    fn take_back(&mut self, env: &mut Env<'_>, by_duplicates: bool) {
+    fn take_back(&mut self, env: &mut ConnectionEnv<'_>, by_duplicates: bool) {
         self.repair.undo = None;
         self.congestion.on_spurious();
         self.repair.cut_until = self.una;
@@ -418,7 +427,7 @@ impl Connection {
             // This recovery did not end normally. It only shows that the reordering window was too small.
             self.repair.rack.on_too_early(self.una, self.next);
             self.flight.lose_nothing();
-            self.repair.recovery = Recovery::Open;
+            self.repair.recovery = RecoveryPhase::Open;
             self.repair.duplicate_acks = 0;
         }
         self.backoff.reset();
@@ -426,7 +435,7 @@ impl Connection {
 
     /// Evaluates an acknowledgment of a tail probe (RFC 8985 7.4.2). Returns whether the peer received the probe as a
     /// duplicate.
-    fn end_tail_probe(&mut self, env: &mut Env<'_>, delivery: &Delivery) -> bool {
+    fn end_tail_probe(&mut self, env: &mut ConnectionEnv<'_>, delivery: &AckDelivery) -> bool {
         let Some(probe) = self.repair.tail_probe else { return false };
         // A peer may not count a FIN as a part of the duplicate.
         let is_end = |end: u64| end == probe.end || end + 1 == probe.end && self.fin_position() == Some(end);
@@ -445,20 +454,20 @@ impl Connection {
     }
 
     /// Ends a tail probe without a sign that its original arrived.
-    fn conclude_tail_probe(&mut self, env: &mut Env<'_>) {
+    fn conclude_tail_probe(&mut self, env: &mut ConnectionEnv<'_>) {
         if let Some(probe) = self.repair.tail_probe.take()
             && probe.retransmission
             && self.repair.is_open()
         {
             // The probe repaired a loss that nothing else reveals.
             env.counters.loss_probe_recoveries += 1;
-            self.cut_window(Signal::Loss, probe.carried);
+            self.cut_window(CongestionSignal::Loss, probe.carried);
             self.repair.undo = None;
         }
     }
 
     /// Records the transmission of a tail probe.
-    pub(super) fn begin_tail_probe(&mut self, env: &mut Env<'_>, retransmission: bool) {
+    pub(super) fn begin_tail_probe(&mut self, env: &mut ConnectionEnv<'_>, retransmission: bool) {
         // If the previous probe had arrived as a duplicate, its acknowledgment would have reported this by now.
         self.conclude_tail_probe(env);
         self.repair.tail_probe = Some(TailProbe { end: self.next, retransmission, carried: self.repair.carried });
@@ -466,13 +475,13 @@ impl Connection {
     }
 
     /// Arms the retransmission timer and the tail loss probe after progress.
-    pub(super) fn arm_after_progress(&mut self, env: &Env<'_>) {
+    pub(super) fn arm_after_progress(&mut self, env: &ConnectionEnv<'_>) {
         self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
         self.arm_tail_probe(env);
     }
 
     /// Arms the tail loss probe (RFC 8985 7.2).
-    pub(super) fn arm_tail_probe(&mut self, env: &Env<'_>) {
+    pub(super) fn arm_tail_probe(&mut self, env: &ConnectionEnv<'_>) {
         let eligible = self.peer.sack
             && self.repair.is_open()
             && self.flight.sacked() == 0

@@ -7,9 +7,9 @@
 //! - Each range keeps its metadata. Ranges are trimmed, but never merged.
 //! - `charged` is the memory of all ranges at true buffer size, and stays within the limit.
 
-use super::ranges::Ranges;
+use super::ranges::RangeSet;
 use super::segment::MAX_SACK_BLOCKS;
-use crate::memory::{LEAST_BYTES, Level};
+use crate::memory::{MIN_QUEUE_BYTES, MemoryLevel};
 use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
@@ -20,21 +20,21 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug)]
-pub(crate) struct ReceiveQueue {
+pub(crate) struct TcpReceiveQueue {
     initial: Seq,
     next: u64,
-    ready: VecDeque<Held>,
+    ready: VecDeque<HeldSegment>,
     /// Out-of-order ranges, by start.
-    out_of_order: BTreeMap<u64, Held>,
+    out_of_order: BTreeMap<u64, HeldSegment>,
     /// Positions of the out-of-order bytes.
-    islands: Ranges,
+    islands: RangeSet,
     /// Starts of the islands, most recently changed first (RFC 2018 4).
     recent: SmallVec<[u64; MAX_SACK_BLOCKS]>,
     charged: usize,
     limit: usize,
     /// Memory level of the whole stack.
-    memory: Level,
-    tuning: Tuning,
+    memory: MemoryLevel,
+    tuning: LimitTuning,
     /// Bytes taken by the application and not consumed, and their memory charge.
     taken: usize,
     /// Memory charge of the taken bytes.
@@ -49,7 +49,7 @@ pub(crate) struct ReceiveQueue {
 
 /// Dynamic growth of the limit: Linux's dynamic right-sizing.
 #[derive(Clone, Copy, Debug)]
-struct Tuning {
+struct LimitTuning {
     /// Maximum of the limit.
     most: usize,
     /// Bytes consumed so far.
@@ -61,7 +61,7 @@ struct Tuning {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldSegment {
     start: u64,
     charge: usize,
     segment: RxSegment,
@@ -69,7 +69,7 @@ struct Held {
 
 /// Result of an insertion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct InsertResult {
     /// Bytes that became in-order.
     pub(crate) in_order: u64,
     /// Bytes queued out of order.
@@ -86,9 +86,9 @@ pub(crate) struct Received {
     pub(crate) collapsed: bool,
 }
 
-impl Received {
+impl InsertResult {
     /// Adds the result for the bytes that follow.
-    fn add(&mut self, behind: Received) {
+    fn add(&mut self, behind: InsertResult) {
         self.in_order += behind.in_order;
         self.out_of_order += behind.out_of_order;
         self.duplicate = self.duplicate.take().or(behind.duplicate);
@@ -99,23 +99,23 @@ impl Received {
     }
 }
 
-impl ReceiveQueue {
+impl TcpReceiveQueue {
     /// Returns an empty queue for a peer whose SYN had sequence number `initial`. Its memory limit is `limit` bytes at
     /// first, and may grow to `most`.
-    pub(crate) fn new(initial: Seq, limit: usize, most: usize) -> ReceiveQueue {
+    pub(crate) fn new(initial: Seq, limit: usize, most: usize) -> TcpReceiveQueue {
         let limit = limit.min(most);
         let tuning =
-            Tuning { most, consumed: 0, consumed_before: 0, since: Instant::ZERO, in_a_round: limit as u64 / 4 };
-        let mut queue = ReceiveQueue {
+            LimitTuning { most, consumed: 0, consumed_before: 0, since: Instant::ZERO, in_a_round: limit as u64 / 4 };
+        let mut queue = TcpReceiveQueue {
             initial,
             next: 1,
             ready: VecDeque::new(),
             out_of_order: BTreeMap::new(),
-            islands: Ranges::default(),
+            islands: RangeSet::default(),
             recent: SmallVec::new(),
             charged: 0,
             limit,
-            memory: Level::Free,
+            memory: MemoryLevel::Free,
             tuning,
             taken: 0,
             taken_charge: 0,
@@ -157,13 +157,13 @@ impl ReceiveQueue {
     }
 
     /// Sets the memory level and the first window, before any window was advertised.
-    pub(crate) fn begin_with(&mut self, memory: Level) {
+    pub(crate) fn begin_with(&mut self, memory: MemoryLevel) {
         self.memory = memory;
         self.edge = self.next + self.space();
     }
 
     /// Sets the memory level of the whole stack.
-    pub(crate) fn set_memory(&mut self, memory: Level) {
+    pub(crate) fn set_memory(&mut self, memory: MemoryLevel) {
         self.memory = memory;
     }
 
@@ -195,11 +195,11 @@ impl ReceiveQueue {
         mut data: BytesMut,
         placed: Placements,
         meta: RxMeta,
-    ) -> Received {
+    ) -> InsertResult {
         if placed.is_empty() {
             return self.insert(start, data, meta);
         }
-        let (mut received, mut at) = (Received::default(), 0);
+        let (mut received, mut at) = (InsertResult::default(), 0);
         for (offset, mut piece) in placed {
             // The data beyond the window were cut off, and the placed parts beyond it are dropped.
             if offset >= at + data.len() {
@@ -221,9 +221,9 @@ impl ReceiveQueue {
     }
 
     /// Inserts `data` at position `start`. They must lie within the window. Bytes received before are kept.
-    pub(crate) fn insert(&mut self, start: u64, data: impl Into<RxBuf>, meta: RxMeta) -> Received {
+    pub(crate) fn insert(&mut self, start: u64, data: impl Into<RxBuf>, meta: RxMeta) -> InsertResult {
         let mut data = data.into();
-        let mut received = Received::default();
+        let mut received = InsertResult::default();
         let end = start + data.len() as u64;
         if end <= self.next {
             received.duplicate = Some(start..end);
@@ -270,7 +270,7 @@ impl ReceiveQueue {
             if self.out_of_order.is_empty() {
                 // An empty tree keeps a node, which is larger than all other memory of an idle connection.
                 self.out_of_order = BTreeMap::new();
-                self.islands = Ranges::default();
+                self.islands = RangeSet::default();
             }
             let next = self.next;
             self.recent.retain(|first| *first >= next);
@@ -321,7 +321,7 @@ impl ReceiveQueue {
     /// Adapts the limit to the application's read rate, once per `round_trip`, when data arrive at `now`.
     pub(crate) fn tune(&mut self, now: Instant, round_trip: Duration) {
         let tuning = &mut self.tuning;
-        if self.limit >= tuning.most || self.memory != Level::Free || now - tuning.since < round_trip {
+        if self.limit >= tuning.most || self.memory != MemoryLevel::Free || now - tuning.since < round_trip {
             return;
         }
         let consumed = tuning.consumed - core::mem::replace(&mut tuning.consumed_before, tuning.consumed);
@@ -355,7 +355,7 @@ impl ReceiveQueue {
     /// Frees all out-of-order memory, because nothing more will be received.
     pub(crate) fn release(&mut self) {
         self.out_of_order = BTreeMap::new();
-        self.islands = Ranges::default();
+        self.islands = RangeSet::default();
         self.recent = SmallVec::new();
         // Data that the application can still read, and data that it has not consumed yet, stay charged.
         self.charged = self.taken_charge + self.ready.iter().map(|held| held.charge).sum::<usize>();
@@ -408,7 +408,7 @@ impl ReceiveQueue {
 
     /// Finds memory for `data`, by copying them into a buffer of their own size, or by discarding the furthest
     /// out-of-order data (RFC 2018 8 allows it). Returns `None` if there is not enough.
-    fn afford(&mut self, data: RxBuf, in_order: bool, received: &mut Received) -> Option<RxBuf> {
+    fn afford(&mut self, data: RxBuf, in_order: bool, received: &mut InsertResult) -> Option<RxBuf> {
         // Placed bytes lie in the application's own memory.
         let RxBuf::Pool(data) = data else { return Some(data) };
         let bytes = data.len();
@@ -420,7 +420,7 @@ impl ReceiveQueue {
         let short = self.charged + charge > self.bound();
         // A few bytes must not keep a whole buffer in use. In-order data must be taken if at all possible, because the
         // window offered room for them, by an estimate of their memory.
-        let copy = bytes <= SMALL_BYTES || short && (in_order || roomy);
+        let copy = bytes <= MAX_COPIED_BYTES || short && (in_order || roomy);
         if copy {
             charge = if in_order { bytes + OVERHEAD_BYTES } else { crumb_charge(bytes) };
             received.collapsed = short;
@@ -444,15 +444,15 @@ impl ReceiveQueue {
         Some(RxBuf::Pool(BytesMut::from(&data[..])))
     }
 
-    fn take_in_order(&mut self, segment: RxSegment, received: &mut Received) {
+    fn take_in_order(&mut self, segment: RxSegment, received: &mut InsertResult) {
         let charge = charge(&segment.data);
         self.charged += charge;
         received.in_order = segment.data.len() as u64;
-        self.ready.push_back(Held { start: self.next, charge, segment });
+        self.ready.push_back(HeldSegment { start: self.next, charge, segment });
         self.next += received.in_order;
     }
 
-    fn keep_out_of_order(&mut self, start: u64, mut segment: RxSegment, received: &mut Received) {
+    fn keep_out_of_order(&mut self, start: u64, mut segment: RxSegment, received: &mut InsertResult) {
         let end = start + segment.data.len() as u64;
         let mut at = start;
         let whole = memory(&segment.data);
@@ -470,11 +470,11 @@ impl ReceiveQueue {
             }
             at = gap.end;
             // A tiny piece must not keep its whole buffer in use.
-            if length <= SMALL_BYTES && whole > 2 * length + SMALL_BYTES / 4 {
+            if length <= MAX_COPIED_BYTES && whole > 2 * length + MAX_COPIED_BYTES / 4 {
                 piece.data = BytesMut::from(&piece.data[..]).into();
             }
             let charge = match memory(&piece.data) {
-                bytes if bytes <= SMALL_BYTES => crumb_charge(bytes),
+                bytes if bytes <= MAX_COPIED_BYTES => crumb_charge(bytes),
                 _ => charge(&piece.data),
             };
             // Each piece is charged separately. Any piece may be dropped except the next in order.
@@ -484,7 +484,7 @@ impl ReceiveQueue {
             }
             self.charged += charge;
             received.out_of_order += length as u64;
-            self.out_of_order.insert(gap.start, Held { start: gap.start, charge, segment: piece });
+            self.out_of_order.insert(gap.start, HeldSegment { start: gap.start, charge, segment: piece });
             changed = Some(self.islands.insert(gap));
         }
         if let Some(island) = changed {
@@ -497,7 +497,7 @@ impl ReceiveQueue {
     /// Returns the memory limit for new data. It exceeds the advertised memory, because part of the window was
     /// advertised before memory became scarce.
     fn bound(&self) -> usize {
-        if self.memory == Level::Full { self.limit.min(LEAST_BYTES) } else { self.limit }
+        if self.memory == MemoryLevel::Full { self.limit.min(MIN_QUEUE_BYTES) } else { self.limit }
     }
 
     /// Returns the payload bytes for which the memory suffices while the queue is empty.
@@ -528,7 +528,8 @@ fn charge(data: &RxBuf) -> usize {
 /// dominate: their nodes may be less than half full, and an allocation has a minimum size. For large buffers this adds
 /// less than a tenth.
 fn crumb_charge(bytes: usize) -> usize {
-    bytes.max(LEAST_ALLOCATION) + (size_of::<(u64, Held)>() + size_of::<(u64, u64)>()) * NODE / NODE_LEAST
+    bytes.max(MIN_ALLOCATION)
+        + (size_of::<(u64, HeldSegment)>() + size_of::<(u64, u64)>()) * MAX_NODE_ENTRIES / MIN_NODE_ENTRIES
 }
 
 /// Returns the size of the buffer, or 0 for placed bytes, which lie in the application's memory.
@@ -540,22 +541,22 @@ fn memory(data: &RxBuf) -> usize {
 }
 
 /// Maximum length of payloads that are copied out of larger buffers.
-const SMALL_BYTES: usize = 256;
+const MAX_COPIED_BYTES: usize = 256;
 /// Memory of a held segment besides its data.
-const OVERHEAD_BYTES: usize = size_of::<Held>();
+const OVERHEAD_BYTES: usize = size_of::<HeldSegment>();
 /// Maximum number of entries of a B-tree node.
-const NODE: usize = 11;
+const MAX_NODE_ENTRIES: usize = 11;
 /// Minimum number of entries of a B-tree node.
-const NODE_LEAST: usize = 5;
+const MIN_NODE_ENTRIES: usize = 5;
 /// Smallest allocation of common allocators.
-const LEAST_ALLOCATION: usize = 32;
+const MIN_ALLOCATION: usize = 32;
 /// Density before the first full segment: half of the memory holds payload (Linux's guess).
 const INITIAL_DENSITY: u32 = 128;
 /// Capacity that an empty queue keeps.
 const IDLE_SEGMENTS: usize = 4;
 /// Memory of an empty queue besides itself.
 #[cfg(test)]
-pub(super) const IDLE_BYTES: usize = IDLE_SEGMENTS * size_of::<Held>();
+pub(super) const IDLE_BYTES: usize = IDLE_SEGMENTS * size_of::<HeldSegment>();
 
 #[cfg(test)]
 mod tests {
@@ -570,11 +571,11 @@ mod tests {
         buffer
     }
 
-    fn check(queue: &ReceiveQueue) {
+    fn check(queue: &TcpReceiveQueue) {
         let held: usize = queue.ready.iter().chain(queue.out_of_order.values()).map(|held| held.charge).sum();
         assert_eq!(queue.charged, held + queue.taken_charge);
         let mut end = queue.next;
-        let mut islands = Ranges::default();
+        let mut islands = RangeSet::default();
         for (start, held) in &queue.out_of_order {
             assert_eq!(*start, held.start);
             assert!(held.start >= end && (end > queue.next || held.start > end));
@@ -586,7 +587,7 @@ mod tests {
 
     #[test]
     fn first_copy_and_its_metadata_are_kept() {
-        let mut queue = ReceiveQueue::new(Seq(99), 1 << 20, 1 << 20);
+        let mut queue = TcpReceiveQueue::new(Seq(99), 1 << 20, 1 << 20);
         let decrypted = RxMeta::default().marked(Handle { index: 0, generation: 0 }, Verdict::Done);
         assert_eq!(queue.insert(11, buffer(&[2; 10], 10), decrypted).out_of_order, 10);
         let received = queue.insert(6, buffer(&[3; 20], 20), RxMeta::default());
@@ -612,11 +613,12 @@ mod tests {
 
     #[test]
     fn sack_blocks_are_reported_latest_first() {
-        let mut queue = ReceiveQueue::new(Seq(0), 1 << 20, 1 << 20);
+        let mut queue = TcpReceiveQueue::new(Seq(0), 1 << 20, 1 << 20);
         for start in [101, 301, 201, 501, 401] {
             queue.insert(start, buffer(&[0; 10], 10), RxMeta::default());
         }
-        let firsts = |queue: &ReceiveQueue| queue.sack_blocks(None).iter().map(|block| block.0.0).collect::<Vec<_>>();
+        let firsts =
+            |queue: &TcpReceiveQueue| queue.sack_blocks(None).iter().map(|block| block.0.0).collect::<Vec<_>>();
         assert_eq!(firsts(&queue), [401, 501, 201]);
         queue.insert(311, buffer(&[0; 10], 10), RxMeta::default());
         assert_eq!(queue.sack_blocks(None)[0], (Seq(301), Seq(321)));
@@ -630,7 +632,7 @@ mod tests {
     #[test]
     fn single_bytes_from_the_middle_outwards_form_the_stream() {
         const CRUMBS: u64 = 40_000;
-        let mut queue = ReceiveQueue::new(Seq(0), 32 << 20, 32 << 20);
+        let mut queue = TcpReceiveQueue::new(Seq(0), 32 << 20, 32 << 20);
         // Every second byte, alternating between both sides of the earlier ones.
         for number in 0..CRUMBS {
             let place = if number % 2 == 0 { CRUMBS + number } else { CRUMBS - 1 - number };
@@ -647,7 +649,7 @@ mod tests {
 
     #[test]
     fn memory_is_charged_at_buffer_size_or_copied_size() {
-        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 100_000);
+        let mut queue = TcpReceiveQueue::new(Seq(0), 100_000, 100_000);
         queue.insert(1, buffer(&[0; 1400], 2048), RxMeta::default());
         assert_eq!(queue.charged, 2048 + OVERHEAD_BYTES);
         queue.insert(1401, buffer(&[0; 10], 2048), RxMeta::default());
@@ -656,7 +658,7 @@ mod tests {
 
     #[test]
     fn out_of_order_data_yield_memory_to_in_order_data() {
-        let mut queue = ReceiveQueue::new(Seq(0), 10 * (1000 + OVERHEAD_BYTES), 10 * (1000 + OVERHEAD_BYTES));
+        let mut queue = TcpReceiveQueue::new(Seq(0), 10 * (1000 + OVERHEAD_BYTES), 10 * (1000 + OVERHEAD_BYTES));
         for number in 1..=12 {
             let received = queue.insert(1 + number * 1000, buffer(&[0; 1000], 1000), RxMeta::default());
             assert_eq!(received.dropped, number > 10);
@@ -669,7 +671,7 @@ mod tests {
 
     #[test]
     fn window_never_shrinks_and_grows_in_steps() {
-        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 100_000);
+        let mut queue = TcpReceiveQueue::new(Seq(0), 100_000, 100_000);
         let first = queue.window(1000);
         queue.advertise(first);
         queue.insert(1, buffer(&[0; 1000], 30_000), RxMeta::default());
@@ -680,7 +682,7 @@ mod tests {
     }
 
     /// Fills the window with segments over one round trip; the application reads them or not.
-    fn round(queue: &mut ReceiveQueue, now: &mut Instant, takes: bool) -> u64 {
+    fn round(queue: &mut TcpReceiveQueue, now: &mut Instant, takes: bool) -> u64 {
         const ROUND_TRIP: Duration = Duration::from_millis(10);
         let window = queue.window(1000);
         queue.advertise(window);
@@ -700,18 +702,18 @@ mod tests {
     #[test]
     fn limit_grows_with_reads_per_round_trip_up_to_maximum() {
         let mut now = Instant::ZERO;
-        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 2_000_000);
+        let mut queue = TcpReceiveQueue::new(Seq(0), 100_000, 2_000_000);
         let windows: Vec<u64> = (0..12).map(|_| round(&mut queue, &mut now, true)).collect();
         assert!(windows[0] < 100_000 && windows.is_sorted(), "{windows:?}");
         assert!((1_000_000..=2_000_000).contains(&windows[11]) && queue.limit == 2_000_000, "{windows:?}");
 
-        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 2_000_000);
+        let mut queue = TcpReceiveQueue::new(Seq(0), 100_000, 2_000_000);
         (0..12).for_each(|_| {
             round(&mut queue, &mut now, false);
         });
         assert_eq!((queue.limit, queue.charged <= 100_000), (100_000, true), "without reads the limit must not grow");
 
-        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 2_000_000);
+        let mut queue = TcpReceiveQueue::new(Seq(0), 100_000, 2_000_000);
         for _ in 0..1000 {
             // One segment per round trip is little, however long it goes on.
             now += Duration::from_millis(10);
@@ -732,7 +734,7 @@ mod tests {
             pieces in proptest::collection::vec((0.0f64..1.0, 1usize..900), 1..200),
         ) {
             let stream: Vec<u8> = (0..20_000u32).map(|place| (place * 31 / 7) as u8).collect();
-            let mut queue = ReceiveQueue::new(Seq(u32::MAX - 5000), limit, limit);
+            let mut queue = TcpReceiveQueue::new(Seq(u32::MAX - 5000), limit, limit);
             let mut read = Vec::new();
             for (place, length) in pieces {
                 let from = ((read.len() + 3000).min(stream.len() - 1) as f64 * place) as usize;

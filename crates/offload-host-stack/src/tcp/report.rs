@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::send_queue::FIRST_BYTE;
-use super::state::State;
+use super::state::TcpState;
 use crate::config::TcpConfig;
 use core::time::Duration;
 use offload_api::SentBytes;
@@ -96,7 +96,7 @@ impl Readiness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpStats {
     /// Current state.
-    pub state: State,
+    pub state: TcpState,
     /// Smoothed round-trip time. `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
     /// Mean deviation of the round-trip time.

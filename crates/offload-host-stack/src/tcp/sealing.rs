@@ -11,18 +11,18 @@ use offload_api::{Handle, Layer, Sealer};
 
 #[derive(Default)]
 pub(crate) struct Sealers {
-    installed: Vec<Installed>,
-    leaving: Vec<Leaving>,
+    installed: Vec<SealerSection>,
+    leaving: Vec<LeavingContext>,
 }
 
 /// A context that no later data will use.
-struct Leaving {
+struct LeavingContext {
     context: Handle,
     /// Position after the last data queued with the context.
     until: u64,
 }
 
-struct Installed {
+struct SealerSection {
     layer: Layer,
     from: u64,
     sealer: Box<dyn Sealer>,
@@ -31,7 +31,7 @@ struct Installed {
 impl Sealers {
     /// Installs `sealer` for the units of `layer` that begin at `from` or later.
     pub(crate) fn install(&mut self, layer: Layer, from: u64, sealer: Box<dyn Sealer>) {
-        self.installed.push(Installed { layer, from, sealer });
+        self.installed.push(SealerSection { layer, from, sealer });
     }
 
     /// Returns the sealer for the unit of `layer` that begins at `start`.
@@ -42,7 +42,7 @@ impl Sealers {
 
     /// Schedules the removal of `context`, which no data from `until` on use.
     pub(crate) fn leave(&mut self, context: Handle, until: u64) {
-        self.leaving.push(Leaving { context, until });
+        self.leaving.push(LeavingContext { context, until });
     }
 
     /// Moves to `left` the contexts that no data after `acked` use.

@@ -27,7 +27,7 @@ pub(crate) struct Segment {
 
 /// The payload of a segment.
 #[derive(Debug)]
-pub(crate) struct Payload {
+pub(crate) struct SegmentPayload {
     pub(crate) data: BytesMut,
     pub(crate) meta: RxMeta,
     /// Parts of the data that the device placed elsewhere.

@@ -22,9 +22,9 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 #[derive(Debug)]
-pub(crate) struct SendQueue {
+pub(crate) struct TcpSendQueue {
     initial: Seq,
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<SendChunk>,
     /// Buffer at the end of the queue that collects small plain writes.
     open: BytesMut,
     /// Memory charge of the queue, in bytes.
@@ -34,13 +34,13 @@ pub(crate) struct SendQueue {
     /// Offset of the first unit in each layer's stream.
     first_unit: [Option<u64>; LAYERS],
     /// The streams of the layers above the first.
-    above: [Above; LAYERS - 1],
+    above: [LayerStream; LAYERS - 1],
     /// Boxed because most connections have no sealers.
     sealers: Option<Box<Sealers>>,
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct SendChunk {
     start: u64,
     data: Bytes,
     tag: TxTag,
@@ -51,7 +51,7 @@ struct Chunk {
 
 /// The queued part of a higher layer's stream.
 #[derive(Clone, Copy, Debug, Default)]
-struct Above {
+struct LayerStream {
     end: u64,
     /// Start and end of its last unit.
     last: (u64, u64),
@@ -59,7 +59,7 @@ struct Above {
 
 /// The payload of one packet.
 #[derive(Debug, Default)]
-pub(crate) struct Cut {
+pub(crate) struct PacketPayload {
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
     pub(crate) streams: [Option<StreamAsk>; LAYERS],
     pub(crate) len: usize,
@@ -78,10 +78,10 @@ pub(crate) enum SealFailure {
     NotPending,
 }
 
-impl SendQueue {
+impl TcpSendQueue {
     /// Returns an empty queue for a stream with the SYN's sequence number `initial`.
-    pub(crate) fn new(initial: Seq) -> SendQueue {
-        SendQueue {
+    pub(crate) fn new(initial: Seq) -> TcpSendQueue {
+        TcpSendQueue {
             initial,
             chunks: VecDeque::new(),
             open: BytesMut::new(),
@@ -89,7 +89,7 @@ impl SendQueue {
             acked: FIRST_BYTE,
             end: FIRST_BYTE,
             first_unit: [None; LAYERS],
-            above: [Above::default(); LAYERS - 1],
+            above: [LayerStream::default(); LAYERS - 1],
             sealers: None,
         }
     }
@@ -126,7 +126,7 @@ impl SendQueue {
             return start;
         }
         // Many small writes would otherwise become many small chunks, each with its own overhead.
-        if tag == TxTag::PLAIN && data.len() <= GATHERED_BYTES {
+        if tag == TxTag::PLAIN && data.len() <= MAX_COPIED_BYTES {
             return self.append_copy(&data);
         }
         self.close_open();
@@ -139,12 +139,12 @@ impl SendQueue {
             self.first_unit[layer.index()].get_or_insert(begins);
             if layer > Layer::FIRST {
                 let last = (begins, begins + u64::from(unit.len));
-                self.above[layer.index() - 1] = Above { end: offset + data.len() as u64, last };
+                self.above[layer.index() - 1] = LayerStream { end: offset + data.len() as u64, last };
             }
         }
         self.end += data.len() as u64;
         self.charged += data.len() + CHUNK_BYTES;
-        self.chunks.push_back(Chunk { start, data, tag, above });
+        self.chunks.push_back(SendChunk { start, data, tag, above });
         start
     }
 
@@ -152,7 +152,7 @@ impl SendQueue {
     pub(crate) fn append_copy(&mut self, data: &[u8]) -> u64 {
         let _cost_scope = cost::work(Work::Copy);
         let start = self.end;
-        if self.open.len() + data.len() > OPEN_BYTES {
+        if self.open.len() + data.len() > COPY_BUFFER_BYTES {
             self.close_open();
         }
         self.open.extend_from_slice(data);
@@ -217,7 +217,7 @@ impl SendQueue {
         let first = self.chunks.get(first_needed);
         let mut needed_from = first.map_or(self.acked, |chunk| chunk.start);
         for layer in Layer::ALL.into_iter().filter(|layer| *layer > Layer::FIRST) {
-            let Above { end, last } = self.above[layer.index() - 1];
+            let LayerStream { end, last } = self.above[layer.index() - 1];
             let next = first.and_then(|chunk| self.chunks.get(self.index_in(layer, chunk.offset(layer))));
             let begun = match next.and_then(|chunk| Some((chunk.offset(layer), chunk.tag.unit(layer)?))) {
                 Some((offset, unit)) => offset.saturating_sub(u64::from(unit.at)),
@@ -245,11 +245,11 @@ impl SendQueue {
 
     /// Returns the payload of a packet: bytes of `range`, from its start on. Per layer, one context processes all bytes
     /// of the layer's stream, or no context does.
-    pub(crate) fn cut(&mut self, range: Range<u64>) -> Cut {
+    pub(crate) fn cut(&mut self, range: Range<u64>) -> PacketPayload {
         if range.end > self.end - self.open.len() as u64 {
             self.close_open();
         }
-        let mut cut = Cut::default();
+        let mut cut = PacketPayload::default();
         let mut at = range.start;
         let mut contexts = [None; LAYERS];
         let first = self.index_of(at);
@@ -296,7 +296,7 @@ impl SendQueue {
             None => return Err(SealFailure::NotPending),
         };
         // Chunks between two parts of a higher-layer unit hold framing of the layer below.
-        let is_of_unit = |chunk: &Chunk| chunk.tag.unit(layer).is_some_and(|tag| tag.number == number);
+        let is_of_unit = |chunk: &SendChunk| chunk.tag.unit(layer).is_some_and(|tag| tag.number == number);
         let parts = self.chunks.range(first..last).filter(|chunk| is_of_unit(chunk));
         let plain: SmallVec<[Bytes; 8]> = parts.map(|chunk| chunk.data.clone()).collect();
         // The sealer of the unit's own start applies, because a later one may already be installed for the next key.
@@ -337,7 +337,7 @@ impl SendQueue {
         units.find(|found| self.is_pending(*found))
     }
 
-    fn unit_of(&self, chunk: &Chunk, layer: Layer) -> Option<Unit> {
+    fn unit_of(&self, chunk: &SendChunk, layer: Layer) -> Option<Unit> {
         let tag = chunk.tag.unit(layer)?;
         let offset = chunk.offset(layer).saturating_sub(u64::from(tag.at));
         let start = match layer {
@@ -378,12 +378,12 @@ impl SendQueue {
             let start = self.end - data.len() as u64;
             self.charged += CHUNK_BYTES;
             let above = self.above.map(|stream| stream.end);
-            self.chunks.push_back(Chunk { start, data, tag: TxTag::PLAIN, above });
+            self.chunks.push_back(SendChunk { start, data, tag: TxTag::PLAIN, above });
         }
     }
 }
 
-impl RecordSource for SendQueue {
+impl RecordSource for TcpSendQueue {
     fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
         if self.first_unit[layer.index()].is_none_or(|first| offset < first) {
             return Lookup::BeforeStart;
@@ -409,7 +409,7 @@ impl RecordSource for SendQueue {
     }
 }
 
-impl Chunk {
+impl SendChunk {
     fn end(&self) -> u64 {
         self.start + self.data.len() as u64
     }
@@ -447,9 +447,9 @@ impl Chunk {
     }
 }
 
-impl Cut {
+impl PacketPayload {
     /// Appends a part of `chunk` as the next fragment.
-    fn push(&mut self, chunk: &Chunk, part: Range<usize>) {
+    fn push(&mut self, chunk: &SendChunk, part: Range<usize>) {
         let bytes = part.len() as u32;
         for layer in Layer::ALL {
             let Some(context) = chunk.tag.context(layer) else { continue };
@@ -476,11 +476,11 @@ fn offset_of(layer: Layer, start: u64, above: [u64; LAYERS - 1]) -> u64 {
 /// Position of a stream's first byte; the SYN comes before it.
 pub(crate) const FIRST_BYTE: u64 = 1;
 /// Maximum length of plain data that are copied together instead of queued as separate chunks.
-const GATHERED_BYTES: usize = 256;
+const MAX_COPIED_BYTES: usize = 256;
 /// Memory of a chunk besides its bytes.
-const CHUNK_BYTES: usize = size_of::<Chunk>();
+const CHUNK_BYTES: usize = size_of::<SendChunk>();
 /// Size of the collecting buffer.
-const OPEN_BYTES: usize = 16 << 10;
+const COPY_BUFFER_BYTES: usize = 16 << 10;
 /// Maximum number of fragments per packet. More would cost the device more than a second packet.
 const MAX_FRAGMENTS: usize = StreamAsk::FRAGMENTS;
 
@@ -507,8 +507,8 @@ mod tests {
         TxTag::device(DIGESTS, pdu).within(Some(CONTEXT), record).unwrap()
     }
 
-    fn queue_with_record() -> SendQueue {
-        let mut queue = SendQueue::new(Seq(u32::MAX - 20));
+    fn queue_with_record() -> TcpSendQueue {
+        let mut queue = TcpSendQueue::new(Seq(u32::MAX - 20));
         queue.append(vec![0; 300].into(), TxTag::PLAIN);
         for at in [0, 5, 95] {
             let length = [5, 90, 16][[0, 5, 95].iter().position(|start| *start == at).unwrap()];
@@ -553,9 +553,9 @@ mod tests {
     }
 
     /// A sealer that adds one to each byte, and logs its calls.
-    struct AddOne(Arc<Mutex<Vec<(Layer, u64)>>>, Layer);
+    struct AddOneSealer(Arc<Mutex<Vec<(Layer, u64)>>>, Layer);
 
-    impl Sealer for AddOne {
+    impl Sealer for AddOneSealer {
         fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
             self.0.lock().unwrap().push((self.1, unit.number));
             Ok(plain.concat().into_iter().map(|byte| byte + 1).collect())
@@ -569,13 +569,13 @@ mod tests {
         let unit = Unit { layer: Layer::FIRST, number: 7, offset: 300, start, len: 111, touched_from: 0 };
         assert_eq!(queue.seal(unit), Err(SealFailure::NoSealer));
         let log = Arc::default();
-        queue.install(Layer::FIRST, Box::new(AddOne(Arc::clone(&log), Layer::FIRST)));
+        queue.install(Layer::FIRST, Box::new(AddOneSealer(Arc::clone(&log), Layer::FIRST)));
         assert_eq!(queue.seal(unit), Err(SealFailure::NoSealer), "a sealer serves later units only");
         queue.sealers = None;
         queue.sealers.get_or_insert_default().install(
             Layer::FIRST,
             301,
-            Box::new(AddOne(Arc::clone(&log), Layer::FIRST)),
+            Box::new(AddOneSealer(Arc::clone(&log), Layer::FIRST)),
         );
         assert_eq!(queue.seal(Unit { number: 8, ..unit }), Err(SealFailure::NotPending));
         assert_eq!(queue.seal(unit), Ok(()));
@@ -590,10 +590,10 @@ mod tests {
         let key = Arc::new(());
         let sealer = |key: &Arc<()>| {
             let key = Arc::clone(key);
-            Box::new(Holding(key)) as Box<dyn Sealer>
+            Box::new(KeyHoldingSealer(key)) as Box<dyn Sealer>
         };
         for acknowledged_first in [false, true] {
-            let mut queue = SendQueue::new(Seq(0));
+            let mut queue = TcpSendQueue::new(Seq(0));
             queue.install(Layer::FIRST, sealer(&key));
             let start = queue.append(vec![1; 100].into(), tagged(0, 0, 100));
             if acknowledged_first {
@@ -611,9 +611,9 @@ mod tests {
     }
 
     /// A sealer that holds a key.
-    struct Holding(#[allow(dead_code)] Arc<()>);
+    struct KeyHoldingSealer(#[allow(dead_code)] Arc<()>);
 
-    impl Sealer for Holding {
+    impl Sealer for KeyHoldingSealer {
         fn seal(&mut self, unit: Unit, _: &[Bytes]) -> Result<Bytes, SealError> {
             Err(SealError::Malformed { number: unit.number })
         }
@@ -622,9 +622,9 @@ mod tests {
     #[test]
     fn digests_are_made_before_their_records_are_sealed() {
         // PDUs of 100 bytes in records of 80 bytes: records 0..5, PDUs 0..4.
-        let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
+        let (log, mut queue) = (Arc::default(), TcpSendQueue::new(Seq(0)));
         for layer in Layer::ALL {
-            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+            queue.install(layer, Box::new(AddOneSealer(Arc::clone(&log), layer)));
         }
         for at in (0..400u32).step_by(20) {
             let (pdu, record) = (unit((at / 100).into(), at % 100, 100), unit((at / 80).into(), at % 80, 80));
@@ -652,10 +652,10 @@ mod tests {
 
     /// Returns a queue with PDUs of 100 bytes in records with 30 bytes of content, 5 bytes of header and 17 bytes of
     /// trailer.
-    fn queue_with_pdus_in_records(log: &Arc<Mutex<Vec<(Layer, u64)>>>) -> SendQueue {
-        let mut queue = SendQueue::new(Seq(0));
+    fn queue_with_pdus_in_records(log: &Arc<Mutex<Vec<(Layer, u64)>>>) -> TcpSendQueue {
+        let mut queue = TcpSendQueue::new(Seq(0));
         for layer in Layer::ALL {
-            queue.install(layer, Box::new(AddOne(log.clone(), layer)));
+            queue.install(layer, Box::new(AddOneSealer(log.clone(), layer)));
         }
         for number in 0..10u32 {
             let record = |at| unit(number.into(), at, 52);
@@ -714,9 +714,9 @@ mod tests {
     /// All queued bytes of the PDU are acknowledged, but software may have to seal the PDU when the rest is queued.
     #[test]
     fn partly_queued_pdu_is_kept() {
-        let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
+        let (log, mut queue) = (Arc::default(), TcpSendQueue::new(Seq(0)));
         for layer in Layer::ALL {
-            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+            queue.install(layer, Box::new(AddOneSealer(Arc::clone(&log), layer)));
         }
         queue.append(vec![10; 60].into(), stacked(unit(0, 0, 100), unit(0, 0, 60)));
         queue.acknowledge(61);
@@ -734,8 +734,8 @@ mod tests {
     #[test]
     fn unit_with_final_header_is_sealed() {
         for layer in Layer::ALL {
-            let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
-            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+            let (log, mut queue) = (Arc::default(), TcpSendQueue::new(Seq(0)));
+            queue.install(layer, Box::new(AddOneSealer(Arc::clone(&log), layer)));
             let tagged = |tag: TxTag, at, len| match layer {
                 Layer::FIRST => tag,
                 _ => tag.within(None, unit(0, at, len)).unwrap(),
@@ -752,9 +752,9 @@ mod tests {
     /// One record holds only the PDU's header, which is final; another holds the rest, which is pending.
     #[test]
     fn pdu_is_sealed_before_the_record_with_its_header() {
-        let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
+        let (log, mut queue) = (Arc::default(), TcpSendQueue::new(Seq(0)));
         for layer in Layer::ALL {
-            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+            queue.install(layer, Box::new(AddOneSealer(Arc::clone(&log), layer)));
         }
         let header = TxTag::done(unit(0, 0, 100)).within(Some(CONTEXT), unit(0, 0, 4)).unwrap();
         queue.append(vec![10; 4].into(), header);
@@ -767,7 +767,7 @@ mod tests {
 
     #[test]
     fn small_plain_writes_become_one_chunk() {
-        let mut queue = SendQueue::new(Seq(0));
+        let mut queue = TcpSendQueue::new(Seq(0));
         (0..100).for_each(|byte| {
             queue.append_copy(&[byte]);
         });
@@ -784,7 +784,7 @@ mod tests {
             writes in proptest::collection::vec((1usize..600, any::<bool>(), any::<bool>()), 1..40),
             cuts in proptest::collection::vec((0.0f64..1.0, 1u64..3000, any::<bool>()), 1..40),
         ) {
-            let mut queue = SendQueue::new(Seq(initial));
+            let mut queue = TcpSendQueue::new(Seq(initial));
             let (mut oracle, mut number) = (Vec::new(), 0);
             let mut tags = Vec::new();
             for (bytes, unit, copy) in writes {

@@ -3,12 +3,12 @@
 /// The state of a connection, under RFC 9293's names. LISTEN is missing because only listeners have it.
 ///
 /// ```
-/// use offload_host_stack::State;
+/// use offload_host_stack::TcpState;
 ///
-/// assert!(State::CloseWait.may_send() && !State::CloseWait.may_receive());
+/// assert!(TcpState::CloseWait.may_send() && !TcpState::CloseWait.may_receive());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TcpState {
     /// Waiting for the answer to a SYN.
     SynSent,
     /// Waiting for the ACK of a SYN-ACK.
@@ -31,19 +31,22 @@ pub enum State {
     Closed,
 }
 
-impl State {
+impl TcpState {
     /// Returns whether the three-way handshake is under way.
     pub fn is_opening(self) -> bool {
-        matches!(self, State::SynSent | State::SynReceived)
+        matches!(self, TcpState::SynSent | TcpState::SynReceived)
     }
 
     /// Returns whether the application may queue data.
     pub fn may_send(self) -> bool {
-        matches!(self, State::SynSent | State::SynReceived | State::Established | State::CloseWait)
+        matches!(self, TcpState::SynSent | TcpState::SynReceived | TcpState::Established | TcpState::CloseWait)
     }
 
     /// Returns whether the peer may send data.
     pub fn may_receive(self) -> bool {
-        matches!(self, State::SynSent | State::SynReceived | State::Established | State::FinWait1 | State::FinWait2)
+        matches!(
+            self,
+            TcpState::SynSent | TcpState::SynReceived | TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2
+        )
     }
 }

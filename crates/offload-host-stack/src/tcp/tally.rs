@@ -5,7 +5,7 @@ use offload_api::SentBytes;
 use offload_base::Instant;
 
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct SendTally {
     /// Number of retransmitted segments.
     retransmits: u64,
     /// Payload bytes given to the device.
@@ -13,13 +13,13 @@ pub(super) struct Tally {
     last: Instant,
 }
 
-impl Default for Tally {
-    fn default() -> Tally {
-        Tally { retransmits: 0, bytes: SentBytes::default(), last: Instant::ZERO }
+impl Default for SendTally {
+    fn default() -> SendTally {
+        SendTally { retransmits: 0, bytes: SentBytes::default(), last: Instant::ZERO }
     }
 }
 
-impl Tally {
+impl SendTally {
     /// Records that `bytes` were sent. `again` marks a retransmission.
     pub(super) fn note_sent(&mut self, bytes: u64, again: bool, now: Instant) {
         self.bytes.total += bytes;

@@ -1,7 +1,7 @@
 //! Tests of duplicate address detection and router discovery.
 
 use crate::packets::{answers, ip_of, packet};
-use crate::pair::{MAC, Pair, SIX, Setup, config};
+use crate::pair::{HostPair, MAC, PairConfig, SIX, config};
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use offload_base::Seed;
@@ -15,8 +15,8 @@ const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 9, 0, 0, 0, 1);
 
 /// Returns a pair with `six` on side 1, which has no neighbour entries.
-fn pair(six: Ipv6Config) -> Pair {
-    let mut pair = Pair::new(&Setup::default());
+fn pair(six: Ipv6Config) -> HostPair {
+    let mut pair = HostPair::new(&PairConfig::default());
     let mut config = config(1, Seed(1), TcpConfig::default()).with_ipv6(six);
     config.neighbours.clear();
     pair.stacks[1] = Stack::new(config);
@@ -24,7 +24,7 @@ fn pair(six: Ipv6Config) -> Pair {
 }
 
 /// Returns the frames that side 1 sends until `until` has passed.
-fn sent(pair: &mut Pair, until: Duration) -> Vec<Vec<u8>> {
+fn sent(pair: &mut HostPair, until: Duration) -> Vec<Vec<u8>> {
     let end = pair.now + until;
     let mut frames = Vec::new();
     loop {
@@ -72,7 +72,7 @@ fn advertisement(from: Ipv6Addr, hop_limit: u8, lifetime: u16, valid: u32) -> Ve
     icmp(from, ALL_NODES, hop_limit, message.concat())
 }
 
-fn ping(pair: &mut Pair, to: Ipv6Addr) -> usize {
+fn ping(pair: &mut HostPair, to: Ipv6Addr) -> usize {
     let frames = answers(pair, &icmp(SIX[0], to, 64, vec![128, 0, 0, 0, 0, 77, 0, 5]));
     // If the neighbour is unknown, its solicitation is the only frame.
     frames.len()
@@ -209,7 +209,7 @@ fn forwarded_or_invalid_advertisements_are_ignored() {
     assert_eq!((counters.ip6_reassembly_oks, counters.ndp_in_errors), (2, 2));
     assert_eq!((wary.stacks[1].addresses().len(), counters.router_advertisements_in), (2, 0));
 
-    let mut deaf = Pair::new(&Setup::default());
+    let mut deaf = HostPair::new(&PairConfig::default());
     answers(&mut deaf, &good);
     assert_eq!((deaf.stacks[1].addresses().len(), deaf.stacks[1].counters().router_advertisements_in), (3, 1));
 }

@@ -1,6 +1,6 @@
 //! Tests of ECN (RFC 3168): negotiation, marking of packets, and the response to marks.
 
-use crate::pair::{Pair, Setup, TCP};
+use crate::pair::{HostPair, PairConfig, TCP};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 /// The ECN-related fields of a frame.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct EcnFields {
     from: usize,
     syn: bool,
     ece: bool,
@@ -23,11 +23,11 @@ struct Seen {
     bytes: usize,
 }
 
-impl Seen {
-    fn of(from: usize, frame: &[u8]) -> Seen {
+impl EcnFields {
+    fn of(from: usize, frame: &[u8]) -> EcnFields {
         let ip = IpHeaders::parse(&frame[14..]).unwrap();
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
-        Seen {
+        EcnFields {
             from,
             syn: tcp.syn(),
             ece: tcp.ece(),
@@ -39,23 +39,23 @@ impl Seen {
     }
 }
 
-type Log = Arc<Mutex<Vec<Seen>>>;
+type FrameLog = Arc<Mutex<Vec<EcnFields>>>;
 
 /// Returns a pair with a log of all frames before they enter the wire. Frames selected by `loses` are lost.
-fn watched(setup: &Setup, mut loses: impl FnMut(&Seen) -> bool + 'static) -> (Pair, Log) {
-    let mut pair = Pair::new(setup);
-    let log = Log::default();
+fn watched(setup: &PairConfig, mut loses: impl FnMut(&EcnFields) -> bool + 'static) -> (HostPair, FrameLog) {
+    let mut pair = HostPair::new(setup);
+    let log = FrameLog::default();
     let seen = log.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
-        let frame = Seen::of(from, frame);
+        let frame = EcnFields::of(from, frame);
         seen.lock().unwrap().push(frame);
         loses(&frame)
     }));
     (pair, log)
 }
 
-fn setup(ecn: [Ecn; 2], wire: WireConfig) -> Setup {
-    Setup { wire, tcp: ecn.map(|ecn| TcpConfig { ecn, ..TcpConfig::default() }), ..Setup::default() }
+fn setup(ecn: [Ecn; 2], wire: WireConfig) -> PairConfig {
+    PairConfig { wire, tcp: ecn.map(|ecn| TcpConfig { ecn, ..TcpConfig::default() }), ..PairConfig::default() }
 }
 
 const BOTH: [Ecn; 2] = [Ecn::Request, Ecn::Accept];
@@ -87,7 +87,7 @@ fn ecn_requires_the_agreement_of_both_sides() {
 #[test]
 fn repeated_syn_does_not_request_ecn() {
     let mut syns = 0;
-    let loses = move |seen: &Seen| {
+    let loses = move |seen: &EcnFields| {
         syns += u32::from(seen.syn && seen.from == 0);
         seen.syn && syns == 1
     };
@@ -105,7 +105,7 @@ fn repeated_syn_does_not_request_ecn() {
 fn marks_reduce_the_window_without_loss() {
     for tso in [0, 65_536] {
         let wire = WireConfig { mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
-        let (mut pair, log) = watched(&Setup { tso, ..setup(BOTH, wire) }, |_| false);
+        let (mut pair, log) = watched(&PairConfig { tso, ..setup(BOTH, wire) }, |_| false);
         let ids = pair.open();
         let data = pattern(Seed(1), 4_000_000);
         exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);

@@ -8,7 +8,7 @@ use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{PathCaps, RxMeta, RxPacket, TxPacket, TxTag};
 use offload_base::{Instant, Rng, Seed};
-use offload_host_stack::{Stack, State, TcpConfig};
+use offload_host_stack::{Stack, TcpConfig, TcpState};
 
 /// Returns a device that takes long packets.
 fn device() -> MockDevice {
@@ -72,7 +72,7 @@ fn stream_continues_beyond_2_and_4_gib() {
     let (mut server, mut sent, mut received) = (None, 0, 0);
     while received < BYTES {
         let near_edge = [1 << 31, 1 << 32].iter().any(|edge: &u64| received.abs_diff(*edge) < NEAR);
-        while stacks[0].state(client) == State::Established && sent < BYTES && stacks[0].room(client) > 0 {
+        while stacks[0].state(client) == TcpState::Established && sent < BYTES && stacks[0].room(client) > 0 {
             let at = (sent % pattern.len() as u64) as usize;
             let bytes = (pattern.len() - at).min(300_000).min((BYTES - sent) as usize);
             stacks[0].send(client, pattern.slice(at..at + bytes), TxTag::PLAIN);
@@ -126,6 +126,6 @@ fn stream_continues_beyond_2_and_4_gib() {
         carry(right, left, false, &mut rng);
         now += Duration::from_millis(50);
     }
-    assert_eq!((stacks[0].state(client), stacks[0].stats(client).bytes_acknowledged), (State::FinWait2, BYTES));
+    assert_eq!((stacks[0].state(client), stacks[0].stats(client).bytes_acknowledged), (TcpState::FinWait2, BYTES));
     assert!(stacks[1].at_end(server.unwrap()));
 }

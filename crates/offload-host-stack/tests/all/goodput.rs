@@ -1,6 +1,6 @@
 //! Goodput over wires with loss and reordering, in virtual time. The table changes only if the stack does.
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{HostPair, PairConfig};
 use crate::wire::WireConfig;
 use bytes::Bytes;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use offload_base::{Instant, Seed};
 use std::fmt::Write;
 
 /// Result of one run.
-struct Run {
+struct GoodputRun {
     mbit: f64,
     retransmitted: u64,
     timeouts: u64,
@@ -17,8 +17,8 @@ struct Run {
 }
 
 /// Sends `bytes` bytes from side 0 to side 1, and closes.
-fn run(setup: &Setup, bytes: u64) -> Run {
-    let (mut pair, ids) = Pair::connected(setup);
+fn run(setup: &PairConfig, bytes: u64) -> GoodputRun {
+    let (mut pair, ids) = HostPair::connected(setup);
     let start: Instant = pair.now;
     let block = Bytes::from(crate::transfer::pattern(setup.seed, 64 << 10));
     let mut queued = 0;
@@ -50,7 +50,7 @@ fn run(setup: &Setup, bytes: u64) -> Run {
     assert_eq!((received, wrong), (bytes, 0), "seed {:?}", setup.seed);
     let elapsed = pair.now - start;
     let counters = pair.stacks[0].counters();
-    Run {
+    GoodputRun {
         mbit: bytes as f64 * 8e-6 / elapsed.as_secs_f64(),
         retransmitted: counters.retransmitted_segments,
         timeouts: counters.timeouts,
@@ -72,12 +72,12 @@ fn wires() -> Vec<(&'static str, WireConfig)> {
     ]
 }
 
-fn table(bytes: u64, setups: &[(&str, Setup)]) -> String {
+fn table(bytes: u64, setups: &[(&str, PairConfig)]) -> String {
     let mut table = String::from("wire                      device     Mb/s  retransmitted  timeouts  undos\n");
     for (name, wire) in wires() {
         for (device, setup) in setups {
-            let run = run(&Setup { wire, ..setup.clone() }, bytes);
-            let Run { mbit, retransmitted, timeouts, undos } = run;
+            let run = run(&PairConfig { wire, ..setup.clone() }, bytes);
+            let GoodputRun { mbit, retransmitted, timeouts, undos } = run;
             writeln!(table, "{name:<24}  {device:<6}  {mbit:>7.0}  {retransmitted:>13}  {timeouts:>8}  {undos:>5}")
                 .unwrap();
         }
@@ -87,7 +87,7 @@ fn table(bytes: u64, setups: &[(&str, Setup)]) -> String {
 
 #[test]
 fn goodput_by_loss_and_reordering() {
-    let setups = [("TSO", Setup::default()), ("plain", Setup { tso: 0, ..Setup::default() })];
+    let setups = [("TSO", PairConfig::default()), ("plain", PairConfig { tso: 0, ..PairConfig::default() })];
     insta::assert_snapshot!(table(16 << 20, &setups));
 }
 
@@ -97,6 +97,6 @@ fn gibibytes_on_request() {
     let Some(gib) = std::env::var("HOST_STACK_GIB").ok().and_then(|gib| gib.parse::<u64>().ok()) else {
         return;
     };
-    let setup = Setup { seed: Seed(7), ..Setup::default() };
+    let setup = PairConfig { seed: Seed(7), ..PairConfig::default() };
     println!("{gib} GiB\n{}", table(gib << 30, &[("TSO", setup)]));
 }

@@ -1,19 +1,19 @@
 //! Tests of listeners in SYN floods, and of reused ports.
 
 use crate::packets::{across, answers};
-use crate::pair::{ADDRESS, PORT, Pair, Setup};
+use crate::pair::{ADDRESS, HostPair, PORT, PairConfig};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_host_stack::{ConnectionError, ConnectionId, Ecn, OpenError, State, TcpConfig};
+use offload_host_stack::{ConnectionError, ConnectionId, Ecn, OpenError, TcpConfig, TcpState};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, TcpPacket, TcpSeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BACKLOG: usize = 64;
 
 /// Sends `syns` SYNs to side 1 without completing a handshake, one per millisecond.
-fn flood(pair: &mut Pair, syns: usize) {
+fn flood(pair: &mut HostPair, syns: usize) {
     for _ in 0..syns {
         let id = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         pair.run_now();
@@ -26,10 +26,10 @@ fn flood(pair: &mut Pair, syns: usize) {
 }
 
 /// Opens and accepts a connection during a flood.
-fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
+fn connect(pair: &mut HostPair) -> [ConnectionId; 2] {
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND / 10);
-    assert_eq!(pair.stacks[0].state(client), State::Established, "a cookie must open the connection at once");
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established, "a cookie must open the connection at once");
     [client, pair.stacks[1].accept(PORT).expect("an open connection")]
 }
 
@@ -37,7 +37,7 @@ fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
 fn syn_flood_takes_no_memory_and_clients_connect() {
     for timestamps in [true, false] {
         let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
-        let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { tcp: [tcp, TcpConfig::default()], ..PairConfig::default() });
         pair.stacks[1].listen(PORT, BACKLOG).unwrap();
         flood(&mut pair, 1000);
         assert_eq!(pair.stacks[1].connections(), BACKLOG);
@@ -80,7 +80,7 @@ fn syn(number: u32) -> Vec<u8> {
 #[test]
 fn clients_connect_during_100_000_syns_per_second() {
     const SYNS: u32 = 100_000;
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     let mut accepted = 0;
     for number in 0..SYNS {
@@ -105,24 +105,25 @@ fn clients_connect_during_100_000_syns_per_second() {
 /// then, yet rarely for other clients.
 #[test]
 fn clients_connect_during_a_flood_of_reset_connections() {
-    const SYNS_A_SECOND: u32 = 500;
+    const SYNS_PER_SECOND: u32 = 500;
     let delay = SECOND / 20;
-    let mut pair = Pair::new(&Setup { wire: WireConfig { delay, ..WireConfig::default() }, ..Setup::default() });
+    let mut pair =
+        HostPair::new(&PairConfig { wire: WireConfig { delay, ..WireConfig::default() }, ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 16).unwrap();
     // The flood continues while the client connects and receives.
     let mut number = 0;
-    let mut flood = |pair: &mut Pair, span: Duration| {
-        for _ in 0..(SYNS_A_SECOND as f64 * span.as_secs_f64()) as u32 {
+    let mut flood = |pair: &mut HostPair, span: Duration| {
+        for _ in 0..(SYNS_PER_SECOND as f64 * span.as_secs_f64()) as u32 {
             number += 1;
             pair.nics[1].port().deliver(&syn(number));
-            pair.run_for(SECOND / SYNS_A_SECOND);
+            pair.run_for(SECOND / SYNS_PER_SECOND);
         }
     };
     flood(&mut pair, SECOND);
     assert!(pair.stacks[1].counters().attempt_fails > 100, "most connections must be reset");
     let begin = pair.now;
     let client = pair.stacks[0].connect(pair.now, Some(900), (ADDRESS[1], PORT).into()).unwrap();
-    while pair.stacks[0].state(client) != State::Established {
+    while pair.stacks[0].state(client) != TcpState::Established {
         flood(&mut pair, SECOND / 10);
         assert!(pair.now - begin < SECOND, "the client must connect within a second");
     }
@@ -143,8 +144,8 @@ fn clients_connect_during_a_flood_of_reset_connections() {
 /// The half-open connections of a closed listener do not belong to the next listener of the port.
 #[test]
 fn new_listener_does_not_count_old_half_open_ones() {
-    let mut pair = Pair::new(&Setup::default());
-    let half_open = |pair: &mut Pair| {
+    let mut pair = HostPair::new(&PairConfig::default());
+    let half_open = |pair: &mut HostPair| {
         pair.wire.filter = Some(Box::new(|from, _| from == 1));
         let ids = [(); 2].map(|()| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap());
         pair.run_for(SECOND / 100);
@@ -175,7 +176,7 @@ fn new_listener_does_not_count_old_half_open_ones() {
 
 #[test]
 fn cookie_opens_one_connection_for_its_client_only() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -191,9 +192,9 @@ fn cookie_opens_one_connection_for_its_client_only() {
         acknowledges
     }));
     pair.run_for(SECOND / 10);
-    assert_eq!(pair.stacks[0].state(client), State::Established);
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established);
     let frame: Vec<u8> = held.lock().unwrap().take().expect("an acknowledgment");
-    let deliver = |pair: &mut Pair, frame: &[u8]| {
+    let deliver = |pair: &mut HostPair, frame: &[u8]| {
         pair.nics[1].port().deliver(frame);
         pair.run_now();
         pair.stacks[1].accept(PORT)
@@ -221,7 +222,7 @@ fn cookie_encodes_the_next_lower_segment_size() {
     let sizes =
         [(400, 256), (600, 536), (1300, 1220), (1400, 1360), (1450, 1400), (1480, 1440), (1500, 1460), (9000, 8960)];
     for (mtu, size) in sizes {
-        let mut pair = Pair::new(&Setup { mtu, ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { mtu, ..PairConfig::default() });
         pair.stacks[1].listen(PORT, BACKLOG).unwrap();
         flood(&mut pair, 400);
         let ids = connect(&mut pair);
@@ -233,7 +234,7 @@ fn cookie_encodes_the_next_lower_segment_size() {
 #[test]
 fn cookie_answer_does_not_accept_ecn() {
     let asks = TcpConfig { ecn: Ecn::Request, ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [asks, TcpConfig::default()], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [asks, TcpConfig::default()], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let answers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -252,7 +253,7 @@ fn cookie_answer_does_not_accept_ecn() {
 
 #[test]
 fn cookie_is_valid_for_a_minute() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -270,7 +271,7 @@ fn cookie_is_valid_for_a_minute() {
 
 #[test]
 fn cookie_expires() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -280,7 +281,7 @@ fn cookie_expires() {
     }));
     pair.run_for(SECOND * 129);
     pair.wire.filter = None;
-    assert_eq!(pair.stacks[0].state(client), State::Established);
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established);
     pair.stacks[0].send_copy(client, b"am I late?");
     pair.run_for(SECOND);
     assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::Reset));
@@ -289,7 +290,7 @@ fn cookie_expires() {
 
 #[test]
 fn port_has_one_listener_and_is_free_after_its_close() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     assert_eq!(pair.stacks[1].listen(PORT, 3), Err(OpenError::InUse));
     pair.stacks[1].close_listener(pair.now, PORT);
     // Connections of the port, open or in TIME-WAIT, do not prevent listening.
@@ -307,9 +308,9 @@ fn port_has_one_listener_and_is_free_after_its_close() {
 }
 
 /// Opens a connection from port 7000, moves bytes, and closes it, client first.
-fn use_port(pair: &mut Pair) {
+fn use_port(pair: &mut HostPair) {
     let client = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+    pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
     pair.run_for(SECOND / 10);
     let server = pair.stacks[1].accept(PORT).unwrap();
     let data = pattern(Seed(1), 10_000);
@@ -321,8 +322,8 @@ fn use_port(pair: &mut Pair) {
 }
 
 /// Returns a pair with a listener and at most `most` connections on side 1.
-fn small(most: usize, backlog: usize) -> Pair {
-    let mut pair = Pair::new(&Setup::default());
+fn small(most: usize, backlog: usize) -> HostPair {
+    let mut pair = HostPair::new(&PairConfig::default());
     let mut config = crate::pair::config(1, pair.seed, TcpConfig::default());
     config.max_connections = most;
     pair.stacks[1] = offload_host_stack::Stack::new(config);
@@ -332,18 +333,18 @@ fn small(most: usize, backlog: usize) -> Pair {
 
 #[test]
 fn fin_wait_2_connections_yield_to_new_ones() {
-    const MOST: usize = 8;
-    let mut pair = small(MOST, 3);
+    const MAX_CONNECTIONS: usize = 8;
+    let mut pair = small(MAX_CONNECTIONS, 3);
     let mut clients = Vec::new();
     for _ in 0..20 {
         let [client, server] = connect(&mut pair);
         // The server closes the connection; the client never does.
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND / 100);
-        assert_eq!(pair.stacks[0].state(client), State::CloseWait);
+        assert_eq!(pair.stacks[0].state(client), TcpState::CloseWait);
         clients.push(client);
     }
-    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].connections(), MAX_CONNECTIONS);
     assert_eq!(pair.stacks[1].counters().aborts_on_memory, 12);
     // A client that still sends gets a reset.
     pair.stacks[0].send_copy(clients[0], b"and");
@@ -353,11 +354,11 @@ fn fin_wait_2_connections_yield_to_new_ones() {
 
 #[test]
 fn refused_syn_removes_no_waiting_connection() {
-    const MOST: usize = 4;
-    let mut pair = small(MOST, 1);
+    const MAX_CONNECTIONS: usize = 4;
+    let mut pair = small(MAX_CONNECTIONS, 1);
     for accepted in [true, false] {
         let before = pair.stacks[1].counters().time_wait_overflows;
-        while pair.stacks[1].connections() < MOST {
+        while pair.stacks[1].connections() < MAX_CONNECTIONS {
             let [client, server] = connect(&mut pair);
             pair.stacks[1].detach(pair.now, server);
             pair.run_for(SECOND / 100);
@@ -391,8 +392,8 @@ fn refused_syn_removes_no_waiting_connection() {
     let there = (ADDRESS[0], 7).into();
     let taken = pair.stacks[1].connect(pair.now, Some(9), there).unwrap();
     pair.run_for(SECOND / 100);
-    assert_eq!([server, taken].map(|id| pair.stacks[1].state(id)), [State::Established; 2]);
-    while pair.stacks[1].connections() < MOST {
+    assert_eq!([server, taken].map(|id| pair.stacks[1].state(id)), [TcpState::Established; 2]);
+    while pair.stacks[1].connections() < MAX_CONNECTIONS {
         let [client, server] = connect(&mut pair);
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND / 100);
@@ -400,14 +401,14 @@ fn refused_syn_removes_no_waiting_connection() {
         pair.run_for(SECOND / 100);
     }
     assert_eq!(pair.stacks[1].connect(pair.now, Some(9), there), Err(OpenError::InUse));
-    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].connections(), MAX_CONNECTIONS);
     pair.stacks[0].detach(pair.now, client);
 }
 
 #[test]
 fn time_wait_connections_yield_to_new_ones() {
-    const MOST: usize = 8;
-    let mut pair = small(MOST, 3);
+    const MAX_CONNECTIONS: usize = 8;
+    let mut pair = small(MAX_CONNECTIONS, 3);
     for _ in 0..20 {
         let [client, server] = connect(&mut pair);
         // The server closes first, and enters TIME-WAIT.
@@ -416,14 +417,14 @@ fn time_wait_connections_yield_to_new_ones() {
         pair.stacks[0].detach(pair.now, client);
         pair.run_for(SECOND / 10);
     }
-    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].connections(), MAX_CONNECTIONS);
     assert_eq!(pair.stacks[1].counters().time_wait_overflows, 12);
     // Open connections are not removed.
-    for open in 0..=MOST {
+    for open in 0..=MAX_CONNECTIONS {
         let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         pair.run_for(SECOND / 10);
-        assert_eq!(pair.stacks[0].state(client) == State::Established, open < MOST, "{open}");
-        assert_eq!(pair.stacks[1].accept(PORT).is_some(), open < MOST);
+        assert_eq!(pair.stacks[0].state(client) == TcpState::Established, open < MAX_CONNECTIONS, "{open}");
+        assert_eq!(pair.stacks[1].accept(PORT).is_some(), open < MAX_CONNECTIONS);
     }
 }
 
@@ -431,7 +432,7 @@ fn time_wait_connections_yield_to_new_ones() {
 fn time_wait_port_is_reusable_after_a_second() {
     for initial_sequence in [None, Some(5)] {
         let tcp = TcpConfig { initial_sequence, ..TcpConfig::default() };
-        let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
         pair.stacks[1].listen(PORT, 3).unwrap();
         for _ in 0..5 {
             use_port(&mut pair);
@@ -447,7 +448,7 @@ fn time_wait_port_is_reusable_after_a_second() {
 #[test]
 fn time_wait_port_is_not_reusable_without_timestamps() {
     let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 3).unwrap();
     use_port(&mut pair);
     pair.run_for(SECOND * 2);

@@ -1,22 +1,23 @@
 //! Tests of keep-alive probes and the user timeout.
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{HostPair, PairConfig};
 use core::time::Duration;
-use offload_host_stack::{ConnectionError, ConnectionId, KeepAlive, State, TcpConfig};
+use offload_host_stack::{ConnectionError, ConnectionId, KeepAlive, TcpConfig, TcpState};
 
 const SECOND: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: KeepAlive = KeepAlive { idle: Duration::from_secs(60), interval: Duration::from_secs(5), probes: 3 };
 
 /// Returns a pair with `tcp` on side 0, which has just heard from its peer.
-fn connected(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
-    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+fn connected(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { tcp: [tcp, TcpConfig::default()], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], b"hello");
     pair.run_for(SECOND / 10);
     (pair, ids)
 }
 
 /// Cuts the wire. Returns the seconds until side 0 gives up.
-fn cut(pair: &mut Pair, id: ConnectionId) -> u64 {
+fn cut(pair: &mut HostPair, id: ConnectionId) -> u64 {
     pair.wire.filter = Some(Box::new(|_, _| true));
     let begin = pair.now;
     while pair.stacks[0].error(id).is_none() {
@@ -31,7 +32,7 @@ fn answering_peer_is_probed_and_kept() {
     let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
     pair.run_for(SECOND * 601);
     assert_eq!(pair.stacks[0].counters().keep_alives, 10, "one probe per minute");
-    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [State::Established; 2]);
+    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [TcpState::Established; 2]);
     // While the peer sends data, no probe is needed.
     for _ in 0..20 {
         pair.stacks[1].send_copy(ids[1], b"still here");
@@ -72,7 +73,7 @@ fn user_timeout_limits_unacknowledged_time() {
         let (mut pair, ids) = connected(TcpConfig { user_timeout, ..TcpConfig::default() });
         pair.stacks[0].send_copy(ids[0], b"first");
         pair.run_for(SECOND * 5000);
-        assert_eq!(pair.stacks[0].state(ids[0]), State::Established, "an idle connection has no time limit");
+        assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established, "an idle connection has no time limit");
         pair.stacks[0].send_copy(ids[0], b"second");
         assert_eq!(cut(&mut pair, ids[0]), u64::from(seconds));
     }
@@ -99,7 +100,7 @@ fn short_user_timeout_keeps_an_answering_peer() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 10), ..TcpConfig::default() };
     let (mut pair, ids) = connected(tcp);
     pair.run_for(SECOND * 1000);
-    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
     assert!(pair.stacks[0].counters().keep_alives > 10);
     assert!(cut(&mut pair, ids[0]) <= 65, "the second unanswered probe is beyond the timeout");
 }

@@ -1,6 +1,6 @@
 //! Tests of the memory limits over all connections, and of peers that keep memory in use.
 
-use crate::pair::{ADDRESS, PORT, Pair, Setup};
+use crate::pair::{ADDRESS, HostPair, PORT, PairConfig};
 use crate::transfer::pattern;
 use bytes::BytesMut;
 use core::num::NonZeroU16;
@@ -8,7 +8,7 @@ use core::time::Duration;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
 use offload_base::Seed;
-use offload_host_stack::{ConnectionError, ConnectionId, OpenError, State, TcpConfig, TcpMemory};
+use offload_host_stack::{ConnectionError, ConnectionId, OpenError, TcpConfig, TcpMemory, TcpState};
 use std::sync::{Arc, Mutex};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,9 +19,9 @@ const CONNECTIONS: usize = 64;
 const EACH: usize = 4096 + 4096;
 
 /// Returns a pair with many connections and a memory limit on side 1.
-fn crowd() -> (Pair, [Vec<ConnectionId>; 2]) {
+fn crowd() -> (HostPair, [Vec<ConnectionId>; 2]) {
     let bounded = TcpConfig { memory: Some(MEMORY), ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [TcpConfig::default(), bounded], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [TcpConfig::default(), bounded], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();
     let mut ids = [Vec::new(), Vec::new()];
     for _ in 0..CONNECTIONS {
@@ -34,7 +34,7 @@ fn crowd() -> (Pair, [Vec<ConnectionId>; 2]) {
 }
 
 /// Queues as much of `data` as there is room for. `sent` bytes are queued already.
-fn write(pair: &mut Pair, side: usize, id: ConnectionId, data: &[u8], sent: &mut usize) {
+fn write(pair: &mut HostPair, side: usize, id: ConnectionId, data: &[u8], sent: &mut usize) {
     // The memory level may change the room after each write.
     while pair.stacks[side].room(id) > 0 && *sent < data.len() {
         let bytes = pair.stacks[side].room(id).min(data.len() - *sent);
@@ -61,7 +61,7 @@ fn stalled_readers_stay_within_the_memory_limit() {
     // No new connection is accepted or opened.
     let late = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND / 2);
-    assert_eq!(pair.stacks[0].state(late), State::SynSent);
+    assert_eq!(pair.stacks[0].state(late), TcpState::SynSent);
     let from_here = pair.stacks[1].connect(pair.now, None, (ADDRESS[0], 80).into());
     assert_eq!(from_here, Err(OpenError::NoMemory));
     assert_eq!((pair.stacks[1].counters().memory_refusals, pair.stacks[1].counters().listen_drops), (2, 1));
@@ -72,7 +72,7 @@ fn stalled_readers_stay_within_the_memory_limit() {
             pair.read(0, ids[0][number], &mut got[number]);
             write(pair, 1, ids[1][number], &data, &mut sent[number]);
         }
-        got.iter().all(|got| got.len() == data.len()) && pair.stacks[0].state(late) == State::Established
+        got.iter().all(|got| got.len() == data.len()) && pair.stacks[0].state(late) == TcpState::Established
     });
     assert!(got.iter().all(|got| *got == data));
     pair.run_for(SECOND);
@@ -111,7 +111,7 @@ fn memory_pressure_limits_the_window() {
     for pressure in [1 << 20, 20_000] {
         let memory = TcpMemory { pressure, most: 2 << 20 };
         let tcp = [TcpConfig::default(), TcpConfig { memory: Some(memory), ..TcpConfig::default() }];
-        let (mut pair, first) = Pair::connected(&Setup { tcp, ..Setup::default() });
+        let (mut pair, first) = HostPair::connected(&PairConfig { tcp, ..PairConfig::default() });
         pair.stacks[0].send_copy(first[0], &[1; 30_000]);
         pair.run_for(SECOND);
         let second = pair.open();
@@ -150,7 +150,8 @@ fn out_of_order_data_stay_within_the_memory_limit() {
 #[test]
 fn joined_segments_are_truncated_when_memory_is_full() {
     let bounded = TcpConfig { memory: Some(TcpMemory { pressure: 1000, most: 1000 }), ..TcpConfig::default() };
-    let (mut pair, first) = Pair::connected(&Setup { tcp: [TcpConfig::default(), bounded], ..Setup::default() });
+    let (mut pair, first) =
+        HostPair::connected(&PairConfig { tcp: [TcpConfig::default(), bounded], ..PairConfig::default() });
     let second = pair.open();
     pair.stacks[0].send_copy(first[0], &[1; 2000]);
     pair.run_for(SECOND);
@@ -194,9 +195,9 @@ fn joined_segments_are_truncated_when_memory_is_full() {
 }
 
 /// Returns a pair in which side 1 has a small buffer and reads nothing, while side 0 has more to send.
-fn stalled(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
+fn stalled(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp, small], ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tcp: [tcp, small], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
     pair.stacks[0].push(ids[0]);
     pair.run_for(SECOND);
@@ -212,7 +213,7 @@ fn zero_window_timeout_ends_the_connection() {
     // The window opens for a moment, and the time starts again.
     pair.read(1, ids[1], &mut Vec::new());
     pair.run_for(SECOND * 290);
-    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
     pair.run_for(SECOND * 12);
     assert_eq!(pair.stacks[0].error(ids[0]), Some(ConnectionError::TimedOut));
     assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset), "the peer must get a reset");
@@ -226,9 +227,9 @@ fn full_memory_limits_a_closed_window_to_30_seconds() {
         let memory = TcpMemory { pressure: 40_000, most };
         let (mut pair, ids) = stalled(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
         pair.run_for(SECOND * 25);
-        assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+        assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
         pair.run_for(SECOND * 60);
-        let ended = pair.stacks[0].state(ids[0]) == State::Closed;
+        let ended = pair.stacks[0].state(ids[0]) == TcpState::Closed;
         assert_eq!((ended, pair.stacks[0].counters().aborts_on_memory), (most == 50_000, u64::from(ended)));
     }
 }
@@ -246,14 +247,14 @@ fn full_memory_resets_dropped_connections() {
 #[test]
 fn slow_handshake_is_no_closed_window() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 2), ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp, TcpConfig::default()], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 1).unwrap();
     pair.wire.filter = Some(Box::new(|_, _| true));
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND * 20);
-    assert_eq!(pair.stacks[0].state(client), State::SynSent);
+    assert_eq!(pair.stacks[0].state(client), TcpState::SynSent);
     pair.wire.filter = None;
     pair.run_for(SECOND * 20);
-    assert_eq!(pair.stacks[0].state(client), State::Established);
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established);
     assert_eq!(pair.stacks[0].counters().aborts_on_timeout, 0);
 }

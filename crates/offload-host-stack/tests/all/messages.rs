@@ -6,11 +6,11 @@ mod ours;
 
 use core::fmt::Write;
 use nic_sim::NicConfig;
-use ours::Ours;
+use ours::StackPair;
 
 /// Returns runs, packets sent and packets received per hundred messages, of the sender and of the receiver.
 fn taken(connections: usize, config: &NicConfig) -> [[u64; 3]; 2] {
-    let mut ours = Ours::new(connections, config);
+    let mut ours = StackPair::new(connections, config);
     ours.messages(ours::WARM_EACH * connections as u64 + 500);
     let before = ours.done();
     ours.messages(MESSAGES);

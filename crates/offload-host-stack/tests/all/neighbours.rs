@@ -1,21 +1,21 @@
 //! Tests of ARP and ICMP echo.
 
 use crate::packets::{answers, ethernet, packet};
-use crate::pair::{FOUR as ADDRESS, MAC, PORT, Pair, Setup, config};
+use crate::pair::{FOUR as ADDRESS, HostPair, MAC, PORT, PairConfig, config};
 use crate::wire::WireConfig;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 use offload_api::Prefix;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{ConnectionError, Stack, State, TcpConfig};
+use offload_host_stack::{ConnectionError, Stack, TcpConfig, TcpState};
 use proptest::prelude::*;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetProtocol, Icmpv4Message, Icmpv4Packet, IpProtocol,
     Ipv4Packet,
 };
 
-fn strangers() -> Setup {
-    Setup { acquainted: false, ..Setup::default() }
+fn strangers() -> PairConfig {
+    PairConfig { acquainted: false, ..PairConfig::default() }
 }
 
 /// Returns an ARP packet of a host at `sender`.
@@ -51,7 +51,7 @@ fn echo_request(number: u16, data: &[u8]) -> Vec<u8> {
 /// An unfinished source route is for routers only; an option of length zero is malformed.
 #[test]
 fn packets_with_invalid_ip_options_are_dropped() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     let ping = |options: [u8; 8]| {
         let mut frame = ip(ADDRESS[1], IpProtocol::Icmp, &echo_request(1, b"data"));
         frame.splice(34..34, options);
@@ -70,7 +70,7 @@ fn packets_with_invalid_ip_options_are_dropped() {
 
 #[test]
 fn address_resolution_loses_no_packets() {
-    let (mut pair, ids) = Pair::connected(&strangers());
+    let (mut pair, ids) = HostPair::connected(&strangers());
     pair.stacks[0].send_copy(ids[0], &[7; 100_000]);
     let mut read = Vec::new();
     pair.run_until(|pair| {
@@ -85,7 +85,7 @@ fn address_resolution_loses_no_packets() {
 
 #[test]
 fn lost_arp_request_is_repeated() {
-    let mut pair = Pair::new(&strangers());
+    let mut pair = HostPair::new(&strangers());
     let mut lost = 0;
     pair.wire.filter = Some(Box::new(move |_, _| {
         lost += 1;
@@ -99,9 +99,9 @@ fn lost_arp_request_is_repeated() {
 
 #[test]
 fn unanswered_arp_request_fails_the_connection() {
-    let mut pair = Pair::new(&strangers());
+    let mut pair = HostPair::new(&strangers());
     let id = pair.stacks[0].connect(pair.now, None, ([10, 0, 0, 99], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(id) == State::Closed);
+    pair.run_until(|pair| pair.stacks[0].state(id) == TcpState::Closed);
     assert_eq!(pair.stacks[0].error(id), Some(ConnectionError::Unreachable));
     assert_eq!(pair.now.as_millis(), 7000);
     let counters = pair.stacks[0].counters();
@@ -111,7 +111,7 @@ fn unanswered_arp_request_fails_the_connection() {
 
 #[test]
 fn announcement_updates_a_known_neighbour() {
-    let (mut pair, ids) = Pair::connected(&strangers());
+    let (mut pair, ids) = HostPair::connected(&strangers());
     let elsewhere = [2, 0, 0, 0, 0, 77];
     pair.nics[0].port().deliver(&arp(ArpOperation::Request, elsewhere, ADDRESS[1], ADDRESS[1]));
     pair.run_now();
@@ -130,7 +130,7 @@ fn announcement_updates_a_known_neighbour() {
 
 #[test]
 fn announcement_does_not_change_a_static_neighbour() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.nics[0].port().deliver(&arp(ArpOperation::Reply, [2, 0, 0, 0, 0, 77], ADDRESS[1], ADDRESS[0]));
     pair.nics[0].port().deliver(&arp(ArpOperation::Request, [2, 0, 0, 0, 0, 77], ADDRESS[1], ADDRESS[1]));
     pair.run_now();
@@ -142,7 +142,7 @@ fn announcement_does_not_change_a_static_neighbour() {
 
 #[test]
 fn probe_is_answered_and_own_address_claim_ignored() {
-    let mut pair = Pair::new(&strangers());
+    let mut pair = HostPair::new(&strangers());
     let probe = arp(ArpOperation::Request, MAC[0], [0; 4], ADDRESS[1]);
     assert_eq!(answers(&mut pair, &probe).len(), 1);
     let thief = arp(ArpOperation::Request, MAC[0], ADDRESS[1], ADDRESS[1]);
@@ -156,7 +156,7 @@ fn other_networks_are_reached_through_the_gateway() {
     let alone = config(0, Seed(1), TcpConfig::default());
     let mut stack = Stack::new(alone.clone());
     assert!(stack.connect(Instant::ZERO, None, (far, PORT).into()).is_err());
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[0] = Stack::new(alone.with_gateway(ADDRESS[1].into()));
     for nobody in [[255; 4], [10, 0, 0, 255], [10, 0, 0, 0], [224, 0, 0, 1], [0; 4], ADDRESS[0]] {
         assert!(pair.stacks[0].connect(pair.now, None, (nobody, PORT).into()).is_err(), "{nobody:?}");
@@ -180,7 +180,7 @@ fn tunnel_route_resolves_the_far_end() {
     for prefix in [Prefix::new([192, 0, 2, 0].into(), 24), Prefix::new([10, 0, 0, 77].into(), 32)] {
         config = config.with_route(prefix.unwrap(), Some(ADDRESS[1].into()));
     }
-    let mut pair = Pair::new(&strangers());
+    let mut pair = HostPair::new(&strangers());
     pair.stacks[0] = Stack::new(config);
     for (number, far) in inner.into_iter().enumerate() {
         pair.stacks[0].connect(pair.now, None, (far, PORT).into()).unwrap();
@@ -211,8 +211,8 @@ fn tunnel_route_resolves_the_far_end() {
 
 #[test]
 fn echo_reply_returns_the_requests_data() {
-    for setup in [Setup::default(), strangers()] {
-        let mut pair = Pair::new(&setup);
+    for setup in [PairConfig::default(), strangers()] {
+        let mut pair = HostPair::new(&setup);
         let data: Vec<u8> = (0..1400u32).map(|byte| byte as u8).collect();
         let mut replies = answers(&mut pair, &ip(ADDRESS[1], IpProtocol::Icmp, &echo_request(5, &data)));
         if !setup.acquainted {
@@ -231,7 +231,7 @@ fn echo_reply_returns_the_requests_data() {
 
 #[test]
 fn broken_broadcast_or_excess_pings_are_not_answered() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     let mut broken = echo_request(1, b"data");
     broken[9] ^= 1;
     assert!(answers(&mut pair, &ip(ADDRESS[1], IpProtocol::Icmp, &broken)).is_empty());
@@ -245,7 +245,7 @@ fn broken_broadcast_or_excess_pings_are_not_answered() {
 
 #[test]
 fn unknown_protocol_and_closed_port_are_reported() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     for (protocol, code) in [(IpProtocol::Udp, 3), (IpProtocol::Unknown(132), 2)] {
         let mut body = [9; 1000];
         body[4..6].copy_from_slice(&1000u16.to_be_bytes()); // UDP length
@@ -264,7 +264,7 @@ fn unknown_protocol_and_closed_port_are_reported() {
 
 #[test]
 fn waiting_packets_and_arp_requests_are_bounded() {
-    let mut pair = Pair::new(&strangers());
+    let mut pair = HostPair::new(&strangers());
     for last in 3..=254 {
         for _ in 0..4 {
             pair.stacks[0].connect(pair.now, None, ([10, 0, 0, last], PORT).into()).unwrap();
@@ -282,24 +282,24 @@ proptest! {
     #[test]
     fn unacquainted_hosts_connect_over_a_faulty_wire(seed: u64, loss in 0.0..0.1f64, duplicate in 0.0..0.1f64, corrupt in 0.0..0.02f64) {
         let wire = WireConfig { loss, duplicate, corrupt, ..WireConfig::default() };
-        let setup = Setup { seed: Seed(seed), wire, ..strangers() };
-        let mut pair = Pair::new(&setup);
+        let setup = PairConfig { seed: Seed(seed), wire, ..strangers() };
+        let mut pair = HostPair::new(&setup);
         let _ = pair.stacks[1].listen(PORT, 16);
         // After three lost requests in a row, connecting fails rightly, and is tried again.
         let mut client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         let mut server = None;
         pair.run_until(|pair| {
-            if pair.stacks[0].state(client) == State::Closed {
+            if pair.stacks[0].state(client) == TcpState::Closed {
                 client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
             }
             server = server.or_else(|| pair.stacks[1].accept(PORT));
-            server.is_some() && pair.stacks[0].state(client) == State::Established
+            server.is_some() && pair.stacks[0].state(client) == TcpState::Established
         });
     }
 
     #[test]
     fn arp_and_icmp_accept_any_bytes_without_panic(packets in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..100)), 0..40)) {
-        let mut pair = Pair::new(&strangers());
+        let mut pair = HostPair::new(&strangers());
         for (is_arp, bytes) in packets {
             let frame = if is_arp {
                 let start: &[u8] = &[0, 1, 8, 0, 6, 4, 0];

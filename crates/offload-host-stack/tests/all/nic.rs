@@ -20,9 +20,9 @@ use std::task::Waker;
 
 /// The stack's handle of the NIC. Clones share one NIC.
 #[derive(Clone)]
-pub(crate) struct Nic(Arc<Mutex<Port>>, Option<MockDevice>);
+pub(crate) struct MaskingNic(Arc<Mutex<NicPort>>, Option<MockDevice>);
 
-pub(crate) struct Port {
+pub(crate) struct NicPort {
     pub(crate) caps: PathCaps,
     /// Checksum verdict for received packets.
     pub(crate) verdict: Checksums,
@@ -50,11 +50,11 @@ pub(crate) struct Port {
     pub(crate) refused: u64,
 }
 
-impl Nic {
-    pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> Nic {
+impl MaskingNic {
+    pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> MaskingNic {
         let caps =
             PathCaps { epoch: 0, mtu, checksum, tso_max_bytes, udp_segmentation: tso_max_bytes > 0, pacing: false };
-        let port = Arc::new(Mutex::new(Port {
+        let port = Arc::new(Mutex::new(NicPort {
             caps,
             verdict: if checksum { Checksums::Good } else { Checksums::Unchecked },
             ring: usize::MAX,
@@ -73,15 +73,15 @@ impl Nic {
             encrypted: 0,
             refused: 0,
         }));
-        Nic(port, None)
+        MaskingNic(port, None)
     }
 
-    pub(crate) fn port(&self) -> MutexGuard<'_, Port> {
+    pub(crate) fn port(&self) -> MutexGuard<'_, NicPort> {
         self.0.lock().unwrap()
     }
 }
 
-impl Port {
+impl NicPort {
     pub(crate) fn add_context(&mut self) -> Handle {
         let handle = Handle { index: self.next_context, generation: self.generation };
         self.next_context += 1;
@@ -110,7 +110,7 @@ impl Port {
         if self.verdict != Checksums::Good {
             return self.verdict;
         }
-        match Transport::of(frame) {
+        match FrameTransport::of(frame) {
             Some(transport) if transport.header_is_right(frame) && transport.is_right(frame) => Checksums::Good,
             Some(_) => Checksums::Bad,
             None => Checksums::Unchecked, // the device knows only complete TCP and UDP packets
@@ -125,7 +125,7 @@ impl Port {
 
     /// Cuts a packet into segments with complete headers.
     fn segment(&mut self, packet: &TxPacket, payload: &[u8]) {
-        let Some(transport) = Transport::of_headers(&packet.header) else {
+        let Some(transport) = FrameTransport::of_headers(&packet.header) else {
             assert!(!packet.ask.checksum && packet.ask.mss.is_none(), "the device knows TCP and UDP only");
             self.sent.push_back([&packet.header[..], payload].concat());
             return;
@@ -153,16 +153,16 @@ impl Port {
 
 /// The transport header of a frame, if the device knows the protocol.
 #[derive(Clone, Copy)]
-struct Transport {
+struct FrameTransport {
     six: bool,
     udp: bool,
     ends: [IpAddress; 2],
     at: usize,
 }
 
-impl Transport {
-    fn of(frame: &[u8]) -> Option<Transport> {
-        let transport = Transport::of_headers(frame)?;
+impl FrameTransport {
+    fn of(frame: &[u8]) -> Option<FrameTransport> {
+        let transport = FrameTransport::of_headers(frame)?;
         let ip = &frame[14..];
         let whole = match transport.six {
             true => Ipv6Packet::new_checked(ip).ok()?.total_len(),
@@ -177,7 +177,7 @@ impl Transport {
         valid.then_some(transport)
     }
 
-    fn of_headers(frame: &[u8]) -> Option<Transport> {
+    fn of_headers(frame: &[u8]) -> Option<FrameTransport> {
         let ip = frame.get(14..)?;
         let (six, ends, next, bytes) = match (frame[12], frame[13]) {
             (0x08, 0x00) if ip.len() >= 20 && ip[0] == 0x45 => {
@@ -197,7 +197,7 @@ impl Transport {
             _ => return None,
         };
         let udp = next == IpProtocol::Udp;
-        (udp || next == IpProtocol::Tcp).then_some(Transport { six, udp, ends, at: 14 + bytes })
+        (udp || next == IpProtocol::Tcp).then_some(FrameTransport { six, udp, ends, at: 14 + bytes })
     }
 
     /// Returns the length field of the IP header, and its correct value for a packet with `payload` bytes.
@@ -265,7 +265,7 @@ impl Transport {
     }
 }
 
-impl NetDevice for Nic {
+impl NetDevice for MaskingNic {
     fn path(&self, _: &FlowKey) -> PathCaps {
         self.port().caps
     }
@@ -282,7 +282,7 @@ impl NetDevice for Nic {
         }
         let length = packet.payload_len();
         // A device relies on the length field, except for packets too long for the field.
-        let (told, bytes) = Transport::told(&packet.header, length);
+        let (told, bytes) = FrameTransport::told(&packet.header, length);
         assert!(bytes.is_none_or(|bytes| told == u16::try_from(bytes).unwrap_or(0)), "{told} for {bytes:?}");
         port.longest = port.longest.max(length);
         if length > 65_535 {
@@ -378,7 +378,7 @@ impl NetDevice for Nic {
     }
 }
 
-impl Port {
+impl NicPort {
     /// Empties the ring, and returns the sent frames.
     pub(crate) fn drain(&mut self) -> VecDeque<Vec<u8>> {
         if core::mem::take(&mut self.used) >= self.ring {

@@ -1,6 +1,6 @@
 //! Handmade frames, and a host's answers.
 
-use crate::pair::{ADDRESS, MAC, Pair};
+use crate::pair::{ADDRESS, HostPair, MAC};
 use core::net::IpAddr;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr};
@@ -32,7 +32,7 @@ pub(crate) fn across(protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Delivers a frame to side 1 and returns the frames that side 1 sends.
-pub(crate) fn answers(pair: &mut Pair, frame: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn answers(pair: &mut HostPair, frame: &[u8]) -> Vec<Vec<u8>> {
     pair.nics[1].port().deliver(frame);
     while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
     pair.nics[1].port().drain().into()

@@ -1,11 +1,11 @@
 //! A pair of hosts on a wire, in virtual time.
 
-use crate::nic::Nic;
-use crate::wire::{Wire, WireConfig};
+use crate::nic::MaskingNic;
+use crate::wire::{FaultyWire, WireConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, State, TcpConfig};
+use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, TcpConfig, TcpState};
 
 /// IPv4 addresses of the hosts.
 pub(crate) const FOUR: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
@@ -26,7 +26,7 @@ pub(crate) const PORT: u16 = 443;
 
 /// Configuration of a pair.
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
+pub(crate) struct PairConfig {
     pub(crate) seed: Seed,
     pub(crate) wire: WireConfig,
     pub(crate) mtu: u16,
@@ -37,9 +37,9 @@ pub(crate) struct Setup {
     pub(crate) acquainted: bool,
 }
 
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
+impl Default for PairConfig {
+    fn default() -> PairConfig {
+        PairConfig {
             seed: Seed(1),
             wire: WireConfig::default(),
             mtu: 1500,
@@ -51,11 +51,11 @@ impl Default for Setup {
     }
 }
 
-pub(crate) struct Pair {
+pub(crate) struct HostPair {
     pub(crate) now: Instant,
     pub(crate) stacks: [Stack; 2],
-    pub(crate) nics: [Nic; 2],
-    pub(crate) wire: Wire,
+    pub(crate) nics: [MaskingNic; 2],
+    pub(crate) wire: FaultyWire,
     pub(crate) seed: Seed,
 }
 
@@ -68,9 +68,9 @@ pub(crate) fn config(side: usize, seed: Seed, tcp: TcpConfig) -> Config {
     config
 }
 
-impl Pair {
-    pub(crate) fn new(setup: &Setup) -> Pair {
-        let nic = || Nic::new(setup.mtu, setup.tso, setup.checksum);
+impl HostPair {
+    pub(crate) fn new(setup: &PairConfig) -> HostPair {
+        let nic = || MaskingNic::new(setup.mtu, setup.tso, setup.checksum);
         let stack = |side: usize| {
             let mut config = config(side, setup.seed, setup.tcp[side].clone());
             if !setup.acquainted {
@@ -78,18 +78,18 @@ impl Pair {
             }
             Stack::new(config)
         };
-        Pair {
+        HostPair {
             now: Instant::ZERO,
             stacks: [stack(0), stack(1)],
             nics: [nic(), nic()],
-            wire: Wire::new(setup.wire, setup.seed),
+            wire: FaultyWire::new(setup.wire, setup.seed),
             seed: setup.seed,
         }
     }
 
     /// Returns a pair with a connection established on both sides.
-    pub(crate) fn connected(setup: &Setup) -> (Pair, [ConnectionId; 2]) {
-        let mut pair = Pair::new(setup);
+    pub(crate) fn connected(setup: &PairConfig) -> (HostPair, [ConnectionId; 2]) {
+        let mut pair = HostPair::new(setup);
         let ids = pair.open();
         (pair, ids)
     }
@@ -102,7 +102,7 @@ impl Pair {
         let mut server = None;
         self.run_until(|pair| {
             server = server.or_else(|| pair.stacks[1].accept(PORT));
-            server.is_some() && pair.stacks[0].state(client) == State::Established
+            server.is_some() && pair.stacks[0].state(client) == TcpState::Established
         });
         [client, server.unwrap()]
     }
@@ -140,7 +140,7 @@ impl Pair {
     }
 
     /// Steps until `done`, for at most a day of virtual time.
-    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut Pair) -> bool) {
+    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut HostPair) -> bool) {
         let give_up = self.now + Duration::from_secs(24 * 3600);
         let mut stuck = false;
         while !done(self) {

@@ -2,38 +2,38 @@
 //! gets exactly the encrypted bytes.
 
 use crate::nic::{MaskSealer, mask};
-use crate::pair::{Pair, Setup};
+use crate::pair::{HostPair, PairConfig};
 use crate::transfer::pattern;
 use crate::wire::WireConfig;
 use bytes::Bytes;
 use core::time::Duration;
 use offload_api::{DeviceEvent, Handle, Layer, SealError, Sealer, TxTag, Unit, UnitTag};
 use offload_base::{Rng, Seed};
-use offload_host_stack::{ConnectionError, ConnectionId, State};
+use offload_host_stack::{ConnectionError, ConnectionId, TcpState};
 use proptest::prelude::*;
 
 /// Queues units on a connection, and records the bytes that the peer should get.
-struct Records {
+struct UnitQueue {
     rng: Rng,
     context: Option<Handle>,
     number: u64,
     expected: Vec<u8>,
 }
 
-impl Records {
-    fn new(seed: Seed) -> Records {
-        Records { rng: seed.stream("records"), context: None, number: 0, expected: Vec::new() }
+impl UnitQueue {
+    fn new(seed: Seed) -> UnitQueue {
+        UnitQueue { rng: seed.stream("records"), context: None, number: 0, expected: Vec::new() }
     }
 
     /// Queues bytes without a unit, like a handshake's.
-    fn queue_plain(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
+    fn queue_plain(&mut self, pair: &mut HostPair, id: ConnectionId, bytes: usize) {
         let data = pattern(Seed(self.rng.next_u64()), bytes);
         self.expected.extend_from_slice(&data);
         pair.stacks[0].send(id, data.into(), TxTag::PLAIN);
     }
 
     /// Queues a unit of `bytes` bytes in a few chunks, for the device if there is a context.
-    fn queue_unit(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
+    fn queue_unit(&mut self, pair: &mut HostPair, id: ConnectionId, bytes: usize) {
         let plain = Bytes::from(pattern(Seed(self.rng.next_u64()), bytes));
         let (number, len) = (self.number, bytes as u32);
         let mut unit = Unit { layer: Layer::FIRST, number, offset: 0, start: Default::default(), len, touched_from: 0 };
@@ -65,7 +65,7 @@ fn masked(data: &[u8], unit: &Unit, at: usize) -> Bytes {
 }
 
 /// Reads on side 1 until the end, and checks the bytes.
-fn receive_all(pair: &mut Pair, id: ConnectionId, expected: &[u8]) {
+fn receive_all(pair: &mut HostPair, id: ConnectionId, expected: &[u8]) {
     let mut received = Vec::new();
     pair.run_until(|pair| {
         pair.read(1, id, &mut received);
@@ -78,8 +78,8 @@ fn receive_all(pair: &mut Pair, id: ConnectionId, expected: &[u8]) {
 
 #[test]
 fn device_encrypts_all_units_without_software() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    let mut records = Records::new(Seed(1));
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    let mut records = UnitQueue::new(Seed(1));
     records.queue_plain(&mut pair, ids[0], 1000);
     records.context = Some(pair.nics[0].port().add_context());
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
@@ -95,8 +95,8 @@ fn device_encrypts_all_units_without_software() {
 #[test]
 fn software_seals_after_a_device_reset() {
     let wire = WireConfig { loss: 0.02, ..WireConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, ..Setup::default() });
-    let mut records = Records::new(Seed(2));
+    let (mut pair, ids) = HostPair::connected(&PairConfig { wire, ..PairConfig::default() });
+    let mut records = UnitQueue::new(Seed(2));
     records.context = Some(pair.nics[0].port().add_context());
     pair.stacks[0].mark_controlled(ids[0]);
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
@@ -115,8 +115,8 @@ fn software_seals_after_a_device_reset() {
 
 #[test]
 fn missing_sealer_resets_the_connection() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    let mut records = Records::new(Seed(3));
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    let mut records = UnitQueue::new(Seed(3));
     records.queue_plain(&mut pair, ids[0], 10);
     let plain = records.expected.len();
     records.context = Some(pair.nics[0].port().add_context());
@@ -143,8 +143,8 @@ impl Sealer for ShortSealer {
 
 #[test]
 fn sealer_with_a_wrong_length_ends_the_connection() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    let mut records = Records::new(Seed(4));
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    let mut records = UnitQueue::new(Seed(4));
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(ShortSealer));
     records.context = Some(Handle { index: 9, generation: 9 });
     records.queue_unit(&mut pair, ids[0], 1000);
@@ -155,7 +155,7 @@ fn sealer_with_a_wrong_length_ends_the_connection() {
 
 #[test]
 fn software_seals_a_unit_after_its_last_byte() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
     // The device does not know this context, so it asks for software.
     let stale = Handle { index: 9, generation: 9 };
@@ -188,10 +188,10 @@ proptest! {
         dropped in any::<bool>(),
     ) {
         let wire = WireConfig { loss, reorder, duplicate, rate: 1_000_000_000, queue: Duration::from_millis(20), ..WireConfig::default() };
-        let setup = Setup { seed: Seed(seed), wire, tso, ..Setup::default() };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let setup = PairConfig { seed: Seed(seed), wire, tso, ..PairConfig::default() };
+        let (mut pair, ids) = HostPair::connected(&setup);
         pair.nics[0].port().ring = ring;
-        let mut records = Records::new(Seed(seed));
+        let mut records = UnitQueue::new(Seed(seed));
         if plain > 0 {
             records.queue_plain(&mut pair, ids[0], plain);
         }
@@ -220,7 +220,7 @@ proptest! {
             prop_assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
         } else {
             // The acknowledgment of the FIN may be lost several times.
-            pair.run_until(|pair| pair.stacks[0].state(ids[0]) == State::FinWait2);
+            pair.run_until(|pair| pair.stacks[0].state(ids[0]) == TcpState::FinWait2);
         }
     }
 }

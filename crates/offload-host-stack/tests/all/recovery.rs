@@ -1,6 +1,6 @@
 //! Tests of loss recovery: its effect on the window, for each kind of loss detection.
 
-use crate::pair::{FULL, Pair, Setup, TCP};
+use crate::pair::{FULL, HostPair, PairConfig, TCP};
 use crate::transfer::pattern;
 use crate::wire::WireConfig;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 /// The wire's view of the flight in which a segment is lost.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flight {
+struct WireFlight {
     segments: u32,
     /// First unacknowledged position, as known to the sender.
     una: u32,
@@ -24,7 +24,7 @@ struct Flight {
     told: bool,
 }
 
-impl Flight {
+impl WireFlight {
     /// Records a frame and returns whether to drop it. The peer joins received segments, so one acknowledgment, or two
     /// at once, acknowledges all data before the loss and reports all data after it.
     fn see(&mut self, from: usize, frame: &[u8]) -> bool {
@@ -59,7 +59,7 @@ impl Flight {
 fn loss_reduces_the_whole_window_of_a_joining_peer() {
     for (congestion, share) in [(CongestionAlgorithm::Cubic, 0.7), (CongestionAlgorithm::NewReno, 0.5)] {
         for apart in [false, true] {
-            let (flight, threshold) = run(congestion, Flight { apart, ..Flight::default() }, 1_000_000);
+            let (flight, threshold) = run(congestion, WireFlight { apart, ..WireFlight::default() }, 1_000_000);
             let whole = flight.end.wrapping_sub(flight.una);
             let expected = share * f64::from(whole);
             assert!((threshold as f64 - expected).abs() < 0.02 * expected, "{congestion:?}: {threshold}, {flight:?}");
@@ -68,10 +68,11 @@ fn loss_reduces_the_whole_window_of_a_joining_peer() {
 }
 
 /// Returns the wire's view, and the slow start threshold at the start of the recovery.
-fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight, u64) {
+fn run(congestion: CongestionAlgorithm, flight: WireFlight, bytes: usize) -> (WireFlight, u64) {
     let wire = WireConfig { delay: Duration::from_millis(5), ..WireConfig::default() };
     let tcp = TcpConfig { congestion, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { wire, tcp: [tcp.clone(), tcp], tso: 0, ..PairConfig::default() });
     let seen = Arc::new(Mutex::new(flight));
     let flight = seen.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| flight.lock().unwrap().see(from, frame)));
@@ -88,7 +89,7 @@ fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight
 
 #[test]
 fn lost_tail_reduces_the_window_once() {
-    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tso: 0, ..PairConfig::default() });
     let data = pattern(Seed(2), 100 * FULL);
     let last = pair.stacks[0].first_seq(ids[0]) + 99 * FULL as u32;
     lose_once(&mut pair, last);
@@ -112,7 +113,7 @@ fn lost_tail_reduces_the_window_once() {
 
 #[test]
 fn data_after_a_repairing_probe_get_their_own_probe() {
-    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tso: 0, ..PairConfig::default() });
     let first = pair.stacks[0].first_seq(ids[0]);
     for number in 0..3 {
         lose_once(&mut pair, first + number * FULL as u32);
@@ -129,7 +130,7 @@ fn needless_probe_changes_no_window() {
     const DELAY: Duration = Duration::from_millis(10);
     for fin in [false, true] {
         let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
-        let (mut pair, ids) = Pair::connected(&Setup { wire, tso: 0, ..Setup::default() });
+        let (mut pair, ids) = HostPair::connected(&PairConfig { wire, tso: 0, ..PairConfig::default() });
         // Two segments arrive, but the peer's acknowledgments are lost.
         pair.wire.filter = Some(Box::new(|from, _| from == 1));
         pair.stacks[0].send_copy(ids[0], &[0; 2 * FULL]);
@@ -160,7 +161,8 @@ fn recovery_is_undone_after_a_batch_of_acks() {
     let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
     // With timestamps, the first acknowledgment would reveal the spurious recovery.
     let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { wire, tcp: [tcp.clone(), tcp], tso: 0, ..PairConfig::default() });
     let late = pair.stacks[0].first_seq(ids[0]) + 50 * (FULL + 12) as u32;
     let held = Arc::new(Mutex::new(Vec::new()));
     let hold = held.clone();
@@ -200,7 +202,7 @@ fn recovery_is_undone_after_a_batch_of_acks() {
 /// An acknowledgment of a retransmission proves nothing about the original, whichever retransmission it was.
 #[test]
 fn acked_retransmission_is_no_proof_of_a_spurious_timeout() {
-    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tso: 0, ..PairConfig::default() });
     let held = Arc::new(Mutex::new(Vec::new()));
     let hold = held.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -227,14 +229,15 @@ fn paced_stream_asks_for_window_per_round_trip() {
     const DELAY: Duration = Duration::from_millis(10);
     let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
     let tcp = TcpConfig { congestion: CongestionAlgorithm::NewReno, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { wire, tcp: [tcp.clone(), tcp], tso: 0, ..PairConfig::default() });
     pair.nics[0].port().caps.pacing = true;
-    let rate = |pair: &Pair, percent: u128| {
+    let rate = |pair: &HostPair, percent: u128| {
         let stats = pair.stacks[0].stats(ids[0]);
         let round_trip = stats.smoothed_rtt.unwrap().as_nanos();
         (u128::from(stats.congestion_window) * percent * 10_000_000 / round_trip) as u64
     };
-    let asked = |pair: &Pair| pair.nics[0].port().rates.drain(..).collect::<Vec<_>>();
+    let asked = |pair: &HostPair| pair.nics[0].port().rates.drain(..).collect::<Vec<_>>();
     pair.stacks[0].send_copy(ids[0], &[1; FULL]);
     pair.run_for(4 * DELAY);
     assert_eq!(asked(&pair), [], "an unpaced stream asks for no rate");
@@ -254,7 +257,7 @@ fn paced_stream_asks_for_window_per_round_trip() {
 }
 
 /// Drops the next segment from side 0 that begins at `seq`.
-fn lose_once(pair: &mut Pair, seq: Seq) {
+fn lose_once(pair: &mut HostPair, seq: Seq) {
     let mut lost = false;
     pair.wire.filter = Some(Box::new(move |from, frame| {
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);

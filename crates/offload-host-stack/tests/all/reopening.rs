@@ -1,28 +1,28 @@
 //! Tests of flows that are reopened while their last connection is in TIME-WAIT.
 
 use crate::packets::answers;
-use crate::pair::{ADDRESS, MAC, PORT, Pair, SIX, Setup, TCP, config};
+use crate::pair::{ADDRESS, HostPair, MAC, PORT, PairConfig, SIX, TCP, config};
 use crate::transfer::pattern;
 use core::time::Duration;
 use offload_base::{Instant, RandomSource, Seed, Seq};
-use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, State, TcpConfig};
+use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, TcpConfig, TcpState};
 use smoltcp::wire::{TcpOption, TcpPacket};
 use std::sync::{Arc, Mutex};
 
 const MS: Duration = Duration::from_millis(1);
 /// Client port of side 0.
-const CALLER: u16 = 7000;
+const CLIENT_PORT: u16 = 7000;
 
-fn dial(pair: &mut Pair) -> [ConnectionId; 2] {
-    let client = pair.stacks[0].connect(pair.now, Some(CALLER), (ADDRESS[1], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+fn dial(pair: &mut HostPair) -> [ConnectionId; 2] {
+    let client = pair.stacks[0].connect(pair.now, Some(CLIENT_PORT), (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
     pair.run_for(MS);
     [client, pair.stacks[1].accept(PORT).unwrap()]
 }
 
 /// Sends three megabytes from side `from`, far more than the sequence number clock advances meanwhile, and closes that
 /// side first. Returns the sequence number after the last used one.
-fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
+fn use_up(pair: &mut HostPair, ids: [ConnectionId; 2], from: usize) -> Seq {
     let to = 1 - from;
     let data = pattern(Seed(1), 3_000_000);
     // The connection must use more sequence numbers than the clock advances, or the test would prove nothing.
@@ -50,15 +50,15 @@ fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
     end
 }
 
-fn pair_with(timestamps: bool, backlog: usize) -> Pair {
+fn pair_with(timestamps: bool, backlog: usize) -> HostPair {
     let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, backlog).unwrap();
     pair
 }
 
 /// Records the frames from `side` that `wanted` selects.
-fn keep(pair: &mut Pair, side: usize, wanted: fn(&[u8]) -> bool) -> Arc<Mutex<Vec<Vec<u8>>>> {
+fn keep(pair: &mut HostPair, side: usize, wanted: fn(&[u8]) -> bool) -> Arc<Mutex<Vec<Vec<u8>>>> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = kept.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -137,12 +137,12 @@ fn dropped_syn_does_not_end_time_wait() {
     // Nobody accepts this connection, so there is no room for another.
     let other = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(MS);
-    assert_eq!(pair.stacks[0].state(other), State::Established);
-    let again = pair.stacks[0].connect(pair.now, Some(CALLER), (ADDRESS[1], PORT).into()).unwrap();
+    assert_eq!(pair.stacks[0].state(other), TcpState::Established);
+    let again = pair.stacks[0].connect(pair.now, Some(CLIENT_PORT), (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(5 * MS);
-    assert_eq!((pair.stacks[0].state(again), pair.stacks[1].counters().listen_drops), (State::SynSent, 1));
+    assert_eq!((pair.stacks[0].state(again), pair.stacks[1].counters().listen_drops), (TcpState::SynSent, 1));
     pair.stacks[1].accept(PORT).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(again) == State::Established);
+    pair.run_until(|pair| pair.stacks[0].state(again) == TcpState::Established);
     pair.run_for(MS);
     let server = pair.stacks[1].accept(PORT).unwrap();
     assert!(pair.stacks[1].first_seq(server).after(end));
@@ -174,8 +174,8 @@ fn first_syn(random: impl Into<RandomSource>, now: Instant) -> (Seq, u32) {
         .with_neighbour(ADDRESS[1], MAC[1]);
     config.tcp = TcpConfig::default();
     let mut stack = Stack::new(config);
-    let mut nic = crate::nic::Nic::new(1500, 0, true);
-    let id = stack.connect(now, Some(CALLER), (ADDRESS[1], PORT).into()).unwrap();
+    let mut nic = crate::nic::MaskingNic::new(1500, 0, true);
+    let id = stack.connect(now, Some(CLIENT_PORT), (ADDRESS[1], PORT).into()).unwrap();
     while stack.poll(now, &mut nic) {}
     let frame = nic.port().drain().pop_front().expect("a SYN");
     let mut options = TcpPacket::new_unchecked(&frame[TCP..]).options().to_vec();

@@ -1,9 +1,9 @@
 //! Tests of the async shell, on an executor with a virtual clock.
 
-use crate::nic::{MaskSealer, Nic};
+use crate::nic::{MaskSealer, MaskingNic};
 use crate::pair::{ADDRESS, FOUR, PORT, SIX, config};
 use crate::transfer::pattern;
-use crate::wire::{Wire, WireConfig};
+use crate::wire::{FaultyWire, WireConfig};
 use bytes::Bytes;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// An executor with a clock that jumps from deadline to deadline.
 #[derive(Default)]
-struct Runtime {
+struct VirtualRuntime {
     now: Mutex<Instant>,
     alarms: Mutex<BTreeMap<(Instant, u64), Waker>>,
     next_alarm: Mutex<u64>,
@@ -31,7 +31,7 @@ struct Runtime {
 }
 
 struct Task {
-    runtime: Arc<Runtime>,
+    runtime: Arc<VirtualRuntime>,
     index: usize,
 }
 
@@ -44,7 +44,7 @@ impl Wake for Task {
     }
 }
 
-struct VirtualTimers(Arc<Runtime>);
+struct VirtualTimers(Arc<VirtualRuntime>);
 
 impl Clock for VirtualTimers {
     fn now(&self) -> Instant {
@@ -60,7 +60,7 @@ impl Timers for VirtualTimers {
 }
 
 struct VirtualAlarm {
-    runtime: Arc<Runtime>,
+    runtime: Arc<VirtualRuntime>,
     set: Option<(Instant, u64)>,
 }
 
@@ -85,23 +85,23 @@ impl Alarm for VirtualAlarm {
 type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Two hosts with their service tasks, and the tasks of a test.
-struct World {
-    runtime: Arc<Runtime>,
+struct ShellWorld {
+    runtime: Arc<VirtualRuntime>,
     tasks: Vec<Option<BoxFuture>>,
     hosts: Vec<Host>,
-    nics: [Nic; 2],
-    wire: Wire,
+    nics: [MaskingNic; 2],
+    wire: FaultyWire,
 }
 
-impl World {
-    fn new(wire: WireConfig, tcp: TcpConfig) -> World {
-        let (runtime, seed) = (Arc::new(Runtime::default()), Seed(5));
-        let nics = [(); 2].map(|()| Nic::new(1500, 65_536, true));
+impl ShellWorld {
+    fn new(wire: WireConfig, tcp: TcpConfig) -> ShellWorld {
+        let (runtime, seed) = (Arc::new(VirtualRuntime::default()), Seed(5));
+        let nics = [(); 2].map(|()| MaskingNic::new(1500, 65_536, true));
         let timers = Arc::new(VirtualTimers(runtime.clone()));
         let hosts: Vec<Host> = (0..2)
             .map(|side| Host::new(config(side, seed, tcp.clone()), Box::new(nics[side].clone()), timers.clone()))
             .collect();
-        let mut world = World { runtime, tasks: Vec::new(), hosts, nics, wire: Wire::new(wire, seed) };
+        let mut world = ShellWorld { runtime, tasks: Vec::new(), hosts, nics, wire: FaultyWire::new(wire, seed) };
         for side in 0..2 {
             let service = world.hosts[side].serve();
             world.spawn(service);
@@ -195,7 +195,8 @@ fn server_address() -> core::net::SocketAddr {
 fn bytes_are_echoed_and_the_services_end() {
     let wire = WireConfig { loss: 0.01, ..WireConfig::default() };
     // The buffers are far smaller than the data, so both sides wait for each other repeatedly.
-    let mut world = World::new(wire, TcpConfig { send_buffer: 30_000, receive_buffer: 50_000, ..TcpConfig::default() });
+    let mut world =
+        ShellWorld::new(wire, TcpConfig { send_buffer: 30_000, receive_buffer: 50_000, ..TcpConfig::default() });
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     world.spawn(async move {
         let (_listener, mut stream) = accept(listener).await;
@@ -259,7 +260,7 @@ fn bytes_are_echoed_and_the_services_end() {
 fn dropped_stream_is_delivered_sealed_after_a_reset() {
     // Losses make the stack send data again after the reset, which only software can seal.
     let wire = WireConfig { loss: 0.03, ..WireConfig::default() };
-    let mut world = World::new(wire, TcpConfig::default());
+    let mut world = ShellWorld::new(wire, TcpConfig::default());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     let (plain, got) = (pattern(Seed(3), 200 * 1000), Arc::new(Mutex::new(Vec::new())));
     let (nic, data, result) = (world.nics[0].clone(), plain.clone(), got.clone());
@@ -305,7 +306,7 @@ fn dropped_stream_is_delivered_sealed_after_a_reset() {
 #[test]
 fn send_turn_takes_the_lock_once() {
     let tcp = TcpConfig { send_buffer: 10_000, ..TcpConfig::default() };
-    let mut world = World::new(WireConfig::default(), tcp);
+    let mut world = ShellWorld::new(WireConfig::default(), tcp);
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     let (nic, runtime) = (world.nics[0].clone(), world.runtime.clone());
     let connecting = world.hosts[0].connect(None, server_address());
@@ -372,7 +373,7 @@ fn handles_are_send_and_sync() {
 
 #[test]
 fn udp_socket_waits_for_datagrams() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let server = world.hosts[1].bind_udp(Some(53)).unwrap();
     let client = world.hosts[0].bind_udp(None).unwrap();
     assert_eq!(world.hosts[1].bind_udp(Some(53)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -398,7 +399,7 @@ fn udp_socket_waits_for_datagrams() {
 
 #[test]
 fn waiting_tasks_share_a_sockets_datagrams() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let server = Arc::new(world.hosts[1].bind_udp(Some(53)).unwrap());
     let client = world.hosts[0].bind_udp(None).unwrap();
     for _ in 0..3 {
@@ -418,7 +419,7 @@ fn waiting_tasks_share_a_sockets_datagrams() {
 
 #[test]
 fn errors_reach_waiting_tasks() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let refused = world.hosts[0].connect(None, (ADDRESS[1], 9).into());
     let nowhere = world.hosts[0].connect(None, "[::1]:80".parse().unwrap());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
@@ -447,7 +448,7 @@ fn errors_reach_waiting_tasks() {
 
 #[test]
 fn segments_keep_sequence_numbers_and_verdicts() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     let connecting = world.hosts[0].connect(None, server_address());
     world.spawn(async move {
@@ -478,7 +479,7 @@ fn segments_keep_sequence_numbers_and_verdicts() {
 
 #[test]
 fn dropped_connect_future_ends_the_connection() {
-    let mut world = World::new(WireConfig { loss: 1.0, ..WireConfig::default() }, TcpConfig::default());
+    let mut world = ShellWorld::new(WireConfig { loss: 1.0, ..WireConfig::default() }, TcpConfig::default());
     let connecting = world.hosts[0].connect(None, server_address());
     assert_eq!(world.hosts[0].connections(), 1);
     drop(connecting);

@@ -1,7 +1,7 @@
 //! Tests of IPv6: neighbour solicitation, echo, invalid headers and fragments.
 
 use crate::packets::{answers, packet};
-use crate::pair::{MAC, Pair, SIX, Setup};
+use crate::pair::{HostPair, MAC, PairConfig, SIX};
 use crate::transfer::pattern;
 use core::net::Ipv6Addr;
 use core::time::Duration;
@@ -25,7 +25,7 @@ fn solicitation(target: Ipv6Addr) -> Vec<u8> {
 
 #[test]
 fn solicitation_is_answered_if_it_passed_no_router() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     let answer = answers(&mut pair, &icmp(SIX[1], 255, solicitation(SIX[1])));
     let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
     let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
@@ -43,7 +43,7 @@ fn solicitation_is_answered_if_it_passed_no_router() {
 /// Frames to a zero or a group address would reach no station, or all.
 #[test]
 fn advertisement_of_an_invalid_mac_is_ignored() {
-    let mut pair = Pair::new(&Setup { acquainted: false, ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { acquainted: false, ..PairConfig::default() });
     pair.stacks[1].connect(pair.now, None, (SIX[0], 80).into()).unwrap();
     while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
     assert_eq!(pair.nics[1].port().drain().len(), 1, "a solicitation");
@@ -61,7 +61,7 @@ fn advertisement_of_an_invalid_mac_is_ignored() {
 /// RFC 8200 4.3: hop-by-hop options are for all routers on the path, but no router has seen these.
 #[test]
 fn hop_by_hop_options_after_a_fragment_are_reported() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     let header = [&[0, 0][..], &[0, 1], &7u32.to_be_bytes(), &[17, 0, 1, 4, 0, 0, 0, 0]].concat();
     let answer = answers(&mut pair, &packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Frag, &header));
     let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
@@ -72,7 +72,7 @@ fn hop_by_hop_options_after_a_fragment_are_reported() {
 
 #[test]
 fn valid_ping_is_answered_and_broken_ping_dropped() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     let request = [&[128, 0, 0, 0, 0, 77, 0, 5][..], b"some data"].concat();
     let answer = answers(&mut pair, &icmp(SIX[1], 64, request.clone()));
     let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
@@ -87,7 +87,7 @@ fn valid_ping_is_answered_and_broken_ping_dropped() {
 
 #[test]
 fn unknown_option_is_reported_with_its_offset() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     let options = [17, 0, 0x9e, 4, 0, 0, 0, 0];
     let answer = answers(&mut pair, &packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Opts, &options));
     let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
@@ -114,7 +114,7 @@ fn fragmented_ping_gets_a_fragmented_answer() {
     let request = long_request(4000);
     let cuts = [(0, 1448), (1448, 2896), (2896, 4008)];
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-        let mut pair = Pair::new(&Setup::default());
+        let mut pair = HostPair::new(&PairConfig::default());
         let mut answer = Vec::new();
         for index in order {
             let (from, to) = cuts[index];
@@ -140,7 +140,7 @@ fn fragmented_ping_gets_a_fragmented_answer() {
 fn incomplete_packet_times_out_and_is_reported() {
     let request = long_request(2000);
     for (from, to, reported) in [(0, 1448, 1), (1448, 2008, 0)] {
-        let mut pair = Pair::new(&Setup::default());
+        let mut pair = HostPair::new(&PairConfig::default());
         let seen = Arc::new(Mutex::new(Vec::new()));
         let copy = seen.clone();
         pair.wire.filter = Some(Box::new(move |_, frame| {
@@ -168,7 +168,7 @@ fn incomplete_packet_times_out_and_is_reported() {
 /// A router forwards at most 1300 bytes. The first datagram is lost, and later ones are fragmented.
 #[test]
 fn datagrams_are_fragmented_after_packet_too_big() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].bind_udp(Some(53)).unwrap();
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let too_big = Arc::new(Mutex::new(Vec::new()));

@@ -1,12 +1,12 @@
 //! Tests with smoltcp as the peer, in both roles, over a clean and a faulty wire.
 
-use crate::nic::Nic;
+use crate::nic::MaskingNic;
 use crate::pair::{ADDRESS, MAC, PORT, config};
 use crate::transfer::{any_wire, pattern};
-use crate::wire::{Wire, WireConfig};
+use crate::wire::{FaultyWire, WireConfig};
 use core::time::Duration;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{ConnectionId, Stack, State, TcpConfig};
+use offload_host_stack::{ConnectionId, Stack, TcpConfig, TcpState};
 use proptest::prelude::*;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -17,21 +17,21 @@ use std::collections::VecDeque;
 
 /// smoltcp's device: two queues.
 #[derive(Default)]
-struct Queues {
+struct SmoltcpQueues {
     received: VecDeque<Vec<u8>>,
     sent: VecDeque<Vec<u8>>,
 }
 
-struct Received(Vec<u8>);
-struct Sending<'a>(&'a mut VecDeque<Vec<u8>>);
+struct QueueRxToken(Vec<u8>);
+struct QueueTxToken<'a>(&'a mut VecDeque<Vec<u8>>);
 
-impl RxToken for Received {
+impl RxToken for QueueRxToken {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(&self.0)
     }
 }
 
-impl TxToken for Sending<'_> {
+impl TxToken for QueueTxToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         let mut frame = vec![0; length];
         let result = f(&mut frame);
@@ -40,17 +40,17 @@ impl TxToken for Sending<'_> {
     }
 }
 
-impl Device for Queues {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = Sending<'a>;
+impl Device for SmoltcpQueues {
+    type RxToken<'a> = QueueRxToken;
+    type TxToken<'a> = QueueTxToken<'a>;
 
-    fn receive(&mut self, _: SmolInstant) -> Option<(Received, Sending<'_>)> {
+    fn receive(&mut self, _: SmolInstant) -> Option<(QueueRxToken, QueueTxToken<'_>)> {
         let frame = self.received.pop_front()?;
-        Some((Received(frame), Sending(&mut self.sent)))
+        Some((QueueRxToken(frame), QueueTxToken(&mut self.sent)))
     }
 
-    fn transmit(&mut self, _: SmolInstant) -> Option<Sending<'_>> {
-        Some(Sending(&mut self.sent))
+    fn transmit(&mut self, _: SmolInstant) -> Option<QueueTxToken<'_>> {
+        Some(QueueTxToken(&mut self.sent))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -62,20 +62,20 @@ impl Device for Queues {
 }
 
 /// Our host on side 0, and smoltcp's host on side 1.
-struct Mixed {
+struct SmoltcpWorld {
     now: Instant,
     stack: Stack,
-    nic: Nic,
-    queues: Queues,
+    nic: MaskingNic,
+    queues: SmoltcpQueues,
     interface: Interface,
     sockets: SocketSet<'static>,
     socket: SocketHandle,
-    wire: Wire,
+    wire: FaultyWire,
 }
 
-impl Mixed {
-    fn new(wire: WireConfig, seed: Seed) -> Mixed {
-        let mut queues = Queues::default();
+impl SmoltcpWorld {
+    fn new(wire: WireConfig, seed: Seed) -> SmoltcpWorld {
+        let mut queues = SmoltcpQueues::default();
         let mut settings = Config::new(HardwareAddress::Ethernet(EthernetAddress(MAC[1])));
         settings.random_seed = 1;
         let mut interface = Interface::new(settings, &mut queues, SmolInstant::from_micros(0));
@@ -85,15 +85,15 @@ impl Mixed {
         let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
         let mut sockets = SocketSet::new(Vec::new());
         let socket = sockets.add(Socket::new(buffer(), buffer()));
-        Mixed {
+        SmoltcpWorld {
             now: Instant::ZERO,
             stack: Stack::new(config(0, seed, TcpConfig::default())),
-            nic: Nic::new(1500, 0, true),
+            nic: MaskingNic::new(1500, 0, true),
             queues,
             interface,
             sockets,
             socket,
-            wire: Wire::new(wire, seed),
+            wire: FaultyWire::new(wire, seed),
         }
     }
 
@@ -180,13 +180,13 @@ impl Mixed {
 }
 
 /// Returns an established connection, opened by smoltcp unless `smoltcp_listens`.
-fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (Mixed, ConnectionId) {
-    let mut mixed = Mixed::new(wire, seed);
+fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (SmoltcpWorld, ConnectionId) {
+    let mut mixed = SmoltcpWorld::new(wire, seed);
     let end = mixed.now + Duration::from_secs(600);
     if smoltcp_listens {
         mixed.socket().listen(PORT).unwrap();
         let id = mixed.stack.connect(mixed.now, None, (ADDRESS[1], PORT).into()).unwrap();
-        while mixed.stack.state(id) != State::Established {
+        while mixed.stack.state(id) != TcpState::Established {
             mixed.step();
             assert!(mixed.now < end && mixed.stack.error(id).is_none(), "{:?}", mixed.stack.stats(id));
         }

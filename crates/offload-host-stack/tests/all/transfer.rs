@@ -1,6 +1,6 @@
 //! Tests of data transfer over clean and faulty wires.
 
-use crate::pair::{Pair, Setup, TCP};
+use crate::pair::{HostPair, PairConfig, TCP};
 use crate::wire::WireConfig;
 use bytes::BytesMut;
 use core::num::NonZeroU16;
@@ -8,7 +8,7 @@ use core::time::Duration;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
 use offload_base::{Instant, Seed, Seq};
-use offload_host_stack::{CongestionAlgorithm, ConnectionId, Ecn, State, TcpConfig};
+use offload_host_stack::{CongestionAlgorithm, ConnectionId, Ecn, TcpConfig, TcpState};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ pub(crate) fn pattern(seed: Seed, bytes: usize) -> Vec<u8> {
 }
 
 /// Sends `data` from each side in writes of `write` bytes, closes, and checks the received data.
-pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
+pub(crate) fn exchange(pair: &mut HostPair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
     let mut sent = [0, 0];
     let mut received = [Vec::new(), Vec::new()];
     let mut finished = [false, false];
@@ -48,7 +48,7 @@ pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2]
 
 #[test]
 fn streams_in_both_directions_arrive_and_close() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     // The device does not pace, so the rate has no effect.
     pair.stacks[0].set_pacing_rate(ids[0], core::num::NonZeroU64::new(1));
     let data = [pattern(Seed(1), 300_000), pattern(Seed(2), 200_000)];
@@ -56,7 +56,7 @@ fn streams_in_both_directions_arrive_and_close() {
     pair.run_for(Duration::from_secs(1));
     for (stack, id) in pair.stacks.iter_mut().zip(ids) {
         assert_eq!(stack.counters().retransmitted_segments, 0);
-        assert!(matches!(stack.state(id), State::TimeWait | State::Closed));
+        assert!(matches!(stack.state(id), TcpState::TimeWait | TcpState::Closed));
         stack.detach(pair.now, id);
     }
     pair.run_for(Duration::from_secs(61));
@@ -67,12 +67,12 @@ fn streams_in_both_directions_arrive_and_close() {
 #[test]
 fn packets_may_exceed_the_ip_length_field() {
     let frames = |tso: u32| {
-        let setup = Setup {
+        let setup = PairConfig {
             tso,
             wire: WireConfig { delay: Duration::from_millis(1), ..WireConfig::default() },
-            ..Setup::default()
+            ..PairConfig::default()
         };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let (mut pair, ids) = HostPair::connected(&setup);
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
         pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -106,8 +106,8 @@ fn segments_of_long_packets_are_retransmitted() {
             WireConfig { loss: 0.01, reorder: 0.02, duplicate: 0.01, corrupt: 0.01, delay, ..WireConfig::default() };
         for wire in [WireConfig { delay, ..WireConfig::default() }, bad] {
             let is_bad = wire.loss > 0.0;
-            let setup = Setup { seed: Seed(seed), wire, tso: 512 << 10, ..Setup::default() };
-            let (mut pair, ids) = Pair::connected(&setup);
+            let setup = PairConfig { seed: Seed(seed), wire, tso: 512 << 10, ..PairConfig::default() };
+            let (mut pair, ids) = HostPair::connected(&setup);
             let lost = Arc::new(Mutex::new(0));
             let (nic, losing) = (pair.nics[0].clone(), lost.clone());
             let mut segments = 0;
@@ -136,7 +136,7 @@ fn segments_of_long_packets_are_retransmitted() {
 fn joined_packet_may_exceed_the_ip_length_field() {
     let data = pattern(Seed(1), 100_000);
     for joined in [NonZeroU16::new(1448), None] {
-        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let (mut pair, ids) = HostPair::connected(&PairConfig::default());
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
         // The wire carries nothing; the test delivers the packet itself.
@@ -169,8 +169,8 @@ fn joined_packet_may_exceed_the_ip_length_field() {
 fn stream_survives_a_lossy_wire() {
     for seed in 0..20 {
         let wire = WireConfig { loss: 0.05, reorder: 0.05, duplicate: 0.02, corrupt: 0.01, ..WireConfig::default() };
-        let setup = Setup { seed: Seed(seed), wire, ..Setup::default() };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let setup = PairConfig { seed: Seed(seed), wire, ..PairConfig::default() };
+        let (mut pair, ids) = HostPair::connected(&setup);
         let data = [pattern(Seed(1), 100_000), pattern(Seed(2), 100_000)];
         exchange(&mut pair, ids, [&data[0], &data[1]], [1000, 3000]);
     }
@@ -180,7 +180,7 @@ fn stream_survives_a_lossy_wire() {
 fn equal_seeds_give_equal_frames() {
     let frames = |seed: u64| {
         let wire = WireConfig { loss: 0.02, reorder: 0.05, duplicate: 0.01, corrupt: 0.01, ..WireConfig::default() };
-        let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), wire, ..Setup::default() });
+        let (mut pair, ids) = HostPair::connected(&PairConfig { seed: Seed(seed), wire, ..PairConfig::default() });
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
         pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -245,8 +245,8 @@ proptest! {
     ) {
         // The worst of these wires may lose six SYN-ACKs in a row. Then the client would wait for ever.
         let server = TcpConfig { syn_ack_retries: 15, ..server };
-        let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let setup = PairConfig { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
+        let (mut pair, ids) = HostPair::connected(&setup);
         let data = [pattern(Seed(seed), sizes.0), pattern(Seed(seed + 1), sizes.1)];
         exchange(&mut pair, ids, [&data[0], &data[1]], [writes.0, writes.1]);
     }

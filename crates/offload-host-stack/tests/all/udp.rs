@@ -1,7 +1,7 @@
 //! Tests of UDP datagrams between hosts.
 
 use crate::packets::{across, answers, ip_of};
-use crate::pair::{ADDRESS, Pair, SIX, Setup, TCP, config};
+use crate::pair::{ADDRESS, HostPair, PairConfig, SIX, TCP, config};
 use crate::transfer::pattern;
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -30,13 +30,13 @@ fn datagram(port: u16, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn send(pair: &mut Pair, from: u16, data: Bytes) -> Result<(), SendError> {
+fn send(pair: &mut HostPair, from: u16, data: Bytes) -> Result<(), SendError> {
     pair.stacks[0].send_datagram(pair.now, from, (ADDRESS[1], SERVICE).into(), data, &pair.nics[0])
 }
 
 #[test]
 fn datagrams_go_both_ways_after_address_resolution() {
-    let mut pair = Pair::new(&Setup { acquainted: false, ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { acquainted: false, ..PairConfig::default() });
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Ok(SERVICE));
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Err(OpenError::InUse));
     let port = pair.stacks[0].bind_udp(None).unwrap();
@@ -68,7 +68,7 @@ fn datagrams_go_both_ways_after_address_resolution() {
     assert_eq!((oks, requests), (3, if crate::OVER_SIX { 2 + 14 + 46 } else { 2 + 14 + 45 }));
 }
 
-fn send_segmented(pair: &mut Pair, from: u16, data: Bytes, bytes: u16) -> Result<(), SendError> {
+fn send_segmented(pair: &mut HostPair, from: u16, data: Bytes, bytes: u16) -> Result<(), SendError> {
     let bytes = NonZeroU16::new(bytes).unwrap();
     pair.stacks[0].send_segmented(pair.now, (from, (ADDRESS[1], SERVICE).into()), data, bytes, &pair.nics[0])
 }
@@ -78,7 +78,7 @@ fn send_segmented(pair: &mut Pair, from: u16, data: Bytes, bytes: u16) -> Result
 fn device_and_stack_cut_equal_segments() {
     let fits = 1514 - TCP - 8;
     let frames = [65_536, 20_000, 0].map(|tso| {
-        let mut pair = Pair::new(&Setup { tso, ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { tso, ..PairConfig::default() });
         pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
         let port = pair.stacks[0].bind_udp(Some(1000)).unwrap();
         let mut all = Vec::new();
@@ -113,7 +113,7 @@ fn device_and_stack_cut_equal_segments() {
 
 #[test]
 fn oversized_segments_are_refused() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let most = 1514 - TCP - 8;
     let data = Bytes::from(vec![0; 60_000]);
@@ -126,7 +126,7 @@ fn oversized_segments_are_refused() {
 
 #[test]
 fn segments_wait_while_the_device_is_full() {
-    let mut pair = Pair::new(&Setup { tso: 0, ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tso: 0, ..PairConfig::default() });
     pair.nics[0].port().ring = 1;
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let mut sent = 0;
@@ -161,7 +161,7 @@ fn path_lookup_uses_the_datagrams_source_address() {
 
 #[test]
 fn unread_socket_queues_a_bounded_number_of_datagrams() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     for _ in 0..200 {
         pair.nics[1].port().deliver(&across(IpProtocol::Udp, &datagram(SERVICE, b"spam")));
@@ -179,7 +179,7 @@ fn unread_socket_queues_a_bounded_number_of_datagrams() {
 
 #[test]
 fn datagram_keeps_its_packets_metadata() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     let version = if crate::OVER_SIX { Version::Six } else { Version::Four };
     let said = [
@@ -210,7 +210,7 @@ fn datagram_keeps_its_packets_metadata() {
 
 #[test]
 fn udp_checksums_are_verified_and_computed() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     pair.nics[1].port().verdict = Checksums::Unchecked;
     let mut broken = datagram(SERVICE, b"data");
@@ -237,7 +237,7 @@ fn udp_checksums_are_verified_and_computed() {
 
 #[test]
 fn full_device_blocks_the_sender_and_wakes_it_later() {
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.nics[0].port().ring = 1;
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let mut sent = 0;
@@ -253,7 +253,7 @@ fn full_device_blocks_the_sender_and_wakes_it_later() {
 proptest! {
     #[test]
     fn udp_accepts_any_bytes_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60), here: bool) {
-        let mut pair = Pair::new(&Setup::default());
+        let mut pair = HostPair::new(&PairConfig::default());
         pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
         let mut bytes = bytes;
         if here && bytes.len() >= 8 {

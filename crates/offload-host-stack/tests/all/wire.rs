@@ -41,9 +41,9 @@ impl Default for WireConfig {
 }
 
 /// Called with the sending side and each frame. Returns true to drop the frame.
-type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
+type FrameFilter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
-pub(crate) struct Wire {
+pub(crate) struct FaultyWire {
     pub(crate) config: WireConfig,
     rng: Rng,
     frames: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
@@ -52,12 +52,12 @@ pub(crate) struct Wire {
     /// Number of marked packets.
     pub(crate) marked: u64,
     /// Called with each frame before all other faults.
-    pub(crate) filter: Option<Filter>,
+    pub(crate) filter: Option<FrameFilter>,
 }
 
-impl Wire {
-    pub(crate) fn new(config: WireConfig, seed: Seed) -> Wire {
-        Wire {
+impl FaultyWire {
+    pub(crate) fn new(config: WireConfig, seed: Seed) -> FaultyWire {
+        FaultyWire {
             config,
             rng: seed.stream("wire"),
             frames: BTreeMap::new(),

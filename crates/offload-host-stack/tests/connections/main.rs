@@ -15,7 +15,7 @@ mod wire;
 use core::time::Duration;
 use offload_base::Seed;
 use offload_host_stack::{ConnectionId, Stack, TcpConfig};
-use pair::{ADDRESS, PORT, Pair, Setup};
+use pair::{ADDRESS, HostPair, PORT, PairConfig};
 use std::collections::BTreeMap;
 
 const OVER_SIX: bool = false;
@@ -25,7 +25,7 @@ const BYTES: usize = 2_000;
 
 /// Progress of the two applications.
 #[derive(Default)]
-struct Seen {
+struct TransferProgress {
     accepted: Vec<ConnectionId>,
     /// Received bytes, by side and connection.
     received: [BTreeMap<ConnectionId, Vec<u8>>; 2],
@@ -34,7 +34,7 @@ struct Seen {
     ended: [usize; 2],
 }
 
-impl Seen {
+impl TransferProgress {
     /// Handles the ready connections. Connections without news are not touched.
     fn look(&mut self, stacks: &mut [Stack; 2]) {
         while stacks[1].next_acceptable().is_some() {
@@ -52,7 +52,7 @@ impl Seen {
                     stack.consume(id, segment.data.len());
                 }
                 self.complete[side] += usize::from(before < BYTES && bytes.len() == BYTES);
-                if stack.at_end(id) && stack.state(id) != offload_host_stack::State::Established {
+                if stack.at_end(id) && stack.state(id) != offload_host_stack::TcpState::Established {
                     self.ended[side] += 1;
                 }
             }
@@ -62,8 +62,8 @@ impl Seen {
 
 /// Opens all connections, moves bytes in both directions, and closes them. Returns the process's resident memory while
 /// all connections are open and idle.
-fn round(pair: &mut Pair, number: u64) -> usize {
-    let mut seen = Seen::default();
+fn round(pair: &mut HostPair, number: u64) -> usize {
+    let mut seen = TransferProgress::default();
     let clients: Vec<ConnectionId> =
         (0..CONNECTIONS).map(|_| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap()).collect();
     pair.run_until(|pair| {
@@ -114,7 +114,7 @@ fn resident_bytes() -> usize {
 #[test]
 fn ten_thousand_connections_leave_no_memory_behind() {
     let tcp = TcpConfig::default();
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();
     let empty = resident_bytes();
     let open = round(&mut pair, 0);

@@ -17,7 +17,7 @@ mod wire;
 
 use offload_host_stack::TcpConfig;
 use packets::{across, answers};
-use pair::{ADDRESS, PORT, Pair, Setup, TCP};
+use pair::{ADDRESS, HostPair, PORT, PairConfig, TCP};
 use smoltcp::wire::{IpProtocol, TcpPacket, TcpSeqNumber};
 
 const OVER_SIX: bool = false;
@@ -37,12 +37,12 @@ fn resident_bytes() -> usize {
 fn out_of_order_bytes_stay_within_the_buffer() {
     let tcp =
         TcpConfig { timestamps: false, receive_buffer: BUFFER, initial_receive_buffer: BUFFER, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     let mut frame = across(IpProtocol::Tcp, &[0; 21]);
     let first = pair.stacks[0].first_seq(ids[0]);
     let ack = pair.stacks[1].first_seq(ids[1]);
     let port = pair.stacks[0].flow(ids[0]).local.port();
-    let mut send = |pair: &mut Pair, offset: u32| {
+    let mut send = |pair: &mut HostPair, offset: u32| {
         let mut tcp = TcpPacket::new_unchecked(&mut frame[TCP..]);
         tcp.set_header_len(20);
         tcp.set_src_port(port);

@@ -17,7 +17,7 @@ mod wire;
 use core::sync::atomic::{AtomicIsize, Ordering};
 use core::time::Duration;
 use offload_host_stack::{ConnectionId, TcpConfig};
-use pair::{ADDRESS, PORT, Pair, Setup};
+use pair::{ADDRESS, HostPair, PORT, PairConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 
 const OVER_SIX: bool = false;
@@ -26,15 +26,15 @@ const CONNECTIONS: usize = 500;
 /// More than an initial window.
 const BYTES: usize = 200_000;
 /// Maximum memory of an idle connection in bytes.
-const MOST: isize = 2048;
+const MAX_IDLE_BYTES: isize = 2048;
 
 /// The system's allocator, with a count of allocated bytes.
-struct Counting;
+struct CountingAllocator;
 
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 
 // SAFETY: each call is passed unchanged to `System`, which has the same contract; the counter touches no memory.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size() as isize, Ordering::Relaxed);
         // SAFETY: see above.
@@ -49,10 +49,10 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Opens a connection, and moves bytes in both directions with losses and late reads.
-fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
+fn used_connection(pair: &mut HostPair, data: &[u8]) -> [ConnectionId; 2] {
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(Duration::from_millis(1));
     let ids = [client, pair.stacks[1].accept(PORT).unwrap()];
@@ -83,10 +83,10 @@ fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
 #[test]
 fn used_idle_connection_takes_at_most_2_kib() {
     let tcp = TcpConfig::default();
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 16).unwrap();
     let data = vec![7; BYTES];
-    let settle = |pair: &mut Pair| {
+    let settle = |pair: &mut HostPair| {
         pair.wire.filter = None;
         pair.run_for(Duration::from_secs(10));
         IN_USE.load(Ordering::Relaxed)
@@ -100,5 +100,5 @@ fn used_idle_connection_takes_at_most_2_kib() {
     let each = (settle(&mut pair) - empty) / (2 * (CONNECTIONS as isize - 1));
     println!("{each} bytes a connection that was used and is idle");
     assert_eq!(pair.stacks.each_ref().map(|stack| stack.tcp_memory()), [0, 0]);
-    assert!(each <= MOST, "{each} bytes");
+    assert!(each <= MAX_IDLE_BYTES, "{each} bytes");
 }

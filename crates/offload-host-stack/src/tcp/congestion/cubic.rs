@@ -9,7 +9,7 @@
 //! remainder of each division is kept for the next one, so that small acknowledgments count in full.
 
 use super::slow_start::SlowStart;
-use super::{Acked, CongestionControl, MAX_WINDOW, Signal, rescaled};
+use super::{AckedBytes, CongestionControl, CongestionSignal, MAX_WINDOW, rescaled};
 use core::time::Duration;
 use offload_base::Instant;
 
@@ -26,19 +26,19 @@ pub(crate) struct Cubic {
     /// Window before the last reduction.
     cwnd_prior: u64,
     /// State while data are in flight. `None` for an idle connection.
-    course: Option<Box<Course>>,
+    course: Option<Box<ActiveState>>,
 }
 
 /// State needed only while data are in flight.
 #[derive(Clone, Copy, Debug, Default)]
-struct Course {
-    epoch: Option<Epoch>,
-    before: Option<Before>,
+struct ActiveState {
+    epoch: Option<CubicEpoch>,
+    before: Option<CubicUndo>,
 }
 
 /// Congestion avoidance from its start to the next reduction.
 #[derive(Clone, Copy, Debug)]
-struct Epoch {
+struct CubicEpoch {
     /// Start, moved to a later time by each period in which the window was not used.
     began: Instant,
     /// Time at which the window was last used.
@@ -58,12 +58,12 @@ struct Epoch {
 
 /// State to restore if the last reduction was spurious.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct CubicUndo {
     window: u64,
     threshold: u64,
     w_max: u64,
     cwnd_prior: u64,
-    epoch: Option<Epoch>,
+    epoch: Option<CubicEpoch>,
 }
 
 impl Cubic {
@@ -80,15 +80,15 @@ impl Cubic {
         }
     }
 
-    fn epoch(&self) -> Option<Epoch> {
+    fn epoch(&self) -> Option<CubicEpoch> {
         self.course.as_ref().and_then(|course| course.epoch)
     }
 
-    fn course(&mut self) -> &mut Course {
+    fn course(&mut self) -> &mut ActiveState {
         self.course.get_or_insert_default()
     }
 
-    fn begin_epoch(&mut self, now: Instant) -> Epoch {
+    fn begin_epoch(&mut self, now: Instant) -> CubicEpoch {
         if self.w_max == 0 {
             // RFC 9438 4.8, 4.10: after a timeout, or after a slow start without a loss, the curve starts at its
             // middle.
@@ -101,7 +101,7 @@ impl Cubic {
             false => (now, self.k_for(self.w_max - self.window)),
         };
         let (origin, w_est) = (self.w_max, self.window);
-        Epoch { began, used_at: now, unused: false, k, origin, w_est, rest: 0, est_rest: 0 }
+        CubicEpoch { began, used_at: now, unused: false, k, origin, w_est, rest: 0, est_rest: 0 }
     }
 
     /// Returns K in microseconds (RFC 9438 (2)): the cube root of `below` bytes, in segments, divided by C.
@@ -111,15 +111,15 @@ impl Cubic {
     }
 
     /// Returns W_cubic(t) at `t` microseconds of the epoch (RFC 9438 (1)).
-    fn w_cubic(&self, epoch: &Epoch, t: u64) -> u64 {
-        let distance = u128::from(t.abs_diff(epoch.k).min(FARTHEST_MICROS));
+    fn w_cubic(&self, epoch: &CubicEpoch, t: u64) -> u64 {
+        let distance = u128::from(t.abs_diff(epoch.k).min(MAX_DISTANCE_MICROS));
         let bytes = C_NUMERATOR * u128::from(self.mss) * distance.pow(3) / (C_DENOMINATOR * MICROS_CUBED);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         if t < epoch.k { epoch.origin.saturating_sub(bytes) } else { epoch.origin.saturating_add(bytes) }
     }
 
     /// Grows the window in congestion avoidance (RFC 9438 4.2 to 4.5).
-    fn avoid_congestion(&mut self, ack: &Acked, acked: u64) {
+    fn avoid_congestion(&mut self, ack: &AckedBytes, acked: u64) {
         let mut epoch = self.epoch().unwrap_or_else(|| self.begin_epoch(ack.now));
         if core::mem::take(&mut epoch.unused) {
             // RFC 9438 5.8: t excludes the time in which the window did not limit the sender.
@@ -175,7 +175,7 @@ impl CongestionControl for Cubic {
         self.window = self.window.max(mss);
     }
 
-    fn on_ack(&mut self, ack: &Acked) {
+    fn on_ack(&mut self, ack: &AckedBytes) {
         if !ack.limited {
             if let Some(epoch) = self.course.as_mut().and_then(|course| course.epoch.as_mut()) {
                 epoch.unused = true;
@@ -192,9 +192,9 @@ impl CongestionControl for Cubic {
         self.window = self.window.min(MAX_WINDOW);
     }
 
-    fn on_congestion(&mut self, signal: Signal, carried: u64) {
+    fn on_congestion(&mut self, signal: CongestionSignal, carried: u64) {
         // A mark is certain, so it is never undone.
-        let before = (signal == Signal::Loss).then_some(Before {
+        let before = (signal == CongestionSignal::Loss).then_some(CubicUndo {
             window: self.window,
             threshold: self.threshold,
             w_max: self.w_max,
@@ -208,15 +208,15 @@ impl CongestionControl for Cubic {
         let cut = carried.min(self.window) * 7 / 10;
         self.threshold = cut.max(2 * self.mss);
         self.window = match signal {
-            Signal::Loss => self.threshold,
-            Signal::Mark => cut.max(self.mss),
+            CongestionSignal::Loss => self.threshold,
+            CongestionSignal::Mark => cut.max(self.mss),
         };
-        *self.course() = Course { epoch: None, before };
+        *self.course() = ActiveState { epoch: None, before };
     }
 
     fn on_timeout(&mut self, carried: Option<u64>) {
         if let Some(carried) = carried {
-            self.on_congestion(Signal::Loss, carried);
+            self.on_congestion(CongestionSignal::Loss, carried);
         }
         // RFC 9438 4.8: the next epoch has K = 0, with W_max at its start.
         self.w_max = 0;
@@ -283,7 +283,7 @@ const C_DENOMINATOR: u128 = 10;
 const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
 /// Maximum distance from the middle of the curve: two hours. Its cube fits 128 bits with any segment size, and the
 /// window has reached its maximum long before.
-const FARTHEST_MICROS: u64 = 7_200_000_000;
+const MAX_DISTANCE_MICROS: u64 = 7_200_000_000;
 /// Highest bit of a cube root: all numbers of 42 bits have cubes within 128 bits.
 const CUBE_ROOT_BITS: u32 = 41;
 
@@ -299,7 +299,7 @@ mod tests {
     fn cut(window: u64) -> Cubic {
         let mut cubic = Cubic::new(MSS, 10);
         (cubic.window, cubic.threshold) = (window, window);
-        cubic.on_congestion(Signal::Loss, window);
+        cubic.on_congestion(CongestionSignal::Loss, window);
         cubic
     }
 
@@ -353,7 +353,7 @@ mod tests {
         let six_rounds = 7 * MSS + 6 * MSS * 9 / 17;
         assert!(cubic.window.abs_diff(six_rounds) < 300, "{} is not near {six_rounds}", cubic.window);
         let mut cubic = cut(10 * MSS);
-        let epoch = Epoch { w_est: 10 * MSS, ..cubic.begin_epoch(Instant::ZERO) };
+        let epoch = CubicEpoch { w_est: 10 * MSS, ..cubic.begin_epoch(Instant::ZERO) };
         cubic.course().epoch = Some(epoch);
         cubic.window = 10 * MSS;
         cubic.on_ack(&acked(0, 10 * MSS));
@@ -364,11 +364,11 @@ mod tests {
     fn unrecovered_window_lowers_w_max() {
         let mut cubic = cut(1000 * MSS);
         assert_eq!(cubic.w_max, 1000 * MSS);
-        cubic.on_congestion(Signal::Loss, cubic.window);
+        cubic.on_congestion(CongestionSignal::Loss, cubic.window);
         // RFC 9438 (5): cwnd * (1 + beta) / 2.
         assert_eq!((cubic.w_max, cubic.cwnd_prior), (595 * MSS, 700 * MSS));
         cubic.window = 600 * MSS;
-        cubic.on_congestion(Signal::Loss, cubic.window);
+        cubic.on_congestion(CongestionSignal::Loss, cubic.window);
         assert_eq!(cubic.w_max, 600 * MSS, "the window had returned to its previous value");
     }
 
@@ -390,7 +390,7 @@ mod tests {
         run(&mut busy, 0, 2000);
         run(&mut idle, 0, 1000);
         let before = idle.window;
-        let unused = |millis| Acked { limited: false, ..acked(millis, MSS) };
+        let unused = |millis| AckedBytes { limited: false, ..acked(millis, MSS) };
         (1000..61_000).step_by(100).for_each(|millis| idle.on_ack(&unused(millis)));
         assert_eq!(idle.window, before);
         run(&mut idle, 61_000, 1000);
@@ -433,7 +433,7 @@ mod tests {
             assert!(whole.abs_diff(halves) <= 2, "after {second} s {whole} segments and {halves} of half their size");
         }
         // The restored state is counted in new segments, too.
-        whole.on_congestion(Signal::Loss, whole.window);
+        whole.on_congestion(CongestionSignal::Loss, whole.window);
         let mut doubled = whole.clone();
         doubled.set_mss(2 * MSS);
         whole.on_spurious();
@@ -446,7 +446,7 @@ mod tests {
         let mut cubic = cut(1000 * MSS);
         run(&mut cubic, 0, 3000);
         let before = cubic.clone();
-        cubic.on_congestion(Signal::Loss, cubic.window);
+        cubic.on_congestion(CongestionSignal::Loss, cubic.window);
         cubic.on_spurious();
         assert_eq!(
             (cubic.window, cubic.threshold, cubic.w_max, cubic.cwnd_prior),
@@ -462,8 +462,8 @@ mod tests {
     fn minimum_window_is_one_segment_after_a_mark() {
         let mut cubic = Cubic::new(MSS, 1);
         let mut marked = cubic.clone();
-        cubic.on_congestion(Signal::Loss, MSS);
-        marked.on_congestion(Signal::Mark, MSS);
+        cubic.on_congestion(CongestionSignal::Loss, MSS);
+        marked.on_congestion(CongestionSignal::Mark, MSS);
         assert_eq!([cubic.window, marked.window, cubic.threshold, marked.threshold], [2000, 1000, 2000, 2000]);
     }
 
@@ -486,12 +486,12 @@ mod tests {
             for (step, bytes, wait) in steps {
                 millis += wait;
                 match step {
-                    0 => cubic.on_congestion(Signal::Loss, bytes),
-                    1 => cubic.on_congestion(Signal::Mark, bytes),
+                    0 => cubic.on_congestion(CongestionSignal::Loss, bytes),
+                    1 => cubic.on_congestion(CongestionSignal::Mark, bytes),
                     2 => cubic.on_timeout(Some(bytes)),
                     3 => cubic.on_spurious(),
                     4 => cubic.set_mss(bytes % 9000 + 1),
-                    5 => cubic.on_ack(&Acked { limited: false, ..acked(millis, bytes) }),
+                    5 => cubic.on_ack(&AckedBytes { limited: false, ..acked(millis, bytes) }),
                     _ => {
                         let before = cubic.window;
                         cubic.on_ack(&acked(millis, bytes));

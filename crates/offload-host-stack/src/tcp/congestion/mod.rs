@@ -32,12 +32,12 @@ pub(crate) trait CongestionControl: Debug + Send {
     fn set_mss(&mut self, mss: u64);
 
     /// Processes an acknowledgment outside of fast recovery.
-    fn on_ack(&mut self, ack: &Acked);
+    fn on_ack(&mut self, ack: &AckedBytes);
 
     /// Responds to a loss or a mark, once per window. `carried` bytes were unacknowledged when new data were last sent.
     /// They may exceed the window, because a recovery sends new data while its first loss is still missing; or fall
     /// below it, if no more data were queued. The smaller of both is the load of the network.
-    fn on_congestion(&mut self, signal: Signal, carried: u64);
+    fn on_congestion(&mut self, signal: CongestionSignal, carried: u64);
 
     /// Responds to a retransmission timeout. `carried` is `None` if the window was already reduced for a loss of these
     /// data.
@@ -59,7 +59,7 @@ pub(crate) trait CongestionControl: Debug + Send {
 
 /// Sign of congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub(crate) enum CongestionSignal {
     /// Lost data.
     Loss,
     /// A congestion mark (RFC 3168).
@@ -68,7 +68,7 @@ pub(crate) enum Signal {
 
 /// An acknowledgment of new data.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acked {
+pub(crate) struct AckedBytes {
     pub(crate) now: Instant,
     /// Number of acknowledged bytes.
     pub(crate) bytes: u64,
@@ -113,9 +113,9 @@ mod tests {
     use super::*;
 
     /// Returns an acknowledgment of `bytes` bytes at `millis`, on a path of 100 ms, with a full window.
-    pub(super) fn acked(millis: u64, bytes: u64) -> Acked {
+    pub(super) fn acked(millis: u64, bytes: u64) -> AckedBytes {
         let rtt = Some(Duration::from_millis(100));
         let now = Instant::ZERO + Duration::from_millis(millis);
-        Acked { now, bytes, una: 0, next: 0, rtt, smoothed_rtt: rtt, limited: true }
+        AckedBytes { now, bytes, una: 0, next: 0, rtt, smoothed_rtt: rtt, limited: true }
     }
 }

@@ -2,7 +2,7 @@
 //! receivers that process packets in batches acknowledge many segments at once.
 
 use super::slow_start::SlowStart;
-use super::{Acked, CongestionControl, MAX_WINDOW, Signal, rescaled};
+use super::{AckedBytes, CongestionControl, CongestionSignal, MAX_WINDOW, rescaled};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewReno {
@@ -49,7 +49,7 @@ impl CongestionControl for NewReno {
         self.window = self.window.max(mss);
     }
 
-    fn on_ack(&mut self, ack: &Acked) {
+    fn on_ack(&mut self, ack: &AckedBytes) {
         // A window that did not limit the sender gives no evidence for a larger one.
         if !ack.limited {
             return;
@@ -67,9 +67,9 @@ impl CongestionControl for NewReno {
         self.window = self.window.min(MAX_WINDOW);
     }
 
-    fn on_congestion(&mut self, signal: Signal, carried: u64) {
+    fn on_congestion(&mut self, signal: CongestionSignal, carried: u64) {
         // A mark is certain, so it is never undone.
-        self.before = (signal == Signal::Loss).then_some((self.window, self.threshold));
+        self.before = (signal == CongestionSignal::Loss).then_some((self.window, self.threshold));
         // RFC 5681 (4): half of the data in flight.
         self.threshold = (carried.min(self.window) / 2).max(2 * self.mss);
         self.window = self.threshold;
@@ -78,7 +78,7 @@ impl CongestionControl for NewReno {
 
     fn on_timeout(&mut self, carried: Option<u64>) {
         if let Some(carried) = carried {
-            self.on_congestion(Signal::Loss, carried);
+            self.on_congestion(CongestionSignal::Loss, carried);
         }
         self.window = self.mss;
         self.counted = 0;
@@ -115,11 +115,11 @@ mod tests {
         let mut reno = NewReno::new(1000, 10);
         reno.on_ack(&acked(0, 10_000));
         assert_eq!(reno.window(), 20_000);
-        reno.on_congestion(Signal::Loss, 20_000);
+        reno.on_congestion(CongestionSignal::Loss, 20_000);
         assert_eq!((reno.window(), reno.threshold()), (10_000, 10_000));
         (0..10).for_each(|_| reno.on_ack(&acked(0, 1000)));
         assert_eq!(reno.window(), 11_000);
-        (0..20).for_each(|_| reno.on_ack(&Acked { limited: false, ..acked(0, 1000) }));
+        (0..20).for_each(|_| reno.on_ack(&AckedBytes { limited: false, ..acked(0, 1000) }));
         assert_eq!(reno.window(), 11_000, "an unused window must not grow");
     }
 
@@ -130,14 +130,14 @@ mod tests {
         assert_eq!((reno.window(), reno.threshold()), (1000, 5000));
         reno.on_spurious();
         assert_eq!((reno.window(), reno.threshold()), (10_000, u64::MAX));
-        reno.on_congestion(Signal::Loss, 1000);
+        reno.on_congestion(CongestionSignal::Loss, 1000);
         assert_eq!(reno.window(), 2000, "the window is at least two segments");
     }
 
     #[test]
     fn window_keeps_its_number_of_segments() {
         let mut reno = NewReno::new(1000, 10);
-        reno.on_congestion(Signal::Loss, 10_000);
+        reno.on_congestion(CongestionSignal::Loss, 10_000);
         reno.set_mss(500);
         assert_eq!((reno.window(), reno.threshold()), (2500, 2500));
         reno.on_spurious();
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn timeout_in_a_recovery_keeps_the_threshold() {
         let mut reno = NewReno::new(1000, 10);
-        reno.on_congestion(Signal::Loss, 10_000);
+        reno.on_congestion(CongestionSignal::Loss, 10_000);
         reno.on_timeout(None);
         assert_eq!((reno.window(), reno.threshold()), (1000, 5000));
         reno.on_spurious();

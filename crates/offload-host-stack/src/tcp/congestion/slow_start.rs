@@ -6,7 +6,7 @@
 //! Deviation: growth per ACK is not limited to eight segments (RFC 9406 4.2), because receivers that process packets in
 //! batches acknowledge many segments at once.
 
-use super::Acked;
+use super::AckedBytes;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlowStart {
@@ -16,7 +16,7 @@ pub(super) struct SlowStart {
     least: u64,
     /// Minimum RTT of the previous round, in nanoseconds.
     least_before: u64,
-    /// Minimum RTT that made growth conservative. [`NONE`] if growth is not conservative.
+    /// Minimum RTT that made growth conservative. [`NO_RTT`] if growth is not conservative.
     baseline: u64,
     /// Rounds of conservative growth, including the one in which it began.
     careful_rounds: u8,
@@ -31,9 +31,9 @@ impl Default for SlowStart {
     fn default() -> SlowStart {
         SlowStart {
             round_end: 0,
-            least: NONE,
-            least_before: NONE,
-            baseline: NONE,
+            least: NO_RTT,
+            least_before: NO_RTT,
+            baseline: NO_RTT,
             careful_rounds: 0,
             samples: 0,
             first: true,
@@ -45,13 +45,13 @@ impl Default for SlowStart {
 impl SlowStart {
     /// Grows `window` for an acknowledgment, up to `threshold`. Sets `threshold` when slow start ends. Returns the
     /// acknowledged bytes left for congestion avoidance.
-    pub(super) fn grow(&mut self, ack: &Acked, window: &mut u64, threshold: &mut u64) -> u64 {
+    pub(super) fn grow(&mut self, ack: &AckedBytes, window: &mut u64, threshold: &mut u64) -> u64 {
         self.first &= *threshold == u64::MAX;
         if self.first && self.watch(ack) {
             *threshold = *window;
             return ack.bytes;
         }
-        let divisor = if self.first && self.baseline != NONE { GROWTH_DIVISOR } else { 1 };
+        let divisor = if self.first && self.baseline != NO_RTT { GROWTH_DIVISOR } else { 1 };
         let counted = ack.bytes + u64::from(self.rest);
         let growth = (counted / divisor).min(*threshold - *window);
         *window += growth;
@@ -60,15 +60,15 @@ impl SlowStart {
     }
 
     /// Evaluates the round-trip times. Returns true if slow start is over.
-    fn watch(&mut self, ack: &Acked) -> bool {
+    fn watch(&mut self, ack: &AckedBytes) -> bool {
         // A round ends when all data sent before its start are acknowledged (RFC 9406 4.2).
         if ack.una >= self.round_end {
             self.round_end = ack.next;
-            if self.least != NONE {
+            if self.least != NO_RTT {
                 self.least_before = self.least;
             }
-            (self.least, self.samples) = (NONE, 0);
-            if self.baseline != NONE {
+            (self.least, self.samples) = (NO_RTT, 0);
+            if self.baseline != NO_RTT {
                 self.careful_rounds += 1;
                 if self.careful_rounds > CAREFUL_ROUNDS {
                     return true;
@@ -76,19 +76,19 @@ impl SlowStart {
             }
         }
         let Some(rtt) = ack.rtt else { return false };
-        self.least = self.least.min(u64::try_from(rtt.as_nanos()).unwrap_or(NONE - 1));
+        self.least = self.least.min(u64::try_from(rtt.as_nanos()).unwrap_or(NO_RTT - 1));
         self.samples = self.samples.saturating_add(1);
         // With too few samples a single delayed ACK could end slow start.
-        if self.samples < SAMPLES_OF_A_ROUND {
+        if self.samples < MIN_SAMPLES_PER_ROUND {
             return false;
         }
-        if self.baseline != NONE {
+        if self.baseline != NO_RTT {
             // The RTT fell below the baseline, so the rise was jitter and growth becomes full again.
             if self.least < self.baseline {
-                self.baseline = NONE;
+                self.baseline = NO_RTT;
             }
-        } else if self.least_before != NONE {
-            let rise = (self.least_before / RTT_DIVISOR).clamp(LEAST_RISE, MOST_RISE);
+        } else if self.least_before != NO_RTT {
+            let rise = (self.least_before / RTT_DIVISOR).clamp(MIN_RISE, MAX_RISE);
             if self.least >= self.least_before.saturating_add(rise) {
                 (self.baseline, self.careful_rounds) = (self.least, 1);
             }
@@ -98,12 +98,12 @@ impl SlowStart {
 }
 
 /// No RTT yet.
-const NONE: u64 = u64::MAX;
+const NO_RTT: u64 = u64::MAX;
 // Constants of RFC 9406 4.3; times in nanoseconds.
-const LEAST_RISE: u64 = 4_000_000;
-const MOST_RISE: u64 = 16_000_000;
+const MIN_RISE: u64 = 4_000_000;
+const MAX_RISE: u64 = 16_000_000;
 const RTT_DIVISOR: u64 = 8;
-const SAMPLES_OF_A_ROUND: u8 = 8;
+const MIN_SAMPLES_PER_ROUND: u8 = 8;
 const GROWTH_DIVISOR: u64 = 4;
 const CAREFUL_ROUNDS: u8 = 5;
 
@@ -114,16 +114,16 @@ mod tests {
     use core::time::Duration;
 
     /// A sender that sends segments of 1000 bytes in rounds.
-    struct Rounds {
+    struct RoundSender {
         slow_start: SlowStart,
         window: u64,
         threshold: u64,
         una: u64,
     }
 
-    impl Rounds {
-        fn new() -> Rounds {
-            Rounds { slow_start: SlowStart::default(), window: 10_000, threshold: u64::MAX, una: 0 }
+    impl RoundSender {
+        fn new() -> RoundSender {
+            RoundSender { slow_start: SlowStart::default(), window: 10_000, threshold: u64::MAX, una: 0 }
         }
 
         /// Acknowledges one window, segment by segment, each after `millis`.
@@ -134,7 +134,7 @@ mod tests {
                 self.una += 1000;
                 let rtt = Some(Duration::from_millis(millis));
                 let next = self.una + self.window;
-                let ack = Acked { una: self.una, next, rtt, ..acked(0, 1000) };
+                let ack = AckedBytes { una: self.una, next, rtt, ..acked(0, 1000) };
                 self.slow_start.grow(&ack, &mut self.window, &mut self.threshold);
             }
             self.window - before
@@ -143,14 +143,14 @@ mod tests {
 
     #[test]
     fn window_doubles_on_a_steady_path() {
-        let mut rounds = Rounds::new();
+        let mut rounds = RoundSender::new();
         assert_eq!([rounds.round(40), rounds.round(41), rounds.round(44)], [10_000, 20_000, 40_000]);
         assert_eq!(rounds.threshold, u64::MAX);
     }
 
     #[test]
     fn slow_start_ends_after_five_conservative_rounds() {
-        let mut rounds = Rounds::new();
+        let mut rounds = RoundSender::new();
         rounds.round(40);
         // 45 ms exceed 40 ms by an eighth. After eight samples this is certain, and growth falls to a quarter.
         let growth = rounds.round(45);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn transient_rtt_rise_keeps_full_growth() {
-        let mut rounds = Rounds::new();
+        let mut rounds = RoundSender::new();
         rounds.round(40);
         rounds.round(45);
         rounds.round(40);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn known_threshold_is_reached_at_full_growth() {
-        let mut rounds = Rounds { threshold: 25_000, ..Rounds::new() };
+        let mut rounds = RoundSender { threshold: 25_000, ..RoundSender::new() };
         rounds.round(40);
         rounds.round(80);
         assert_eq!(rounds.window, 25_000);

@@ -9,25 +9,25 @@ use offload_api::{NetDevice, TxTag};
 use offload_base::{Instant, Seed};
 use offload_host_stack::{Config, ConnectionId, Stack, TcpConfig, TcpStats};
 
-pub(crate) struct Bed {
+pub(crate) struct PathTestbed {
     pub(crate) now: Instant,
     pub(crate) stacks: [Stack; 2],
     nics: [(Device, Driver); 2],
     links: [Link; 2],
-    streams: Vec<Stream>,
+    streams: Vec<EndlessStream>,
     block: Bytes,
 }
 
 /// A connection on which side 0 sends as much as it can.
-struct Stream {
+struct EndlessStream {
     ends: [ConnectionId; 2],
     received: u64,
 }
 
-impl Bed {
+impl PathTestbed {
     /// Returns hosts with `tcp`, NICs with `nic_config`, and a wire with `link`. The impairments apply to the data
     /// direction only.
-    pub(crate) fn new(seed: Seed, tcp: &TcpConfig, nic_config: &NicConfig, link: &LinkConfig) -> Bed {
+    pub(crate) fn new(seed: Seed, tcp: &TcpConfig, nic_config: &NicConfig, link: &LinkConfig) -> PathTestbed {
         let mac = |side: u8| [2, 0, 0, 0, 0, side + 1];
         let address = |side: u8| [10, 0, 0, side + 1];
         let stack = |side: u8| {
@@ -38,7 +38,7 @@ impl Bed {
         let back = LinkConfig { impairments: Default::default(), ..link.clone() };
         let mut stacks = [stack(0), stack(1)];
         stacks[1].listen(PORT, 1024).unwrap();
-        Bed {
+        PathTestbed {
             now: Instant::ZERO,
             stacks,
             nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..nic_config.clone() })),
@@ -66,7 +66,7 @@ impl Bed {
             assert!(goes_on, "the connection must be established");
             goes_on = self.step(None);
         };
-        self.streams.push(Stream { ends: [client, server], received: 0 });
+        self.streams.push(EndlessStream { ends: [client, server], received: 0 });
         self.feed();
     }
 

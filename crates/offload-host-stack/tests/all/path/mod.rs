@@ -6,7 +6,7 @@
 
 mod bed;
 
-use bed::Bed;
+use bed::PathTestbed;
 use core::num::NonZeroU64;
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -45,7 +45,7 @@ fn gigabits(bytes: u64, span: Duration) -> f64 {
 fn the_law_of_windows() {
     let mut table = String::from("buffer MiB  window MiB  window / RTT, Gb/s  arrived, Gb/s  of that\n");
     for buffer in [1, 4, 16, 64, 256, 512] {
-        let mut bed = Bed::new(Seed(1), &open(buffer * MIB), &nic(100_000_000_000), &link(100_000_000_000));
+        let mut bed = PathTestbed::new(Seed(1), &open(buffer * MIB), &nic(100_000_000_000), &link(100_000_000_000));
         bed.open(None);
         bed.run_for(ROUND_TRIP);
         let span = ROUND_TRIP;
@@ -67,7 +67,7 @@ fn the_law_of_windows_under_loss() {
     for loss in [0.0, 0.0001, 0.001, 0.01] {
         let impairments = Impairments { loss: Share::new(loss).unwrap(), ..Impairments::default() };
         let link = LinkConfig { impairments, ..link(100_000_000_000) };
-        let mut bed = Bed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link);
+        let mut bed = PathTestbed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link);
         bed.open(None);
         bed.run_for(ROUND_TRIP);
         let span = 20 * ROUND_TRIP;
@@ -85,7 +85,7 @@ fn the_law_of_windows_under_loss() {
 
 #[test]
 fn a_path_of_ten_gigabits_is_filled() {
-    let mut bed = Bed::new(Seed(1), &tcp(512 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
+    let mut bed = PathTestbed::new(Seed(1), &tcp(512 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
     bed.open(None);
     let mut table = String::from("round trips  arrived, Gb/s  window, MiB\n");
     let mut last = 0.0;
@@ -101,7 +101,7 @@ fn a_path_of_ten_gigabits_is_filled() {
 
 #[test]
 fn eight_paced_streams_share_it() {
-    let mut bed = Bed::new(Seed(1), &open(64 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
+    let mut bed = PathTestbed::new(Seed(1), &open(64 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
     // An eighth of 97 % of the line rate.
     let rate = NonZeroU64::new(10_000_000_000 / 8 * 97 / 100 / 8);
     (0..8).for_each(|_| bed.open(rate));
@@ -119,7 +119,7 @@ fn eight_paced_streams_share_it() {
 /// Returns the largest share of a round trip's bytes that arrives within a tenth of it, and the bytes of two round
 /// trips.
 fn burst(settings: impl FnOnce(&mut offload_host_stack::Stack, offload_host_stack::ConnectionId)) -> (f64, u64) {
-    let mut bed = Bed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link(100_000_000_000));
+    let mut bed = PathTestbed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link(100_000_000_000));
     bed.open_with(settings);
     bed.run_for(ROUND_TRIP * 3 / 2);
     let slices: Vec<u64> = (0..20).map(|_| bed.run_for(ROUND_TRIP / 10)[0]).collect();
