@@ -32,7 +32,7 @@ impl IpFragments {
         earliest(self.four.next_event(), self.six.next_event())
     }
 
-    fn of(&mut self, version: Version) -> &mut Reassembler {
+    fn reassembler(&mut self, version: Version) -> &mut Reassembler {
         match version {
             Version::Four => &mut self.four,
             Version::Six => &mut self.six,
@@ -52,7 +52,7 @@ impl NetworkLayer {
         counters: &mut HostCounters,
     ) -> Option<BytesMut> {
         counters.count(version, IpCounter::ReassemblyRequests);
-        let reassembler = self.fragments.of(version);
+        let reassembler = self.fragments.reassembler(version);
         // Fragments with different protection never join, or cleartext could be mixed into a protected packet.
         let taken = reassembler.insert_among(now, frame, ETHERNET_BYTES, came as u64);
         counters.count_many(version, IpCounter::ReassemblyFails, reassembler.take_evicted());
@@ -101,7 +101,7 @@ impl NetworkLayer {
     /// Drops the packets with fragments still missing at their timeout, and reports this to the senders.
     pub(super) fn expire_fragments(&mut self, now: Instant, counters: &mut HostCounters) {
         for version in [Version::Four, Version::Six] {
-            while let Some(expired) = self.fragments.of(version).expire(now) {
+            while let Some(expired) = self.fragments.reassembler(version).expire(now) {
                 counters.count(version, IpCounter::ReassemblyTimeouts);
                 counters.count(version, IpCounter::ReassemblyFails);
                 if let Some(first) = expired.first {

@@ -28,7 +28,7 @@ impl PacingRate {
     /// Returns the rate for the device, in bytes per second. A window spread over its round trip causes no bursts that
     /// queues on the path would have to hold. The rate exceeds this by a fifth, so that the window stays the limit, and
     /// is twice as high in slow start (Linux's sk_pacing_rate). `None` before the first RTT sample.
-    pub(super) fn of(&self, window: u64, threshold: u64, smoothed: Option<Duration>) -> Option<NonZeroU64> {
+    pub(super) fn rate_for(&self, window: u64, threshold: u64, smoothed: Option<Duration>) -> Option<NonZeroU64> {
         let by_window = smoothed.filter(|_| self.by_window).and_then(|smoothed| {
             // In slow start the window doubles per round trip, so the rate must not hold it back.
             let percent = if window < threshold / 2 { 200 } else { 120 };

@@ -179,7 +179,7 @@ impl Connection {
 
     /// Returns the rate for the device, in bytes per second. `None` without pacing.
     pub(super) fn pace(&self) -> Option<NonZeroU64> {
-        self.pace.of(self.congestion.window(), self.congestion.threshold(), self.rtt.smoothed())
+        self.pace.rate_for(self.congestion.window(), self.congestion.threshold(), self.rtt.smoothed())
     }
 
     /// Returns the bytes believed to be in the network. Without SACK, each duplicate ACK shows that one segment has

@@ -35,7 +35,7 @@ impl Sealers {
     }
 
     /// Returns the sealer for the unit of `layer` that begins at `start`.
-    pub(crate) fn of(&mut self, layer: Layer, start: u64) -> Option<&mut dyn Sealer> {
+    pub(crate) fn find(&mut self, layer: Layer, start: u64) -> Option<&mut dyn Sealer> {
         let found = self.installed.iter_mut().rev().find(|one| one.layer == layer && one.from <= start)?;
         Some(&mut *found.sealer)
     }

@@ -300,7 +300,7 @@ impl TcpSendQueue {
         let parts = self.chunks.range(first..last).filter(|chunk| is_of_unit(chunk));
         let plain: SmallVec<[Bytes; 8]> = parts.map(|chunk| chunk.data.clone()).collect();
         // The sealer of the unit's own start applies, because a later one may already be installed for the next key.
-        let sealer = self.sealers.as_mut().and_then(|sealers| sealers.of(layer, start)).ok_or(SealFailure::NoSealer)?;
+        let sealer = self.sealers.as_mut().and_then(|sealers| sealers.find(layer, start)).ok_or(SealFailure::NoSealer)?;
         let sealed = {
             let _cost_scope = cost::work(Work::Crypto);
             sealer.seal(unit, &plain).map_err(SealFailure::Refused)?
