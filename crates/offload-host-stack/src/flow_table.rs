@@ -38,7 +38,7 @@ pub(crate) struct FlowTable {
     by_flow: HashMap<Tuple, ConnectionId, SipKey>,
     /// Result of the last lookup. Consecutive packets often belong to one flow.
     last: Option<(FlowKey, ConnectionId)>,
-    /// Next index that [`next_that`](Self::next_that) looks at.
+    /// Next index that [`next_matching`](Self::next_that) looks at.
     hand: usize,
 }
 
@@ -81,7 +81,7 @@ impl FlowTable {
 
     /// Returns a connection that matches `wanted`, from at most `most` entries, in round-robin order. A match stays the
     /// next candidate until it no longer matches.
-    pub(crate) fn next_that(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
+    pub(crate) fn next_matching(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
         for _ in 0..most.min(self.connections.capacity()) {
             let index = self.hand % self.connections.capacity();
             if self.connections.get(index).is_some_and(&wanted) {

@@ -27,7 +27,7 @@ use smol::SmoltcpPair;
 
 fn bulk(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bulk");
-    settle(&mut group, BULK_BYTES);
+    configure(&mut group, BULK_BYTES);
     // Hosts are created on first use, so that a run of one bench does not pay for the others.
     let mut ours = None;
     group.bench_function("hosts", |bencher| {
@@ -57,7 +57,7 @@ fn messages(criterion: &mut Criterion) {
 
 fn measure_messages(criterion: &mut Criterion, name: &str, config: &NicConfig) {
     let mut group = criterion.benchmark_group(name);
-    settle(&mut group, BULK_BYTES);
+    configure(&mut group, BULK_BYTES);
     for connections in [1, 10, 100, 1000, 10_000] {
         let mut ours = None;
         group.bench_function(BenchmarkId::from_parameter(connections), |bencher| {
@@ -76,7 +76,7 @@ fn warm(connections: usize, config: &NicConfig) -> StackPair {
     ours
 }
 
-fn settle(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
+fn configure(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
     group.throughput(Throughput::Bytes(bytes)).sample_size(10).measurement_time(Duration::from_secs(2));
 }
 

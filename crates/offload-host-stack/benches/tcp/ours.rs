@@ -125,7 +125,7 @@ impl StackPair {
             }
             let interrupted = self.interrupts[side].0.swap(false, Ordering::Relaxed);
             if interrupted || self.timers[side].is_some_and(|at| at <= self.now) {
-                self.turn_of(side);
+                self.run_host(side);
             }
             let device = &mut self.nics[side].0;
             let link = &mut self.links[side];
@@ -159,7 +159,7 @@ impl StackPair {
 
     /// Runs a host after an interrupt. It is never inlined, so that profiles show hosts and devices separately.
     #[inline(never)]
-    fn turn_of(&mut self, side: usize) {
+    fn run_host(&mut self, side: usize) {
         let _host_cost = cost::domain(Domain::Host(side as u8));
         self.turns[side] += 1;
         let (stack, driver) = (&mut self.stacks[side], &mut self.nics[side].1);

@@ -42,12 +42,12 @@ impl InterfaceAddresses {
         self.four.address
     }
 
-    pub(super) fn speaks_six(&self) -> bool {
+    pub(super) fn has_ipv6(&self) -> bool {
         self.six.is_some()
     }
 
     /// Returns whether `address` is assigned to the interface.
-    pub(super) fn are(&self, address: IpAddr) -> bool {
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => address == self.four.address,
             IpAddr::V6(address) => self.six.as_ref().is_some_and(|six| six.has(address)),
@@ -56,7 +56,7 @@ impl InterfaceAddresses {
 
     /// Returns whether this host is a member of the multicast group `address`: all nodes, or a solicited-node address
     /// (RFC 4291 2.8).
-    pub(super) fn are_among(&self, address: Ipv6Addr) -> bool {
+    pub(super) fn is_member_of(&self, address: Ipv6Addr) -> bool {
         self.six.as_ref().is_some_and(|six| address == ALL_NODES || six.is_solicited_at(address))
     }
 
@@ -83,7 +83,7 @@ impl InterfaceAddresses {
     /// Returns the neighbour that is the next hop to `destination`. `known` means that `destination` has a static
     /// neighbour entry.
     pub(super) fn next_hop(&self, destination: IpAddr, known: bool) -> Option<IpAddr> {
-        if self.are(destination) {
+        if self.is_own(destination) {
             return None;
         }
         match destination {
@@ -103,7 +103,7 @@ impl InterfaceAddresses {
                 if known || self.is_on_link(destination) {
                     return Some(destination);
                 }
-                let elsewhere = is_somebody(address) && !address.is_unicast_link_local();
+                let elsewhere = is_one_host(address) && !address.is_unicast_link_local();
                 six.router().filter(|_| elsewhere).map(IpAddr::V6)
             }
         }
@@ -112,26 +112,26 @@ impl InterfaceAddresses {
     /// Returns whether another host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: a multicast,
     /// broadcast or unspecified address is no source; and this host's own or loopback addresses never arrive from a
     /// wire.
-    pub(super) fn may_be_others(&self, address: IpAddr) -> bool {
+    pub(super) fn may_be_remote_source(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => {
                 let nobody = address.is_broadcast()
                     || address.is_multicast()
                     || address.is_unspecified()
                     || address.is_loopback();
-                !nobody && !self.are(address.into()) && !self.four.is_of_all(address)
+                !nobody && !self.is_own(address.into()) && !self.four.is_network_or_broadcast(address)
             }
-            IpAddr::V6(address) => is_somebody(address) && !self.are(address.into()),
+            IpAddr::V6(address) => is_one_host(address) && !self.is_own(address.into()),
         }
     }
 
     /// Returns whether `address` can be another host on this Ethernet.
     pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
         let near = match address {
-            IpAddr::V4(address) => self.four.shares_prefix(address) && !self.four.is_of_all(address),
-            IpAddr::V6(address) => is_somebody(address) && self.six.as_ref().is_some_and(|six| six.is_on_link(address)),
+            IpAddr::V4(address) => self.four.shares_prefix(address) && !self.four.is_network_or_broadcast(address),
+            IpAddr::V6(address) => is_one_host(address) && self.six.as_ref().is_some_and(|six| six.is_on_link(address)),
         };
-        near && !self.are(address)
+        near && !self.is_own(address)
     }
 
     /// Returns all assigned addresses.
@@ -151,8 +151,8 @@ impl InterfaceAddresses {
     }
 
     /// Returns whether router advertisements are used.
-    pub(super) fn hears_routers(&self) -> bool {
-        self.six.as_ref().is_some_and(Ipv6Interface::hears_routers)
+    pub(super) fn discovers_routers(&self) -> bool {
+        self.six.as_ref().is_some_and(Ipv6Interface::discovers_routers)
     }
 
     pub(super) fn note_router(&mut self, now: Instant, router: Ipv6Addr, lifetime: Duration) {
@@ -187,7 +187,7 @@ impl Ipv4Interface {
     }
 
     /// Returns whether `address` is the network or broadcast address of the local prefix.
-    fn is_of_all(&self, address: Ipv4Addr) -> bool {
+    fn is_network_or_broadcast(&self, address: Ipv4Addr) -> bool {
         let host_bits = self.host_bits();
         let host = address.to_bits() & host_bits;
         // RFC 3021: a prefix of 31 bits has neither.
@@ -201,7 +201,7 @@ impl Ipv4Interface {
 
 /// Returns whether an address can belong to one other host. IPv4-mapped addresses cannot, because they must not appear
 /// on a wire (RFC 4038 4.2).
-pub(super) fn is_somebody(address: Ipv6Addr) -> bool {
+pub(super) fn is_one_host(address: Ipv6Addr) -> bool {
     let nobody = address.is_multicast() || address.is_unspecified() || address.is_loopback();
     !nobody && address.to_ipv4_mapped().is_none()
 }
@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn link_local_address_follows_rfc_2464() {
-        assert!(addresses().are(ip("fe80::3656:78ff:fe9a:bcde")));
-        assert!(addresses().are_among(solicited_node(six("fe80::3656:78ff:fe9a:bcde"))));
+        assert!(addresses().is_own(ip("fe80::3656:78ff:fe9a:bcde")));
+        assert!(addresses().is_member_of(solicited_node(six("fe80::3656:78ff:fe9a:bcde"))));
         assert_eq!(solicited_node(six("4037::01:800:200e:8c6c")), six("ff02::1:ff0e:8c6c")); // RFC 4291 2.7.1
     }
 

@@ -1,6 +1,6 @@
 //! Parsing and building of ARP packets (RFC 826, RFC 5227).
 
-use super::ndp::is_of_one_station;
+use super::ndp::is_unicast_station;
 use super::{ETHERNET_BYTES, NetworkLayer};
 use crate::counters::HostCounters;
 use core::net::Ipv4Addr;
@@ -26,7 +26,7 @@ impl NetworkLayer {
         };
         let nobody = sender.is_broadcast() || sender.is_multicast() || sender.is_loopback();
         // A packet that claims this host's own address is an attack or a misconfiguration.
-        if nobody || !is_of_one_station(mac) || sender == self.addresses.four() {
+        if nobody || !is_unicast_station(mac) || sender == self.addresses.four() {
             counters.arp_in_errors += 1;
             return;
         }
@@ -34,7 +34,7 @@ impl NetworkLayer {
         // RFC 5227 1.1: a probe has no sender address, and must not change the table.
         if !sender.is_unspecified() {
             let create = asked && self.addresses.is_on_link(sender.into());
-            self.learn(now, sender.into(), mac, create);
+            self.record(now, sender.into(), mac, create);
         }
         if asked && answers && self.address_answers.allow(now) {
             counters.arp_replies += 1;
@@ -43,7 +43,7 @@ impl NetworkLayer {
     }
 
     /// Sends a request for the Ethernet address of `target`, by broadcast or to the last known address.
-    pub(super) fn ask(&mut self, target: Ipv4Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
+    pub(super) fn send_request(&mut self, target: Ipv4Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
         counters.arp_requests += 1;
         let to = at.unwrap_or(EthernetAddress::BROADCAST);
         self.send_arp(ArpOperation::Request, to, EthernetAddress::default(), target, counters);

@@ -42,7 +42,7 @@ impl IpFragments {
 
 impl NetworkLayer {
     /// Processes a fragment. Returns the reassembled frame if the fragment was the last missing one. `reply` is as for
-    /// [`refuse`](Self::refuse).
+    /// [`report_undeliverable`](Self::refuse).
     pub(super) fn on_fragment(
         &mut self,
         now: Instant,
@@ -94,7 +94,7 @@ impl NetworkLayer {
             Report::Always => !for_many || code == 2,
         };
         if wanted {
-            self.refuse(now, packet, UndeliverableReason::Problem { code, pointer }, reply, counters);
+            self.report_undeliverable(now, packet, UndeliverableReason::Problem { code, pointer }, reply, counters);
         }
     }
 
@@ -106,14 +106,20 @@ impl NetworkLayer {
                 counters.count(version, IpCounter::ReassemblyFails);
                 if let Some(first) = expired.first {
                     let came = came_among(expired.among);
-                    self.refuse(now, &first[ETHERNET_BYTES..], UndeliverableReason::Incomplete, Some(came), counters);
+                    self.report_undeliverable(
+                        now,
+                        &first[ETHERNET_BYTES..],
+                        UndeliverableReason::Incomplete,
+                        Some(came),
+                        counters,
+                    );
                 }
             }
         }
     }
 
     /// Takes the next packet for a device with an MTU of `mtu` bytes. A packet that exceeds the path MTU is fragmented.
-    pub(crate) fn next_mail(&mut self, now: Instant, mtu: u16, counters: &mut HostCounters) -> Option<TxPacket> {
+    pub(crate) fn next_packet(&mut self, now: Instant, mtu: u16, counters: &mut HostCounters) -> Option<TxPacket> {
         loop {
             let packet = self.outbox.pop_front()?;
             let Some((version, takes)) = self.is_too_long(now, &packet, mtu) else { return Some(packet) };
@@ -143,7 +149,7 @@ impl NetworkLayer {
         }
         let ip = packet.header.get(ETHERNET_BYTES..)?;
         let headers = IpHeaders::walk(ip).ok()?;
-        let takes = self.path_mtu_of_datagrams(now, headers.destination(ip), mtu);
+        let takes = self.datagram_path_mtu(now, headers.destination(ip), mtu);
         (bytes > usize::from(takes)).then_some((headers.version, takes))
     }
 }

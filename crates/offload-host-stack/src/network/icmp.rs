@@ -63,7 +63,7 @@ impl NetworkLayer {
                 };
                 let quoted = message.get(ICMP_BYTES..).unwrap_or_default();
                 // The quoted packet identifies the flow; the error's own source may be any router.
-                let undelivered = self.undelivered(quoted, why);
+                let undelivered = self.parse_quoted(quoted, why);
                 counters.icmp_in_errors += u64::from(undelivered.is_none());
                 undelivered.map(ReceivedContent::Undelivered)
             }
@@ -73,7 +73,7 @@ impl NetworkLayer {
 
     /// Reports to the sender of `packet`, which begins with its IP header, that it was undeliverable. `reply` is the
     /// packet's protection, which the answer needs, too. `None` means that the packet is not answered.
-    pub(super) fn refuse(
+    pub(super) fn report_undeliverable(
         &mut self,
         now: Instant,
         packet: &[u8],
@@ -83,10 +83,10 @@ impl NetworkLayer {
     ) {
         let Ok(headers) = IpHeaders::walk(packet) else {
             // Only IPv6 reports headers that cannot be parsed.
-            return self.refuse_six(now, packet, None, refusal, reply, counters);
+            return self.report_six(now, packet, None, refusal, reply, counters);
         };
         let IpAddr::V4(source) = headers.source(packet) else {
-            return self.refuse_six(now, packet, Some(&headers), refusal, reply, counters);
+            return self.report_six(now, packet, Some(&headers), refusal, reply, counters);
         };
         let (kind, code) = match refusal {
             UndeliverableReason::Protocol => (Icmpv4Message::DstUnreachable, 2),
@@ -248,7 +248,7 @@ mod tests {
             let later = Instant::ZERO + Duration::from_secs(61);
             network.handle_timeouts(later, &mut counters);
             let answer =
-                network.next_mail(later, 1500, &mut counters).unwrap_or_else(|| panic!("an answer to {which}"));
+                network.next_packet(later, 1500, &mut counters).unwrap_or_else(|| panic!("an answer to {which}"));
             assert_eq!(answer.ask, TxAsk { shows: Protection::Secret, ..TxAsk::default() }, "{which}");
         }
     }

@@ -6,7 +6,7 @@
 //! - The number of answers per second is bounded.
 //! - An answer that contains ESP-protected bytes leaves with the same protection only.
 
-use super::addresses::is_somebody;
+use super::addresses::is_one_host;
 use super::icmp::{ICMP_BYTES, IcmpHeader, UndeliverableReason};
 use super::{IcmpErrorCause, NetworkLayer, ReceivedContent};
 use crate::counters::HostCounters;
@@ -72,7 +72,7 @@ impl NetworkLayer {
             _ => return None,
         };
         // Only an error that quotes a packet of this host matters.
-        let undelivered = self.undelivered(&message[ICMP_BYTES..], why);
+        let undelivered = self.parse_quoted(&message[ICMP_BYTES..], why);
         counters.icmp6_in_errors += u64::from(undelivered.is_none());
         undelivered.map(ReceivedContent::Undelivered)
     }
@@ -87,7 +87,7 @@ impl NetworkLayer {
     ) {
         // RFC 4443 4.2: the answer comes from the destination address of the request or, after a multicast request,
         // from one of this host's addresses.
-        let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from) };
+        let source = if self.addresses.is_own(to) { Some(to) } else { self.addresses.source_for(from) };
         let Some(source) = source else { return };
         let Some(shows) = reply.filter(|_| self.echoes.allow(now)) else {
             counters.icmp_out_limited += 1;
@@ -100,7 +100,7 @@ impl NetworkLayer {
     }
 
     /// Reports to the sender of `packet` that it was undeliverable. `headers` are `None` if they could not be parsed.
-    pub(super) fn refuse_six(
+    pub(super) fn report_six(
         &mut self,
         now: Instant,
         packet: &[u8],
@@ -120,8 +120,8 @@ impl NetworkLayer {
             UndeliverableReason::Incomplete => (Icmpv6Message::TimeExceeded, 1, 0),
             UndeliverableReason::Problem { code, pointer } => (Icmpv6Message::ParamProblem, code, pointer),
         };
-        let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from.into()) };
-        let Some(source) = source.filter(|_| is_somebody(from)) else { return };
+        let source = if self.addresses.is_own(to) { Some(to) } else { self.addresses.source_for(from.into()) };
+        let Some(source) = source.filter(|_| is_one_host(from)) else { return };
         // RFC 4443 2.4 (e.1): an error is not answered by an error.
         let is_error = |headers: &IpHeaders| {
             headers.protocol == ICMPV6 && packet.get(headers.upper).is_none_or(|kind| kind & 0x80 == 0)

@@ -191,7 +191,7 @@ impl NetworkLayer {
     /// Returns the neighbour that is the next hop to `destination`.
     fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
         // Routes do not apply to this host's own addresses.
-        let way = if self.addresses.are(destination) { destination } else { self.addresses.routed(destination) };
+        let way = if self.addresses.is_own(destination) { destination } else { self.addresses.routed(destination) };
         self.addresses.next_hop(way, self.neighbours.is_fixed(way))
     }
 
@@ -202,7 +202,7 @@ impl NetworkLayer {
     }
 
     /// Returns the path MTU for other packets to `destination`.
-    pub(super) fn path_mtu_of_datagrams(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
+    pub(super) fn datagram_path_mtu(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
         let mtu = self.path_mtu(now, destination, mtu);
         self.paths_of_datagrams.find(now, destination).map_or(mtu, |(narrow, _)| narrow.min(mtu))
     }
@@ -238,7 +238,7 @@ impl NetworkLayer {
         // Router discovery comes first, because a new address can be the source of these requests.
         while let Some(due) = self.neighbours.pop_due(now) {
             match due {
-                NeighbourAction::Ask { address: IpAddr::V4(address), at } => self.ask(address, at, counters),
+                NeighbourAction::Ask { address: IpAddr::V4(address), at } => self.send_request(address, at, counters),
                 NeighbourAction::Ask { address: IpAddr::V6(address), at } => self.solicit(address, at, counters),
                 NeighbourAction::GiveUp { waiting } => {
                     lost.extend(waiting.iter().filter_map(|packet| flow_of(&packet.header)))
@@ -255,7 +255,7 @@ impl NetworkLayer {
         self.outbox.len() < MAX_OUTBOX_PACKETS / 2
     }
 
-    pub(crate) fn has_mail(&self) -> bool {
+    pub(crate) fn has_packets(&self) -> bool {
         !self.outbox.is_empty()
     }
 
@@ -268,17 +268,17 @@ impl NetworkLayer {
         received: &mut RxPacket,
         counters: &mut HostCounters,
     ) -> Option<ReceivedContent> {
-        self.take_in(now, received, true, counters)
+        self.receive_frame(now, received, true, counters)
     }
 
     /// Processes a packet that another shard of this host received and answers. This shard only learns from it, and
     /// sends the packets that waited for an address.
     pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<ReceivedContent> {
         // The receiving shard has counted the packet.
-        self.take_in(now, received, false, &mut HostCounters::default())
+        self.receive_frame(now, received, false, &mut HostCounters::default())
     }
 
-    fn take_in(
+    fn receive_frame(
         &mut self,
         now: Instant,
         received: &mut RxPacket,
@@ -297,7 +297,7 @@ impl NetworkLayer {
                 self.on_arp(now, ethernet.payload(), answers, counters);
                 return None;
             }
-            EthernetProtocol::Ipv6 if self.addresses.speaks_six() => Version::Six,
+            EthernetProtocol::Ipv6 if self.addresses.has_ipv6() => Version::Six,
             EthernetProtocol::Ipv4 => Version::Four,
             _ => {
                 counters.ip_in_receives += 1;
@@ -353,7 +353,7 @@ impl NetworkLayer {
             Err(HeaderError::Unacceptable(problem)) if version == Version::Six => {
                 counters.count(version, IpCounter::InHeaderErrors);
                 let to = Ipv6Packet::new_unchecked(packet).dst_addr();
-                if self.addresses.are(to.into()) || self.addresses.are_among(to) {
+                if self.addresses.is_own(to.into()) || self.addresses.is_member_of(to) {
                     self.report_problem(now, packet, problem, to.is_multicast(), reply, counters);
                 }
                 return ParseStep::Nothing;
@@ -378,8 +378,8 @@ impl NetworkLayer {
             return ParseStep::Nothing;
         }
         let (source, destination) = (headers.source(packet), headers.destination(packet));
-        let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.are_among(address));
-        if !(self.addresses.are(destination) || for_many) || !self.may_be_source(source, headers.protocol) {
+        let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.is_member_of(address));
+        if !(self.addresses.is_own(destination) || for_many) || !self.may_be_source(source, headers.protocol) {
             counters.count(version, IpCounter::InAddressErrors);
             return ParseStep::Nothing;
         }
@@ -412,7 +412,7 @@ impl NetworkLayer {
             (NO_NEXT_HEADER, Version::Six) => None,
             _ => {
                 counters.count(version, IpCounter::InUnknownProtocols);
-                self.refuse(now, &packet[..headers.end], UndeliverableReason::Protocol, reply, counters);
+                self.report_undeliverable(now, &packet[..headers.end], UndeliverableReason::Protocol, reply, counters);
                 None
             }
         };
@@ -424,8 +424,8 @@ impl NetworkLayer {
     /// (RFC 4862 5.4).
     fn may_be_source(&self, address: IpAddr, protocol: u8) -> bool {
         let of_discovery =
-            protocol == ICMPV6 && (address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) || self.addresses.are(address));
-        of_discovery || self.addresses.may_be_others(address)
+            protocol == ICMPV6 && (address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) || self.addresses.is_own(address));
+        of_discovery || self.addresses.may_be_remote_source(address)
     }
 
     fn on_tcp(
@@ -499,12 +499,12 @@ impl NetworkLayer {
             rate: rate.filter(|_| caps.pacing),
             ..TxAsk::default()
         };
-        self.address_to(now, destination, TxPacket { header, fragments, ask }, counters)
+        self.set_next_hop(now, destination, TxPacket { header, fragments, ask }, counters)
     }
 
     /// Records that `address` is at `mac`, and sends the packets that waited for it.
-    fn learn(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, create: bool) {
-        for mut packet in self.neighbours.learn(now, address, mac, create) {
+    fn record(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, create: bool) {
+        for mut packet in self.neighbours.record(now, address, mac, create) {
             EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
             self.outbox.push_back(packet);
         }
@@ -512,7 +512,7 @@ impl NetworkLayer {
 
     /// Sets the next hop's Ethernet address. If it is unknown, the packet waits or is dropped, and the result is
     /// `None`.
-    fn address_to(
+    fn set_next_hop(
         &mut self,
         now: Instant,
         destination: IpAddr,
@@ -533,7 +533,7 @@ impl NetworkLayer {
             NextHop::Asked => {
                 // A waiting packet would hold references into a stream that can be released meanwhile.
                 if !packet.ask.has_context() {
-                    self.neighbours.keep(next_hop, packet);
+                    self.neighbours.queue(next_hop, packet);
                 } else {
                     counters.unresolved_discards += 1;
                 }
@@ -585,7 +585,7 @@ impl NetworkLayer {
             ip.set_ident(self.identifications.next(ip.src_addr(), to, ip.next_header().into(), packets as u16));
             ip.fill_checksum();
         }
-        if let Some(packet) = self.address_to(now, destination, packet, counters) {
+        if let Some(packet) = self.set_next_hop(now, destination, packet, counters) {
             self.post(packet, counters);
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a message that has passed a router is ignored (7.1).
 
-use super::addresses::{ALL_NODES, is_somebody, solicited_node};
+use super::addresses::{ALL_NODES, is_one_host, solicited_node};
 use super::icmp_six::{ethernet_of, fill_checksum};
 use super::{ETHERNET_BYTES, ICMPV6, NetworkLayer};
 use crate::counters::HostCounters;
@@ -51,7 +51,7 @@ impl NetworkLayer {
         }
         let parsed =
             (hop_limit == MAX_HOP_LIMIT && message[1] == 0).then(|| NeighbourMessage::parse(message, asks)).flatten();
-        let Some(message) = parsed.filter(|message| is_somebody(message.target)) else {
+        let Some(message) = parsed.filter(|message| is_one_host(message.target)) else {
             counters.ndp_in_errors += 1;
             return;
         };
@@ -74,7 +74,7 @@ impl NetworkLayer {
         let wrong = if nobody {
             destination != solicited_node(message.target) || message.mac.is_some()
         } else {
-            !is_somebody(source) || self.addresses.are(source.into())
+            !is_one_host(source) || self.addresses.is_own(source.into())
         };
         if wrong {
             counters.ndp_in_errors += 1;
@@ -88,17 +88,17 @@ impl NetworkLayer {
             }
             return;
         }
-        if !self.addresses.are(message.target.into()) {
+        if !self.addresses.is_own(message.target.into()) {
             return;
         }
         if let Some(mac) = message.mac {
             // A solicitation usually precedes traffic, so its sender gets an entry.
             let create = self.addresses.is_on_link(source.into());
             let moved = self.neighbours.known(source.into()).is_some_and(|known| known != mac);
-            self.learn(now, source.into(), mac, create);
+            self.record(now, source.into(), mac, create);
             if moved {
                 // RFC 4861 7.2.3: a changed address is used, but does not confirm reachability.
-                self.neighbours.doubt(source.into());
+                self.neighbours.mark_outdated(source.into());
             }
         }
         if !(answers && self.address_answers.allow(now)) {
@@ -108,7 +108,7 @@ impl NetworkLayer {
         counters.neighbour_advertisements_out += 1;
         let flags = OVERRIDE | if nobody { 0 } else { SOLICITED };
         let to = if nobody { ALL_NODES } else { source };
-        let mut packet = self.message_about(Icmpv6Message::NeighborAdvert, flags, (message.target, to), message.target);
+        let mut packet = self.build_message(Icmpv6Message::NeighborAdvert, flags, (message.target, to), message.target);
         let mac = if nobody { Some(EthernetAddress(ethernet_of(ALL_NODES))) } else { message.mac };
         match mac {
             Some(mac) => {
@@ -130,7 +130,7 @@ impl NetworkLayer {
     ) {
         let target = IpAddr::V6(message.target);
         // RFC 4861 7.1.2. An advertisement of this host's own address is invalid, too.
-        if (destination.is_multicast() && message.solicited) || !is_somebody(source) || self.addresses.are(target) {
+        if (destination.is_multicast() && message.solicited) || !is_one_host(source) || self.addresses.is_own(target) {
             counters.ndp_in_errors += 1;
             return;
         }
@@ -142,12 +142,12 @@ impl NetworkLayer {
         let Some(mac) = message.mac.or(known) else { return };
         // RFC 4861 7.2.5: without the override flag, another address only marks the entry as outdated.
         if known.is_some_and(|known| known != mac) && !message.overrides {
-            self.neighbours.doubt(target);
+            self.neighbours.mark_outdated(target);
             return;
         }
-        self.learn(now, target, mac, false);
+        self.record(now, target, mac, false);
         if !message.solicited {
-            self.neighbours.doubt(target);
+            self.neighbours.mark_outdated(target);
         }
     }
 
@@ -159,13 +159,13 @@ impl NetworkLayer {
             Some(mac) => (target, mac),
             None => (solicited_node(target), EthernetAddress(ethernet_of(solicited_node(target)))),
         };
-        let mut packet = self.message_about(Icmpv6Message::NeighborSolicit, 0, (source, to), target);
+        let mut packet = self.build_message(Icmpv6Message::NeighborSolicit, 0, (source, to), target);
         EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
         self.post(packet, counters);
     }
 
     /// Builds a message about `target` with this host's Ethernet address. The caller sets the Ethernet destination.
-    fn message_about(
+    fn build_message(
         &self,
         kind: Icmpv6Message,
         flags: u8,
@@ -208,7 +208,7 @@ impl NeighbourMessage {
         while let [kind, eighths, ..] = *options {
             let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;
             if kind == wanted && eighths == 1 {
-                mac = Some(somebodys_mac(option)?);
+                mac = Some(parse_unicast_mac(option)?);
             }
             options = &options[option.len()..];
         }
@@ -219,13 +219,13 @@ impl NeighbourMessage {
 }
 
 /// Returns the Ethernet address in an option. `None` if it is zero or a group address.
-pub(super) fn somebodys_mac(option: &[u8]) -> Option<EthernetAddress> {
+pub(super) fn parse_unicast_mac(option: &[u8]) -> Option<EthernetAddress> {
     let address = EthernetAddress::from_bytes(option.get(2..8)?);
-    is_of_one_station(address).then_some(address)
+    is_unicast_station(address).then_some(address)
 }
 
 /// Returns whether an Ethernet address can belong to a station.
-pub(super) fn is_of_one_station(address: EthernetAddress) -> bool {
+pub(super) fn is_unicast_station(address: EthernetAddress) -> bool {
     address.is_unicast() && address != EthernetAddress::default()
 }
 

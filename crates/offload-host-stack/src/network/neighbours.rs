@@ -101,7 +101,7 @@ impl NeighbourTable {
     }
 
     /// Lets `packet` wait for the resolution of `address`. If the queue is full, the oldest packets are dropped.
-    pub(crate) fn keep(&mut self, address: IpAddr, packet: TxPacket) {
+    pub(crate) fn queue(&mut self, address: IpAddr, packet: TxPacket) {
         let Some(neighbour) = self.entries.get_mut(&address).filter(|neighbour| neighbour.mac.is_none()) else {
             self.lost += 1;
             return;
@@ -135,14 +135,14 @@ impl NeighbourTable {
     }
 
     /// Marks the entry of `address` as outdated: its next use sends a request.
-    pub(crate) fn doubt(&mut self, address: IpAddr) {
+    pub(crate) fn mark_outdated(&mut self, address: IpAddr) {
         if let Some(neighbour) = self.entries.get_mut(&address).filter(|neighbour| neighbour.mac.is_some()) {
             neighbour.doubted = true;
         }
     }
 
     /// Records that `address` is at `mac`. `create` adds an entry if there is none. Returns the packets that waited.
-    pub(crate) fn learn(
+    pub(crate) fn record(
         &mut self,
         now: Instant,
         address: IpAddr,
@@ -307,7 +307,7 @@ mod tests {
     fn resolution_gives_up_after_three_requests() {
         let mut neighbours = NeighbourTable::default();
         assert_eq!(mac(&mut neighbours, at(5), 1), None);
-        neighbours.keep(address(1), packet(10));
+        neighbours.queue(address(1), packet(10));
         for expected in [5, 6, 8] {
             assert_eq!(neighbours.next_event(), Some(at(expected)));
             assert!(matches!(neighbours.pop_due(at(expected)), Some(NeighbourAction::Ask { at: None, .. })));
@@ -323,8 +323,8 @@ mod tests {
     fn answer_releases_waiting_packets_and_is_reconfirmed() {
         let mut neighbours = NeighbourTable::default();
         assert_eq!(mac(&mut neighbours, at(0), 1), None);
-        (0..3).for_each(|_| neighbours.keep(address(1), packet(10)));
-        assert_eq!(neighbours.learn(at(1), address(1), MAC, false).len(), 3);
+        (0..3).for_each(|_| neighbours.queue(address(1), packet(10)));
+        assert_eq!(neighbours.record(at(1), address(1), MAC, false).len(), 3);
         assert_eq!((neighbours.next_event(), neighbours.waiting_bytes), (None, 0));
         assert_eq!(mac(&mut neighbours, at(30), 1), Some(MAC));
         assert_eq!(neighbours.next_event(), None);
@@ -336,13 +336,13 @@ mod tests {
     fn unsolicited_news_update_but_create_no_entry() {
         let mut neighbours = NeighbourTable::default();
         neighbours.fix(address(1), MAC);
-        neighbours.learn(at(0), address(1), OTHER, true);
+        neighbours.record(at(0), address(1), OTHER, true);
         assert_eq!(mac(&mut neighbours, at(100), 1), Some(MAC), "a static entry must not change");
         assert_eq!(neighbours.next_event(), None, "a static entry is never requested");
-        neighbours.learn(at(0), address(2), OTHER, false);
+        neighbours.record(at(0), address(2), OTHER, false);
         assert_eq!(neighbours.entries.len(), 1);
-        neighbours.learn(at(0), address(2), MAC, true);
-        neighbours.learn(at(0), address(2), OTHER, false);
+        neighbours.record(at(0), address(2), MAC, true);
+        neighbours.record(at(0), address(2), OTHER, false);
         assert_eq!(mac(&mut neighbours, at(0), 2), Some(OTHER));
     }
 
@@ -350,8 +350,8 @@ mod tests {
     fn unanswered_entries_displace_no_resolved_ones() {
         let mut neighbours = NeighbourTable::default();
         mac(&mut neighbours, at(0), 1);
-        neighbours.learn(at(0), address(1), MAC, false);
-        neighbours.learn(at(0), address(2), MAC, true);
+        neighbours.record(at(0), address(1), MAC, false);
+        neighbours.record(at(0), address(2), MAC, true);
         for last in 10..2010 {
             assert_eq!(mac(&mut neighbours, at(0), last), None);
         }
@@ -360,7 +360,7 @@ mod tests {
         // Among resolved entries the oldest is removed, so that a new neighbour always gets an entry.
         for last in 3000..5000 {
             mac(&mut neighbours, at(0), last);
-            neighbours.learn(at(0), address(last), MAC, false);
+            neighbours.record(at(0), address(last), MAC, false);
         }
         assert_eq!((neighbours.entries.len(), neighbours.order.len(), neighbours.unanswered.len()), (1024, 1024, 0));
         assert_eq!(neighbours.known(address(1)), None);
@@ -371,7 +371,7 @@ mod tests {
         let mut neighbours = NeighbourTable::default();
         for last in 0..3000 {
             mac(&mut neighbours, at(0), last);
-            (0..100).for_each(|_| neighbours.keep(address(last), packet(1400)));
+            (0..100).for_each(|_| neighbours.queue(address(last), packet(1400)));
         }
         let lengths = (neighbours.entries.len(), neighbours.unanswered.len(), neighbours.deadlines.len());
         assert_eq!(lengths, (1024, 1024, 1024));
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(neighbours.take_lost(), 300_000 - waiting as u64);
         assert_eq!(neighbours.waiting_bytes, waiting * 1400);
         assert!(neighbours.waiting_bytes <= MAX_WAITING_BYTES);
-        neighbours.learn(at(0), address(9999), MAC, true);
+        neighbours.record(at(0), address(9999), MAC, true);
         assert_eq!(neighbours.entries.len(), 1024, "an unsolicited entry must not displace another");
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum IcmpErrorCause {
 impl NetworkLayer {
     /// Parses the quoted packet, which begins with its IP header. Returns `None` if it is not a TCP or UDP packet of
     /// this host.
-    pub(super) fn undelivered(&self, quoted: &[u8], why: IcmpErrorCause) -> Option<UndeliveredPacket> {
+    pub(super) fn parse_quoted(&self, quoted: &[u8], why: IcmpErrorCause) -> Option<UndeliveredPacket> {
         // A quotation is truncated, so the packet length is not checked against it.
         let headers = IpHeaders::walk(quoted).ok()?;
         // Only the first fragment contains the ports.
@@ -46,7 +46,7 @@ impl NetworkLayer {
             _ => return None,
         };
         // An error about a packet of another host is forged or misrouted.
-        if !self.addresses.are(source) {
+        if !self.addresses.is_own(source) {
             return None;
         }
         // RFC 792: at least eight bytes after the IP header. RFC 4443 guarantees more.

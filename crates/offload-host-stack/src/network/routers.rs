@@ -9,7 +9,7 @@
 use super::NetworkLayer;
 use super::addresses::{ALL_NODES, solicited_node};
 use super::icmp_six::ethernet_of;
-use super::ndp::{MAX_HOP_LIMIT, SOURCE_MAC, somebodys_mac};
+use super::ndp::{MAX_HOP_LIMIT, SOURCE_MAC, parse_unicast_mac};
 use super::six::{AdvertisedPrefix, DiscoveryMessage};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
@@ -48,7 +48,7 @@ impl NetworkLayer {
         counters: &mut HostCounters,
     ) {
         counters.router_advertisements_in += 1;
-        if !self.addresses.hears_routers() {
+        if !self.addresses.discovers_routers() {
             return;
         }
         let message = &packet[headers.upper..headers.end];
@@ -61,7 +61,7 @@ impl NetworkLayer {
         };
         // The router's own address option saves a later solicitation.
         if let Some(mac) = advertisement.mac {
-            self.learn(now, router.into(), mac, true);
+            self.record(now, router.into(), mac, true);
         }
         self.addresses.note_router(now, router, advertisement.lifetime);
         if let Some(mtu) = advertisement.mtu {
@@ -111,7 +111,7 @@ impl RouterAdvertisement {
             let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;
             match (kind, eighths) {
                 (SOURCE_MAC, 1) => {
-                    advertisement.mac = Some(somebodys_mac(option)?);
+                    advertisement.mac = Some(parse_unicast_mac(option)?);
                 }
                 (MTU, 1) => advertisement.mtu = word(option, 4),
                 (PREFIX, 4) => {

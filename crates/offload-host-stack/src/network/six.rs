@@ -164,7 +164,7 @@ impl Ipv6Interface {
         self.mtu
     }
 
-    pub(super) fn hears_routers(&self) -> bool {
+    pub(super) fn discovers_routers(&self) -> bool {
         self.hears_routers
     }
 

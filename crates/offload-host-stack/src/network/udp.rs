@@ -63,7 +63,7 @@ impl NetworkLayer {
         came: Protection,
         counters: &mut HostCounters,
     ) {
-        self.refuse(now, &frame[ETHERNET_BYTES..], UndeliverableReason::Port, Some(came), counters);
+        self.report_undeliverable(now, &frame[ETHERNET_BYTES..], UndeliverableReason::Port, Some(came), counters);
     }
 
     /// Queues datagrams: a single one, fragmented if it exceeds the path MTU and may be; or several, cut by a device
@@ -78,13 +78,13 @@ impl NetworkLayer {
     ) -> Result<(), SendError> {
         let TxDatagram { to, segment, .. } = datagrams;
         let source = SocketAddr::new(self.source_of(to, datagrams.source)?, port);
-        let (all, fits) = (datagrams.payload_len(), self.fits_path(now, &to, caps));
+        let (all, fits) = (datagrams.payload_len(), self.max_unfragmented_bytes(now, &to, caps));
         let each = segment.map_or(all, |bytes| all.min(bytes.get().into()));
         let may_cut = segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
         if each > fits && !may_cut {
             return Err(SendError::SegmentTooLong { most: fits });
         }
-        let most = segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()) * MAX_SEGMENTS).min(most_bytes(&to));
+        let most = segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()) * MAX_SEGMENTS).min(max_bytes(&to));
         if all > most {
             return Err(SendError::TooLong { most });
         }
@@ -110,7 +110,7 @@ impl NetworkLayer {
     pub(crate) fn source_of(&self, to: SocketAddr, source: Option<IpAddr>) -> Result<IpAddr, SendError> {
         let usual = self.source_to(to)?;
         match source {
-            Some(source) if source.is_ipv4() != usual.is_ipv4() || !self.addresses.are(source) => {
+            Some(source) if source.is_ipv4() != usual.is_ipv4() || !self.addresses.is_own(source) => {
                 Err(SendError::ForeignSource)
             }
             source => Ok(source.unwrap_or(usual)),
@@ -121,9 +121,9 @@ impl NetworkLayer {
     /// call, and total bytes of all segments.
     pub(crate) fn datagram_limits(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> SendLimits {
         SendLimits {
-            bytes: self.fits_path(now, to, caps).min(most_bytes(to)),
+            bytes: self.max_unfragmented_bytes(now, to, caps).min(max_bytes(to)),
             segments: MAX_SEGMENTS,
-            segments_bytes: most_bytes(to),
+            segments_bytes: max_bytes(to),
         }
     }
 
@@ -134,9 +134,9 @@ impl NetworkLayer {
     }
 
     /// Returns the maximum datagram length within the path MTU to `to`.
-    fn fits_path(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
+    fn max_unfragmented_bytes(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
         let headers = Version::of(&to.ip()).header_bytes() + UDP_BYTES;
-        usize::from(self.path_mtu_of_datagrams(now, to.ip(), caps.mtu)).saturating_sub(headers)
+        usize::from(self.datagram_path_mtu(now, to.ip(), caps.mtu)).saturating_sub(headers)
     }
 
     /// Builds the packet of datagrams and sends it. Work that the device does not do is done here.
@@ -181,7 +181,7 @@ impl NetworkLayer {
 }
 
 /// Returns the maximum datagram length in a packet to `to`. IPv4's length field includes the header.
-fn most_bytes(to: &SocketAddr) -> usize {
+fn max_bytes(to: &SocketAddr) -> usize {
     let version = Version::of(&to.ip());
     let headers = UDP_BYTES + if version == Version::Four { version.header_bytes() } else { 0 };
     usize::from(u16::MAX) - headers

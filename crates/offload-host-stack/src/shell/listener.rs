@@ -26,7 +26,7 @@ pub struct TcpListener {
 
 impl TcpListener {
     pub(crate) fn new(shard: Arc<Shard>, port: u16) -> TcpListener {
-        shard.hold();
+        shard.add_handle();
         TcpListener { shard, port }
     }
 
@@ -70,7 +70,7 @@ impl Drop for TcpListener {
             inner.accepting.remove(&self.port);
             inner.transmit(now);
         });
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 

@@ -99,7 +99,7 @@ type ReadyWakers = SmallVec<[Waker; 8]>;
 impl Host {
     /// Returns a host with `config` on `device`.
     pub fn new(config: Config, device: Box<dyn NetDevice>, timers: Arc<dyn Timers>) -> Host {
-        Host::of_stack(Stack::new(config), device, timers, None)
+        Host::from_stack(Stack::new(config), device, timers, None)
     }
 
     /// Returns the shards of one host: one shard per queue of its device, in the order of the queues. Each shard has
@@ -130,14 +130,14 @@ impl Host {
         let count = count.expect("a host must have at most 32,767 queues");
         let mesh = Arc::new(ShardMesh::new(queues.len()));
         let shard = |(index, device): (usize, Box<dyn NetDevice>)| {
-            let stack = Stack::of_shard(config.clone(), index as u16, count);
+            let stack = Stack::for_shard(config.clone(), index as u16, count);
             let mesh = (count > 1).then(|| (mesh.clone(), index));
-            Host::of_stack(stack, device, timers.clone(), mesh)
+            Host::from_stack(stack, device, timers.clone(), mesh)
         };
         queues.into_iter().enumerate().map(shard).collect()
     }
 
-    fn of_stack(
+    fn from_stack(
         stack: Stack,
         device: Box<dyn NetDevice>,
         timers: Arc<dyn Timers>,
@@ -273,14 +273,14 @@ impl Host {
 
 impl Clone for Host {
     fn clone(&self) -> Host {
-        self.shard.hold();
+        self.shard.add_handle();
         Host { shard: self.shard.clone() }
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 
@@ -316,7 +316,7 @@ impl Shard {
     }
 
     /// Passes packets on to the other shards.
-    pub(crate) fn hand_on(&self, packets: Vec<PassedPacket>) {
+    pub(crate) fn pass_on_packets(&self, packets: Vec<PassedPacket>) {
         let Some((mesh, index)) = &self.mesh else { return };
         let dropped = mesh.post(*index, packets);
         if dropped > 0 {
@@ -325,12 +325,12 @@ impl Shard {
     }
 
     /// Adds a handle.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn add_handle(&self) {
         self.lock().handles += 1;
     }
 
     /// Removes a handle. The last one wakes the service task, which may have to end.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn remove_handle(&self) {
         let service = {
             let mut inner = self.lock();
             // The last handle wakes the service task, which ends when the last connection has closed.

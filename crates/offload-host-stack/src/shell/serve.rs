@@ -49,7 +49,7 @@ fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Pol
         };
         wakers.into_iter().for_each(Waker::wake);
         // Packets for other shards are delivered without this shard's lock, which the other shards may want meanwhile.
-        shard.hand_on(handed_on);
+        shard.pass_on_packets(handed_on);
         if is_over {
             if let Some((mesh, index)) = &shard.mesh {
                 mesh.close(*index);

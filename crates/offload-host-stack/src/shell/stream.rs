@@ -57,7 +57,7 @@ pub struct TcpStream {
 
 impl TcpStream {
     pub(crate) fn new(shard: Arc<Shard>, id: ConnectionId) -> TcpStream {
-        shard.hold();
+        shard.add_handle();
         let flow = shard.with(|inner, _| {
             // The index may have been used by an earlier connection, whose wakers must not be called.
             *inner.waiting(id) = ConnectionWakers::default();
@@ -140,7 +140,7 @@ impl TcpStream {
                 return Poll::Ready(Err(error.into()));
             }
             if inner.stack.state(id).is_opening() {
-                remember(&mut inner.waiting(id).opened, cx.waker());
+                store_waker(&mut inner.waiting(id).opened, cx.waker());
                 return Poll::Pending;
             }
             Poll::Ready(Ok(()))
@@ -148,7 +148,7 @@ impl TcpStream {
     }
 
     /// Polls for the next received range. `None` at the end of the stream.
-    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+    fn poll_range(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if let Some(unread) = self.unread.take() {
             return Poll::Ready(Ok(Some(unread)));
         }
@@ -167,7 +167,7 @@ impl TcpStream {
             if inner.stack.state(id) == TcpState::Closed {
                 return Poll::Ready(Ok(None));
             }
-            remember(&mut inner.waiting(id).readable, cx.waker());
+            store_waker(&mut inner.waiting(id).readable, cx.waker());
             // The peer may be waiting for data that were queued and not flushed.
             if inner.stack.has_work() {
                 inner.transmit(now);
@@ -177,11 +177,11 @@ impl TcpStream {
     }
 
     /// Polls for the next device event.
-    fn poll_news(inner: &mut Inner, id: ConnectionId, listener: &Waker) -> Poll<DeviceEvent> {
+    fn poll_event_of(inner: &mut Inner, id: ConnectionId, listener: &Waker) -> Poll<DeviceEvent> {
         match inner.stack.device_event(id) {
             Some(event) => Poll::Ready(event),
             None => {
-                remember(&mut inner.waiting(id).device_event, listener);
+                store_waker(&mut inner.waiting(id).device_event, listener);
                 Poll::Pending
             }
         }
@@ -194,7 +194,7 @@ impl TcpStream {
         }
         match inner.stack.room(id) {
             0 => {
-                remember(&mut inner.waiting(id).writable, cx.waker());
+                store_waker(&mut inner.waiting(id).writable, cx.waker());
                 Poll::Pending
             }
             room => Poll::Ready(Ok(room)),
@@ -229,7 +229,7 @@ impl TcpStream {
             if inner.stack.state(id) == TcpState::Closed {
                 return Poll::Ready(Err(ConnectionError::Aborted.into()));
             }
-            remember(&mut inner.waiting(id).acknowledged, cx.waker());
+            store_waker(&mut inner.waiting(id).acknowledged, cx.waker());
             // The bytes in question must be sent before they can be acknowledged.
             inner.stack.push(id);
             inner.transmit(now);
@@ -240,7 +240,7 @@ impl TcpStream {
 
 impl SegmentStream for TcpStream {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
-        self.poll_take(cx)
+        self.poll_range(cx)
     }
 
     fn next_seq(&self) -> Option<Seq> {
@@ -294,7 +294,7 @@ impl SegmentStream for TcpStream {
     ) -> Poll<io::Result<SendTurn>> {
         let id = self.id;
         self.shard.with(|inner, now| {
-            if let Poll::Ready(event) = TcpStream::poll_news(inner, id, listener) {
+            if let Poll::Ready(event) = TcpStream::poll_event_of(inner, id, listener) {
                 return Poll::Ready(Ok(SendTurn::News(event)));
             }
             // Without room no piece is requested, because a requested piece must be queued.
@@ -368,7 +368,7 @@ impl SegmentStream for TcpStream {
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
         let id = self.id;
-        self.shard.with(|inner, _| TcpStream::poll_news(inner, id, cx.waker()))
+        self.shard.with(|inner, _| TcpStream::poll_event_of(inner, id, cx.waker()))
     }
 }
 
@@ -377,7 +377,7 @@ impl AsyncRead for TcpStream {
         let stream = self.get_mut();
         let mut read = 0;
         while buf.remaining() > 0 {
-            let mut segment = match stream.poll_take(cx) {
+            let mut segment = match stream.poll_range(cx) {
                 Poll::Ready(Ok(Some(segment))) => segment,
                 Poll::Ready(Ok(None)) => break,
                 // The bytes read so far are returned first. The next call returns the error.
@@ -437,7 +437,7 @@ impl Drop for TcpStream {
             inner.stack.detach(now, self.id);
             inner.transmit(now);
         });
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 
@@ -448,7 +448,7 @@ impl fmt::Debug for TcpStream {
 }
 
 /// Stores the waker unless the stored one wakes the same task.
-fn remember(kept: &mut Option<Waker>, waker: &Waker) {
+fn store_waker(kept: &mut Option<Waker>, waker: &Waker) {
     if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
         *kept = Some(waker.clone());
     }

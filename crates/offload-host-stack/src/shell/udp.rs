@@ -44,7 +44,7 @@ pub(crate) struct UdpWakers {
 
 /// Stores the task's waker, once per task. Tasks that have stopped waiting leave their wakers behind, so a full list
 /// wakes all tasks, and the tasks still waiting register again.
-fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
+fn store_waker(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
     if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
         if waiting.len() == MAX_WAKERS {
             waiting.drain(..).for_each(Waker::wake);
@@ -55,7 +55,7 @@ fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
 
 impl UdpSocket {
     pub(crate) fn new(shard: Arc<Shard>, port: u16) -> UdpSocket {
-        shard.hold();
+        shard.add_handle();
         UdpSocket { shard, port }
     }
 
@@ -96,7 +96,7 @@ impl UdpSocket {
         self.shard.with(|inner, _| match inner.stack.take_single_datagram(self.port) {
             Some(datagram) => Poll::Ready(Ok(datagram)),
             None => {
-                remember(&mut inner.udp_waiting(self.port).readable, cx);
+                store_waker(&mut inner.udp_waiting(self.port).readable, cx);
                 Poll::Pending
             }
         })
@@ -174,7 +174,7 @@ impl UdpSocket {
                 Poll::Ready(Ok(()))
             }
             Err(SendError::Full) => {
-                remember(&mut inner.udp_waiting(self.port).writable, cx);
+                store_waker(&mut inner.udp_waiting(self.port).writable, cx);
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(error.into())),
@@ -235,7 +235,7 @@ impl DatagramSocket for UdpSocket {
             }
             match stopped {
                 Some((SendError::Full, _)) if sent == 0 => {
-                    remember(&mut inner.udp_waiting(self.port).writable, cx);
+                    store_waker(&mut inner.udp_waiting(self.port).writable, cx);
                     Poll::Pending
                 }
                 // After a partial success the error is not reported. The next call meets it again.
@@ -260,7 +260,7 @@ impl DatagramSocket for UdpSocket {
             batch.extend(core::iter::from_fn(|| inner.stack.take_datagram(self.port)).take(most));
             // A caller that asks for no datagrams must not wait for one.
             if batch.len() == before && most > 0 {
-                remember(&mut inner.udp_waiting(self.port).readable, cx);
+                store_waker(&mut inner.udp_waiting(self.port).readable, cx);
                 return Poll::Pending;
             }
             Poll::Ready(Ok(batch.len() - before))
@@ -286,7 +286,7 @@ impl DatagramSocket for UdpSocket {
         self.shard.with(|inner, _| match inner.stack.socket_event(self.port) {
             Some(event) => Poll::Ready(event),
             None => {
-                remember(&mut inner.udp_waiting(self.port).device_event, cx);
+                store_waker(&mut inner.udp_waiting(self.port).device_event, cx);
                 Poll::Pending
             }
         })
@@ -301,7 +301,7 @@ impl Drop for UdpSocket {
             // Removes the socket's contexts from the device.
             inner.transmit(now);
         });
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 

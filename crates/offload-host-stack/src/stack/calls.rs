@@ -172,14 +172,14 @@ impl Stack {
     pub fn finish(&mut self, id: ConnectionId) {
         self.connection_mut(id).finish();
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
     /// Aborts a connection with a reset.
     pub fn abort(&mut self, id: ConnectionId) {
         self.connection_mut(id).abort();
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
     /// Ends the application's use of a connection. Queued data are still delivered; then the connection is released and
@@ -187,7 +187,7 @@ impl Stack {
     pub fn detach(&mut self, now: Instant, id: ConnectionId) {
         self.with(now, id, |connection, env| connection.detach(env));
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
     /// Subscribes the connection to the device's events.
@@ -235,7 +235,7 @@ impl Stack {
     fn note_device_event(&mut self, id: ConnectionId, event: DeviceEvent) {
         if let Some(connection) = self.flows.get_mut(id) {
             connection.note_device_event(event);
-            self.settle(id);
+            self.release_if_done(id);
         }
     }
 }

@@ -27,13 +27,13 @@ impl Stack {
         let offered = segment.options.mss.unwrap_or(SEGMENT_SIZES[1]);
         let Some(size) = SEGMENT_SIZES.iter().rposition(|size| *size <= offered) else { return false };
         let cookie = self.cookie(&flow, segment.seq, size, period(now));
-        let kept = SynOptions::of(&segment.options);
+        let kept = SynOptions::from_options(&segment.options);
         let fingerprint = self.fingerprint(&flow);
         // This temporary connection only sends the SYN-ACK.
         let mut connection = Connection::new(flow, TcpState::SynReceived, cookie, fingerprint, &self.config.tcp);
         // The SYN-ACK is built by an ordinary connection, so that its options equal those of a stateful answer.
         let mut env = self.env(now);
-        connection.on_first_syn(&mut env, &kept.syn(segment.seq, SEGMENT_SIZES[size], segment));
+        connection.on_first_syn(&mut env, &kept.rebuild_syn(segment.seq, SEGMENT_SIZES[size], segment));
         connection.set_back_timestamps(kept.shift(timestamp((fingerprint >> 32) as u32, now)));
         connection.transmit(&mut env, device);
         self.counters.cookies_sent += 1;
@@ -59,7 +59,7 @@ impl Stack {
         let fingerprint = self.fingerprint(&flow);
         let mut connection = Connection::new(flow, TcpState::SynReceived, cookie, fingerprint, &self.config.tcp);
         let mut env = self.env(now);
-        connection.on_syn_of_cookie(&mut env, &kept.syn(client, SEGMENT_SIZES[size], segment));
+        connection.on_syn_of_cookie(&mut env, &kept.rebuild_syn(client, SEGMENT_SIZES[size], segment));
         Some(connection)
     }
 
@@ -82,7 +82,7 @@ struct SynOptions {
 }
 
 impl SynOptions {
-    fn of(options: &Options) -> SynOptions {
+    fn from_options(options: &Options) -> SynOptions {
         if options.timestamps.is_none() {
             return SynOptions::default();
         }
@@ -101,7 +101,7 @@ impl SynOptions {
     }
 
     /// Reconstructs the client's SYN from the known options.
-    fn syn(self, seq: Seq, mss: u16, segment: &Segment) -> Segment {
+    fn rebuild_syn(self, seq: Seq, mss: u16, segment: &Segment) -> Segment {
         Segment {
             seq,
             ack: None,

@@ -91,7 +91,8 @@ impl Stack {
         // The flow selects the path's capabilities. A datagram that may be fragmented needs no capability of its own
         // flow.
         let may_be_cut = datagrams.segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
-        let flow = if may_be_cut { self.nobodys_flow() } else { self.flow_to(port, datagrams.to, datagrams.source)? };
+        let flow =
+            if may_be_cut { self.placeholder_flow() } else { self.flow_to(port, datagrams.to, datagrams.source)? };
         let sent = self.network.send_datagrams(now, port, datagrams, &device.path(&flow), &mut self.counters);
         if sent == Err(SendError::Full) {
             self.sockets.block(port);

@@ -173,10 +173,10 @@ impl Stack {
             Some(ReceivedContent::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
             Some(ReceivedContent::Datagram(parsed)) => self.on_datagram(now, parsed, packet, None),
             Some(ReceivedContent::Undelivered(undelivered)) => {
-                self.share(&packet);
+                self.share_with_shards(&packet);
                 self.on_undelivered(now, &undelivered);
             }
-            None => self.share(&packet),
+            None => self.share_with_shards(&packet),
         }
     }
 
@@ -191,23 +191,23 @@ impl Stack {
         device: &mut dyn NetDevice,
     ) {
         // A SYN may replace a connection in TIME-WAIT, so this check precedes the lookup of the flow.
-        if !self.give_way(&mut parsed) {
+        if !self.yield_time_wait(&mut parsed) {
             return;
         }
         let Some(id) = self.flows.find(&parsed.flow) else {
-            return self.on_stranger(now, parsed, packet, left, device);
+            return self.on_unknown_flow(now, parsed, packet, left, device);
         };
         // Only the ACK is dropped, not the connection: a repeated SYN-ACK or the client's data bring another ACK.
         if self.accept_queue_is_full(id, &parsed.segment) {
             self.counters.listen_overflows += 1;
             return;
         }
-        self.take_in(now, id, &parsed, packet, device);
+        self.on_known_segment(now, id, &parsed, packet, device);
     }
 
     /// Processes a segment without a connection in this stack. The segment opens a connection, goes to another shard,
     /// or gets a reset.
-    fn on_stranger(
+    fn on_unknown_flow(
         &mut self,
         now: Instant,
         parsed: ParsedSegment,
@@ -234,7 +234,7 @@ impl Stack {
                 return;
             }
             match self.open_by_cookie(now, *flow, segment) {
-                CookieCheck::Opens(id) => return self.take_in(now, id, &parsed, packet, device),
+                CookieCheck::Opens(id) => return self.on_known_segment(now, id, &parsed, packet, device),
                 CookieCheck::NotNow => return,
                 CookieCheck::None => {}
             }
@@ -242,11 +242,11 @@ impl Stack {
         if left > 0 {
             return self.pass_segment_on(parsed, packet, left);
         }
-        self.answer_stranger(now, flow, segment, payload.len(), device);
+        self.answer_unknown_flow(now, flow, segment, payload.len(), device);
     }
 
     /// Processes a segment of a connection.
-    fn take_in(
+    fn on_known_segment(
         &mut self,
         now: Instant,
         id: ConnectionId,
@@ -270,7 +270,7 @@ impl Stack {
             self.send_stray(now, flow, &reset, device);
         }
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
     /// Does all work that is possible at `now`: device events, received packets, timers, and sending. Returns true if
@@ -305,7 +305,7 @@ impl Stack {
         for flow in self.network.handle_timeouts(now, &mut self.counters) {
             if let Some(id) = self.flows.find(&flow) {
                 self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
-                self.settle(id);
+                self.release_if_done(id);
             }
         }
         while let Some(id) = self.timers.pop_due(now) {
@@ -316,7 +316,7 @@ impl Stack {
                 self.with(now, id, |connection, env| connection.handle_timeout(env));
                 self.mark_dirty(id);
             }
-            self.settle(id);
+            self.release_if_done(id);
         }
     }
 
@@ -326,7 +326,7 @@ impl Stack {
     pub fn transmit(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
         // The operator `&` does not short-circuit: paced flows must send even if unpaced ones have more.
         let done = self.transmit_unpaced(now, device) & self.transmit_paced(now, device);
-        self.post_mail(now, device);
+        self.send_unconnected(now, device);
         for context in self.left.drain(..) {
             if let Some(contexts) = device.contexts() {
                 contexts.remove(context);
@@ -344,11 +344,11 @@ impl Stack {
         for _ in 0..MAX_TURNS_PER_TRANSMIT {
             let Some(id) = self.dirty.pop_front() else { return true };
             let turn = self.take_turn(now, id, device);
-            let blocked = turn == Some(TransmitOutcome::NoRoom) && self.stay_first(id);
+            let blocked = turn == Some(TransmitOutcome::NoRoom) && self.requeue_first(id);
             if !blocked && matches!(turn, Some(TransmitOutcome::More | TransmitOutcome::NoRoom)) {
                 self.mark_dirty(id);
             }
-            self.settle(id);
+            self.release_if_done(id);
             if blocked {
                 return true;
             }
@@ -366,7 +366,7 @@ impl Stack {
             if let Some(TransmitOutcome::More | TransmitOutcome::NoRoom) = turn {
                 self.mark_dirty(id);
             }
-            self.settle(id);
+            self.release_if_done(id);
             without_room += usize::from(turn == Some(TransmitOutcome::NoRoom));
             if without_room >= self.dirty_paced.len().clamp(1, MAX_FLOWS_WITHOUT_ROOM) {
                 return true;
@@ -384,7 +384,7 @@ impl Stack {
 
     /// Returns whether packets wait to be sent.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || !self.dirty_paced.is_empty() || self.network.has_mail()
+        !self.dirty.is_empty() || !self.dirty_paced.is_empty() || self.network.has_packets()
     }
 
     /// Returns the time of the next timer, at which [`poll`](Self::poll) must be called.
@@ -412,18 +412,18 @@ impl Stack {
 
     /// Sends packets without a connection, and packets that waited for an address, as far as `device` has room. The
     /// device wakes the shell when it has room again.
-    fn post_mail(&mut self, now: Instant, device: &mut dyn NetDevice) {
+    fn send_unconnected(&mut self, now: Instant, device: &mut dyn NetDevice) {
         // Packets of this call may need addresses that are not resolved yet. Their first ARP or NDP request is due now.
         if self.network.next_event().is_some_and(|at| at <= now) {
             self.handle_timeouts(now);
         }
         // The MTU is looked up only if there is a packet, because most calls find the outbox empty.
-        let mtu = if self.network.has_mail() { device.path(&self.nobodys_flow()).mtu } else { 0 };
-        while self.network.has_mail() {
-            if device.room(&self.nobodys_flow()) == 0 {
+        let mtu = if self.network.has_packets() { device.path(&self.placeholder_flow()).mtu } else { 0 };
+        while self.network.has_packets() {
+            if device.room(&self.placeholder_flow()) == 0 {
                 break;
             }
-            let Some(packet) = self.network.next_mail(now, mtu, &mut self.counters) else { break };
+            let Some(packet) = self.network.next_packet(now, mtu, &mut self.counters) else { break };
             let ask = packet.ask.packet;
             if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
                 self.counters.device_drops += 1;
@@ -437,7 +437,7 @@ impl Stack {
     }
 
     /// Returns the placeholder flow of packets that belong to no flow.
-    fn nobodys_flow(&self) -> FlowKey {
+    fn placeholder_flow(&self) -> FlowKey {
         let nobody = SocketAddr::new(self.network.address().into(), 0);
         FlowKey { protocol: Protocol::Udp, local: nobody, remote: nobody }
     }
@@ -496,7 +496,7 @@ impl Stack {
 
     /// Puts a connection back to the head of the list. Returns false if the connection now asks for a rate and so
     /// belongs on the other list.
-    fn stay_first(&mut self, id: ConnectionId) -> bool {
+    fn requeue_first(&mut self, id: ConnectionId) -> bool {
         let connection = self.flows.get_mut(id).filter(|connection| !connection.is_paced());
         let stays = connection.is_some();
         if let Some(connection) = connection {
@@ -507,7 +507,7 @@ impl Stack {
     }
 
     /// Updates timers, listeners and lists after a change of a connection. Removes the connection if it is done.
-    fn settle(&mut self, id: ConnectionId) {
+    fn release_if_done(&mut self, id: ConnectionId) {
         let Some(connection) = self.flows.get_mut(id) else { return };
         if let Some(name) = connection.listener
             && connection.state() != TcpState::SynReceived

@@ -129,9 +129,9 @@ impl Stack {
         // The new sequence numbers must lie above the old connection's, so that late segments of that one are outside
         // the window.
         if let Some((id, least)) = self.may_be_reopened(now, &flow) {
-            connection.begin_no_earlier_than(least);
+            connection.raise_initial_seq(least);
             self.connection_mut(id).end_wait();
-            self.settle(id);
+            self.release_if_done(id);
         }
         if !self.make_room(now) {
             return Err(OpenError::TooMany);
@@ -186,12 +186,12 @@ impl Stack {
     /// Removes a connection in TIME-WAIT that the application has dropped if a new SYN may replace it, and records the
     /// lowest initial sequence number of the new connection. Returns false if the SYN must be dropped because no
     /// listener could take the new connection now: without the old connection, its sequence numbers would be forgotten.
-    pub(super) fn give_way(&mut self, parsed: &mut ParsedSegment) -> bool {
+    pub(super) fn yield_time_wait(&mut self, parsed: &mut ParsedSegment) -> bool {
         if !parsed.segment.flags.syn {
             return true;
         }
         let Some(id) = self.flows.find(&parsed.flow) else { return true };
-        let Some(unused_from) = self.connection(id).gives_way_to(&parsed.segment) else { return true };
+        let Some(unused_from) = self.connection(id).may_be_replaced_by(&parsed.segment) else { return true };
         let is_full = self.listeners.get(&parsed.flow.local.port()).is_some_and(ListenQueue::is_full);
         if is_full || self.refuses_for_memory() {
             self.counters.listen_overflows += u64::from(is_full);
@@ -200,7 +200,7 @@ impl Stack {
         }
         parsed.unused_from = Some(unused_from);
         self.connection_mut(id).end_wait();
-        self.settle(id);
+        self.release_if_done(id);
         true
     }
 
@@ -241,18 +241,18 @@ impl Stack {
             }
             return;
         }
-        // The connection leaves the SYN queue again in `settle`, when its state changes.
+        // The connection leaves the SYN queue again in `release_if_done`, when its state changes.
         listener.half_open += 1;
         let name = listener.name;
         let mut connection = self.new_connection(now, flow, TcpState::SynReceived);
         if let Some(unused_from) = unused_from {
-            connection.begin_no_earlier_than(*unused_from);
+            connection.raise_initial_seq(*unused_from);
         }
         connection.listener = Some(name);
         let id = self.flows.insert(connection);
         self.with(now, id, |connection, env| connection.on_first_syn(env, segment));
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
     /// Checks whether a segment without a connection acknowledges a cookie, and opens the connection if so.
@@ -287,7 +287,7 @@ impl Stack {
 
     /// Returns whether one more connection has room, possibly after the removal of a waiting one.
     fn has_room(&mut self) -> bool {
-        self.flows.len() < self.config.max_connections || self.one_that_waits().is_some()
+        self.flows.len() < self.config.max_connections || self.find_waiting().is_some()
     }
 
     /// Makes room for one more connection, if possible. If the table is full, a dropped connection that only waits (in
@@ -297,20 +297,20 @@ impl Stack {
         if self.flows.len() < self.config.max_connections {
             return true;
         }
-        let Some(id) = self.one_that_waits() else { return false };
+        let Some(id) = self.find_waiting() else { return false };
         match self.connection(id).state() {
             TcpState::TimeWait => self.counters.time_wait_overflows += 1,
             _ => self.counters.aborts_on_memory += 1,
         }
         self.connection_mut(id).end_wait();
         self.with(now, id, |_, _| ());
-        // Only now the table has room: `settle` releases the connection with its memory and timers.
-        self.settle(id);
+        // Only now the table has room: `release_if_done` releases the connection with its memory and timers.
+        self.release_if_done(id);
         true
     }
 
-    fn one_that_waits(&mut self) -> Option<ConnectionId> {
-        self.flows.next_that(MAX_CONNECTIONS_EXAMINED, Connection::is_waiting_alone)
+    fn find_waiting(&mut self) -> Option<ConnectionId> {
+        self.flows.next_matching(MAX_CONNECTIONS_EXAMINED, Connection::is_waiting_without_handle)
     }
 
     /// Returns whether a segment would complete a handshake while the accept queue is full.

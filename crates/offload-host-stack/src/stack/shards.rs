@@ -65,7 +65,7 @@ impl PassedPacket {
 impl Stack {
     /// Returns the stack of shard `index` of `shards`. All shards have the same secrets, and divide the connection and
     /// memory limits equally.
-    pub(crate) fn of_shard(config: Config, index: u16, shards: u16) -> Stack {
+    pub(crate) fn for_shard(config: Config, index: u16, shards: u16) -> Stack {
         let secrets = config.random.clone();
         // Secrets are shared, but each shard needs its own random stream, or two shards would choose equal ports.
         let random = if index == 0 { secrets.clone() } else { secrets.derive(&format!("shard {index}")) };
@@ -110,7 +110,7 @@ impl Stack {
     }
 
     /// Passes a copy of a packet that concerns all shards to the others.
-    pub(super) fn share(&mut self, packet: &RxPacket) {
+    pub(super) fn share_with_shards(&mut self, packet: &RxPacket) {
         if let Some(place) = &mut self.place
             && concerns_all_shards(&packet.frame)
         {
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn cookie_opens_no_connection_known_to_another_shard() {
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
-        let mut shards = [0, 1].map(|index| Stack::of_shard(config.clone(), index, 2));
+        let mut shards = [0, 1].map(|index| Stack::for_shard(config.clone(), index, 2));
         let mut device = MockDevice::default();
         for shard in &mut shards {
             shard.listen(80, 1).expect("a free port");
@@ -257,7 +257,7 @@ mod tests {
             // The digests were verified and the bytes are unchanged; placed data are visible in `placed`.
             (engines::NVME_TCP, Verdict::Done, true),
         ] {
-            let mut shard = Stack::of_shard(config.clone(), 0, 2);
+            let mut shard = Stack::for_shard(config.clone(), 0, 2);
             let mut packet = segment(3, 6, Some(Seq(7)));
             let context = Handle { index: Handle::indices(engine, 1).start, generation: 0 };
             packet.meta.marks.set(context, verdict);
@@ -271,7 +271,7 @@ mod tests {
     fn fragmented_advertisement_is_not_passed_to_other_shards() {
         let six = Ipv6Config::unassigned().with_router_discovery();
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_ipv6(six);
-        let mut shard = Stack::of_shard(config, 0, 2);
+        let mut shard = Stack::for_shard(config, 0, 2);
         // A router advertisement, first whole, then as an atomic fragment (RFC 6946).
         for (extension, passed) in [(&[][..], 1), (&[58, 0, 0, 0, 0, 0, 0, 7], 0)] {
             let mut frame = BytesMut::zeroed(14);

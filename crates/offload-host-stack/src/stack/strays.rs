@@ -10,7 +10,7 @@ use offload_base::Instant;
 use smallvec::SmallVec;
 
 impl Stack {
-    pub(super) fn answer_stranger(
+    pub(super) fn answer_unknown_flow(
         &mut self,
         now: Instant,
         flow: &FlowKey,
@@ -34,7 +34,7 @@ impl Stack {
         }
         // An attacker who does not see the packets cannot know a sequence number in flight, so other reports may be
         // forged.
-        let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_under_way(seq));
+        let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_in_flight(seq));
         let Some(id) = id else {
             self.counters.stray_icmp_errors += 1;
             return;
@@ -58,7 +58,7 @@ impl Stack {
             }
         }
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
     /// Handles an ICMP error about a datagram. Sent datagrams are not recorded, so an open source port is the only

@@ -36,7 +36,7 @@ impl Connection {
         if position < self.una {
             return;
         }
-        self.backoff.hear();
+        self.backoff.note_answer();
         let window_before = self.peer.window;
         self.set_peer_window(segment, position);
         let payload_free = segment.sequence_len(0) == 0;
@@ -189,7 +189,7 @@ impl Connection {
                     self.deadlines.state = Some(env.now + env.config.fin_timeout);
                 }
             }
-            TcpState::Closing => self.wait_out(env),
+            TcpState::Closing => self.enter_time_wait(env),
             TcpState::LastAck => self.close(),
             _ => {}
         }

@@ -50,13 +50,13 @@ impl OwedAcks {
     }
 
     /// Makes an acknowledgment due at once, for the following segments too, because a gap began or ended.
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn enter_quick_mode(&mut self) {
         self.quick = QUICK_ACKS;
         self.owed = true;
     }
 
     /// Returns whether segments are acknowledged at once.
-    pub(super) fn is_hurried(&self) -> bool {
+    pub(super) fn is_in_quick_mode(&self) -> bool {
         self.quick > 0
     }
 
@@ -92,7 +92,7 @@ impl OwedAcks {
     }
 
     /// Records that a segment acknowledged all bytes before `until`.
-    pub(super) fn note_told(&mut self, until: u64) {
+    pub(super) fn note_acknowledged_until(&mut self, until: u64) {
         self.until = until;
     }
 

@@ -40,7 +40,7 @@ impl ApplicationHandle {
     }
 
     /// Returns whether the handle was dropped and received data were discarded.
-    fn left_unread(&self) -> bool {
+    fn discarded_unread(&self) -> bool {
         self.gone && self.discarded
     }
 
@@ -103,7 +103,7 @@ impl Connection {
 
     /// Returns whether the device is asked for a rate.
     pub(crate) fn is_paced(&self) -> bool {
-        self.pace.is_asked()
+        self.pace.is_enabled()
     }
 
     pub(crate) fn set_paced(&mut self, paced: bool) {
@@ -206,7 +206,7 @@ impl Connection {
                 if self.state == TcpState::FinWait2 {
                     self.deadlines.state = Some(env.now + env.config.fin_timeout);
                 }
-                self.settle_discarded(env);
+                self.reset_after_discard(env);
             }
         }
     }
@@ -217,7 +217,7 @@ impl Connection {
     }
 
     /// Returns whether the connection only waits, for late segments or for the peer's FIN, and its handle was dropped.
-    pub(crate) fn is_waiting_alone(&self) -> bool {
+    pub(crate) fn is_waiting_without_handle(&self) -> bool {
         matches!(self.state, TcpState::TimeWait | TcpState::FinWait2) && self.holder.is_gone()
     }
 
@@ -229,9 +229,9 @@ impl Connection {
     }
 
     /// Resets the connection if all queued data were delivered and received data were discarded.
-    pub(super) fn settle_discarded(&mut self, env: &mut ConnectionEnv<'_>) {
+    pub(super) fn reset_after_discard(&mut self, env: &mut ConnectionEnv<'_>) {
         let delivered = self.outbox.is_finishing() && self.una > self.send.end();
-        if self.holder.left_unread() && delivered && self.state != TcpState::Closed {
+        if self.holder.discarded_unread() && delivered && self.state != TcpState::Closed {
             env.counters.aborts_on_data += 1;
             self.abort();
         }

@@ -27,7 +27,7 @@ impl Backoff {
     }
 
     /// Records a segment from the peer.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn note_answer(&mut self) {
         self.unanswered = 0;
     }
 

@@ -22,7 +22,7 @@ impl ClosedWindow {
     }
 
     /// Ends a wait: schedules the use of a small window, or else a probe.
-    pub(super) fn act(&mut self, small: bool) {
+    pub(super) fn end_closed_wait(&mut self, small: bool) {
         if small {
             self.use_small = true;
         } else {
@@ -63,7 +63,7 @@ impl ClosedWindow {
     }
 
     /// Returns how long the window has been closed. `None` if it is open.
-    pub(super) fn lasts(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn closed_time(&self, now: Instant) -> Option<Duration> {
         self.since.map(|since| now - since)
     }
 

@@ -215,7 +215,7 @@ impl Connection {
 
     /// Moves the initial sequence number beyond `least`, up to which an earlier connection of the flow used the
     /// numbers. Must be called before data are queued.
-    pub(crate) fn begin_no_earlier_than(&mut self, least: Seq) {
+    pub(crate) fn raise_initial_seq(&mut self, least: Seq) {
         // The clock of initial sequence numbers may not have passed a busy connection's last number.
         if !self.send.seq(0).after(least) {
             self.send = TcpSendQueue::new(least + (1 << 16) + 1);

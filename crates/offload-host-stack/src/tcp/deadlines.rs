@@ -52,7 +52,7 @@ impl Connection {
 
     /// Handles the retransmission timeout (RFC 6298 5.4 to 5.7).
     fn on_retransmission_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
-        if self.flight.is_empty() || self.give_up_for_want_of_memory_or_window(env) {
+        if self.flight.is_empty() || self.reset_if_window_stays_closed(env) {
             return;
         }
         // RFC 9293 3.8.6.1: a peer that answers but keeps its window closed is not given up. The retransmission serves
@@ -61,7 +61,7 @@ impl Connection {
         let most = self.retries(env.config);
         let attempts = if waits { self.backoff.unanswered() } else { self.backoff.exponent() };
         if attempts >= most {
-            self.give_up(env);
+            self.time_out(env);
             return;
         }
         env.counters.timeouts += 1;
@@ -71,36 +71,36 @@ impl Connection {
     }
 
     /// Returns the earlier of `at` and the time at which the peer's window will have been closed for too long.
-    pub(super) fn or_when_patience_ends(&self, env: &ConnectionEnv<'_>, at: Instant) -> Instant {
+    pub(super) fn min_with_patience_end(&self, env: &ConnectionEnv<'_>, at: Instant) -> Instant {
         let end = self.closed_window.patience_ends(env.config.zero_window_timeout);
         end.filter(|end| *end > env.now).map_or(at, |end| at.min(end))
     }
 
     /// Handles the persist timeout (RFC 9293 3.8.6.1): uses a small window, or probes a closed one.
     fn on_persist_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
-        if self.give_up_for_want_of_memory_or_window(env) {
+        if self.reset_if_window_stays_closed(env) {
             return;
         }
         // A peer that answers may keep its window closed, but not for an application that has dropped its handle.
         let attempts = if self.holder.is_gone() { self.closed_window.probes() } else { self.backoff.unanswered() };
         if attempts >= self.retries(env.config) {
-            self.give_up(env);
+            self.time_out(env);
             return;
         }
         let small = self.peer.window > 0;
         env.counters.window_probes += u64::from(!small);
-        self.closed_window.act(small);
+        self.closed_window.end_closed_wait(small);
         self.backoff.note_probe();
     }
 
     /// Resets the connection if its peer has kept the window closed for too long. Under memory exhaustion (RFC 6429)
     /// the limit is shorter, and a connection without a handle is reset at once.
-    fn give_up_for_want_of_memory_or_window(&mut self, env: &mut ConnectionEnv<'_>) -> bool {
-        let closed_for = self.closed_window.lasts(env.now);
-        let lasts = |most: Duration| closed_for.is_some_and(|closed| closed >= most);
-        if env.memory == MemoryLevel::Full && (self.holder.is_gone() || lasts(MAX_CLOSED_TIME_WHEN_FULL)) {
+    fn reset_if_window_stays_closed(&mut self, env: &mut ConnectionEnv<'_>) -> bool {
+        let closed_for = self.closed_window.closed_time(env.now);
+        let exceeds = |most: Duration| closed_for.is_some_and(|closed| closed >= most);
+        if env.memory == MemoryLevel::Full && (self.holder.is_gone() || exceeds(MAX_CLOSED_TIME_WHEN_FULL)) {
             env.counters.aborts_on_memory += 1;
-        } else if env.config.zero_window_timeout.is_some_and(lasts) {
+        } else if env.config.zero_window_timeout.is_some_and(exceeds) {
             env.counters.aborts_on_timeout += 1;
         } else {
             return false;
@@ -110,7 +110,7 @@ impl Connection {
         true
     }
 
-    pub(super) fn give_up(&mut self, env: &mut ConnectionEnv<'_>) {
+    pub(super) fn time_out(&mut self, env: &mut ConnectionEnv<'_>) {
         if self.state.is_opening() {
             env.counters.attempt_fails += 1;
         } else {

@@ -26,9 +26,9 @@ impl DeviceEventQueue {
     }
 
     /// Queues an event and removes the queued events that it supersedes.
-    fn keep(&mut self, event: DeviceEvent) {
+    fn push(&mut self, event: DeviceEvent) {
         let kept = self.kept.get_or_insert_default();
-        kept.retain(|earlier| !makes_moot(&event, earlier));
+        kept.retain(|earlier| !supersedes(&event, earlier));
         kept.push_back(event);
     }
 }
@@ -43,14 +43,14 @@ impl Connection {
     pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
         // Events for a dropped stream would only take memory.
         if !self.holder.is_gone() {
-            self.news.keep(event);
+            self.news.push(event);
             self.readiness.device_event = true;
         }
     }
 }
 
 /// Returns whether `event` makes `earlier` irrelevant to the application.
-fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
+fn supersedes(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
     match (event, earlier) {
         // A reset does not replace the news of a removal, for which the application may be waiting.
         (DeviceEvent::Reset, DeviceEvent::Removed { .. }) => false,

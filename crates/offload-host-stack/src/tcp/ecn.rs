@@ -31,7 +31,7 @@ impl EcnState {
     }
 
     /// Applies the flags of the peer's SYN.
-    pub(super) fn learn(&mut self, config: config::Ecn, segment: &Segment) {
+    pub(super) fn apply_syn(&mut self, config: config::Ecn, segment: &Segment) {
         let Flags { ece, cwr, .. } = segment.flags;
         self.agreed = match segment.ack {
             None => config != config::Ecn::Off && ece && cwr,
@@ -61,12 +61,12 @@ impl EcnState {
     }
 
     /// Records that a segment with CWR was sent.
-    pub(super) fn note_cut_told(&mut self) {
+    pub(super) fn note_cwr_sent(&mut self) {
         self.cut = false;
     }
 
     /// Schedules a CWR flag, because the window was reduced for any reason (RFC 3168 6.1.2).
-    pub(super) fn owe_cut_notice(&mut self) {
+    pub(super) fn owe_cwr(&mut self) {
         self.cut = self.agreed;
     }
 

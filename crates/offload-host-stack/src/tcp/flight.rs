@@ -285,7 +285,7 @@ impl FlightScoreboard {
     }
 
     /// Returns all lost data to the state in flight, because the loss was spurious.
-    pub(crate) fn lose_nothing(&mut self) {
+    pub(crate) fn undo_losses(&mut self) {
         for index in 0..self.sent.len() {
             if self.sent[index].state == RangeState::Lost {
                 self.set(index, RangeState::InFlight);
@@ -526,7 +526,7 @@ mod tests {
                         }
                     }
                     _ => {
-                        flight.lose_nothing();
+                        flight.undo_losses();
                         lost.clear();
                     }
                 }

@@ -30,17 +30,17 @@ impl Connection {
 
     /// Processes the peer's SYN for a new connection.
     pub(crate) fn on_first_syn(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
-        self.learn(env, segment);
+        self.apply_syn(env, segment);
         self.receive.begin_with(env.memory);
     }
 
     /// Restores the state after a SYN and a SYN-ACK for a connection whose cookie the peer has acknowledged.
     pub(crate) fn on_syn_of_cookie(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
-        self.learn(env, segment);
+        self.apply_syn(env, segment);
         self.receive.begin_with(env.memory);
         self.next = FIRST_BYTE;
         self.receive.advertise(self.receive.window(self.mss).min(u64::from(u16::MAX)));
-        self.acks.note_told(self.receive.next());
+        self.acks.note_acknowledged_until(self.receive.next());
     }
 
     /// Processes a segment in SYN-SENT (RFC 9293 3.10.7.3).
@@ -65,14 +65,14 @@ impl Connection {
         if !segment.flags.syn {
             return None;
         }
-        self.learn(env, segment);
+        self.apply_syn(env, segment);
         if !acknowledges {
             // Simultaneous open: the SYN is repeated as a SYN-ACK.
             self.state = TcpState::SynReceived;
             self.flight.lose_all();
             return None;
         }
-        self.hear(env.now);
+        self.note_answer(env.now);
         self.acknowledge_syn(env);
         self.establish();
         self.acks.owe();
@@ -150,7 +150,7 @@ impl Connection {
             return None;
         };
         // Only an acceptable ACK proves that the peer is alive; a forged segment must not defer the timeouts.
-        self.hear(env.now);
+        self.note_answer(env.now);
         self.remember_timestamp(env, segment, start);
         if let Some(at_once) = self.ecn.note_arrival(segment, payload.data.len()) {
             env.counters.in_marked += 1;
@@ -163,7 +163,7 @@ impl Connection {
         if length > 0 {
             self.take_data(env, start, segment, payload);
         }
-        self.settle_discarded(env);
+        self.reset_after_discard(env);
         None
     }
 
@@ -184,7 +184,7 @@ impl Connection {
             Some(start) if length > 0 && start + length <= next => {
                 self.acks.note_duplicate(start.max(1)..(start + length).max(1));
                 self.acks.owe();
-                self.wait_again(env, segment);
+                self.restart_time_wait(env, segment);
             }
             // The data lie beyond the window.
             _ if length > 0 => self.acks.owe(),
@@ -262,7 +262,7 @@ impl Connection {
                 self.acks.note_duplicate(start..end);
             }
             self.acks.owe();
-            self.wait_again(env, segment);
+            self.restart_time_wait(env, segment);
             return;
         }
         let end = start + payload.data.len() as u64;
@@ -319,7 +319,7 @@ impl Connection {
                 self.acks.note_duplicate(duplicate);
             }
             if urgent {
-                self.acks.hurry();
+                self.acks.enter_quick_mode();
             } else {
                 self.owe_ack(env);
             }
@@ -346,7 +346,7 @@ impl Connection {
     /// after which the sender's congestion window admits no more.
     fn owe_ack(&mut self, env: &mut ConnectionEnv<'_>) {
         let unacknowledged = self.receive.next() - self.acks.until();
-        if self.acks.is_hurried() || unacknowledged > self.receive.largest() as u64 {
+        if self.acks.is_in_quick_mode() || unacknowledged > self.receive.largest() as u64 {
             self.acks.owe();
         } else if self.deadlines.ack.is_none() {
             self.deadlines.ack = Some(env.now + env.config.delayed_ack);
@@ -361,13 +361,13 @@ impl Connection {
         match self.state {
             TcpState::SynReceived | TcpState::Established => self.state = TcpState::CloseWait,
             TcpState::FinWait1 => self.state = TcpState::Closing,
-            TcpState::FinWait2 => self.wait_out(env),
+            TcpState::FinWait2 => self.enter_time_wait(env),
             _ => {}
         }
     }
 
     /// Enters TIME-WAIT, because both sides are closed.
-    pub(super) fn wait_out(&mut self, env: &mut ConnectionEnv<'_>) {
+    pub(super) fn enter_time_wait(&mut self, env: &mut ConnectionEnv<'_>) {
         self.state = TcpState::TimeWait;
         self.deadlines = Default::default();
         self.deadlines.state = Some(env.now + env.config.time_wait);
@@ -376,7 +376,7 @@ impl Connection {
     }
 
     /// Restarts TIME-WAIT after a repeated FIN of the peer (RFC 9293 3.10.7.4).
-    fn wait_again(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
+    fn restart_time_wait(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
         if self.state == TcpState::TimeWait && segment.flags.fin {
             self.deadlines.state = Some(env.now + env.config.time_wait);
         }
@@ -394,7 +394,7 @@ impl Connection {
     /// Returns whether a SYN may reopen the flow although this connection is in TIME-WAIT (RFC 6191, RFC 1122
     /// 4.2.2.13). The result is the lowest initial sequence number for the new connection: it must lie beyond all
     /// numbers used by this one.
-    pub(crate) fn gives_way_to(&self, segment: &Segment) -> Option<Seq> {
+    pub(crate) fn may_be_replaced_by(&self, segment: &Segment) -> Option<Seq> {
         let flags = segment.flags;
         if self.state != TcpState::TimeWait || !self.holder.is_gone() {
             return None;

@@ -31,10 +31,14 @@ pub(super) struct Liveness {
 impl Liveness {
     /// Returns the checks that the configuration requests. `None` if it requests none.
     pub(super) fn new(config: &TcpConfig) -> Option<Box<Liveness>> {
-        Liveness::asked(config.keep_alive, config.user_timeout, Instant::ZERO)
+        Liveness::when_enabled(config.keep_alive, config.user_timeout, Instant::ZERO)
     }
 
-    fn asked(keep_alive: Option<KeepAlive>, user_timeout: Option<Duration>, heard: Instant) -> Option<Box<Liveness>> {
+    fn when_enabled(
+        keep_alive: Option<KeepAlive>,
+        user_timeout: Option<Duration>,
+        heard: Instant,
+    ) -> Option<Box<Liveness>> {
         (keep_alive.is_some() || user_timeout.is_some()).then(|| {
             Box::new(Liveness {
                 keep_alive,
@@ -70,17 +74,17 @@ impl Connection {
     /// Sets the probing of a silent peer. `None` disables probing.
     pub(crate) fn set_keep_alive(&mut self, now: Instant, keep_alive: Option<KeepAlive>) {
         let user_timeout = self.liveness.as_ref().and_then(|liveness| liveness.user_timeout);
-        self.liveness = Liveness::asked(keep_alive, user_timeout, now);
+        self.liveness = Liveness::when_enabled(keep_alive, user_timeout, now);
     }
 
     /// Sets the maximum time that sent bytes may stay unacknowledged. `None` disables the limit.
     pub(crate) fn set_user_timeout(&mut self, now: Instant, timeout: Option<Duration>) {
         let keep_alive = self.liveness.as_ref().and_then(|liveness| liveness.keep_alive);
-        self.liveness = Liveness::asked(keep_alive, timeout, now);
+        self.liveness = Liveness::when_enabled(keep_alive, timeout, now);
     }
 
     /// Records an acknowledgment from the peer.
-    pub(super) fn hear(&mut self, now: Instant) {
+    pub(super) fn note_answer(&mut self, now: Instant) {
         if let Some(liveness) = &mut self.liveness {
             liveness.heard = now;
             liveness.probes = 0;
@@ -110,7 +114,7 @@ impl Connection {
         // The deadline may be early, so each limit is compared with the clock again.
         let come = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if come(liveness.user_timeout_due()) {
-            self.give_up(env);
+            self.time_out(env);
             return;
         }
         if probed
@@ -123,7 +127,7 @@ impl Connection {
                 None => liveness.probes >= keep_alive.probes,
             };
             if over {
-                self.give_up(env);
+                self.time_out(env);
                 // The peer's host may have lost the connection, but a middlebox may still know it.
                 self.reset_owed = true;
                 return;

@@ -74,7 +74,7 @@ impl RackDetector {
 
     /// Widens the reordering window, at most once per round trip, because a duplicate report or a timestamp showed a
     /// needless retransmission.
-    pub(crate) fn on_too_early(&mut self, acknowledged: u64, next: u64) {
+    pub(crate) fn widen_reordering_window(&mut self, acknowledged: u64, next: u64) {
         if acknowledged >= self.round_end {
             self.round_end = next;
             self.window_multiplier = (self.window_multiplier + 1).min(MAX_MULTIPLIER);

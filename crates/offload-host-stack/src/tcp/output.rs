@@ -77,7 +77,7 @@ impl Connection {
             if turns == 0 {
                 return TransmitOutcome::More;
             }
-            match self.carry_out(plan, env, device, &caps) {
+            match self.send_planned(plan, env, device, &caps) {
                 SendResult::Sent => {}
                 SendResult::NoRoom => return without_room(turns),
                 SendResult::Incomplete => {
@@ -186,7 +186,7 @@ impl Connection {
         // RFC 5681 4.1: after an idle time of a whole timeout, the window is reduced, because the ACK clock has
         // stopped.
         if self.flight.is_empty() {
-            self.congestion.on_idle(self.tally.rest(env.now) > self.timeout(env.config));
+            self.congestion.on_idle(self.tally.idle_time(env.now) > self.timeout(env.config));
         }
         if allowance < usable.min(mss) {
             self.window_limited = true;
@@ -241,7 +241,7 @@ impl Connection {
         (most - most % mss).max(mss)
     }
 
-    fn carry_out(
+    fn send_planned(
         &mut self,
         plan: NextPacket,
         env: &mut ConnectionEnv<'_>,
@@ -370,7 +370,7 @@ impl Connection {
             self.labels.note_sent(segments);
             self.note_header_sent(env, &segment);
             if segment.flags.cwr {
-                self.ecn.note_cut_told();
+                self.ecn.note_cwr_sent();
             }
             self.note_range_sent(range.start..end, again, segments as u64, segment.options.timestamps, env);
             if !again {
@@ -527,7 +527,7 @@ impl Connection {
     fn note_header_sent(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
         // The window of a SYN is unscaled and was recorded by its sender; a reset carries no window.
         if segment.flags.syn || segment.flags.rst {
-            self.acks.note_told(self.receive.next());
+            self.acks.note_acknowledged_until(self.receive.next());
             return;
         }
         self.receive.advertise(u64::from(segment.window) << self.window_scale);
@@ -536,7 +536,7 @@ impl Connection {
             env.counters.to_zero_window += u64::from(closed);
             env.counters.from_zero_window += u64::from(!closed);
         }
-        self.acks.note_told(self.receive.next());
+        self.acks.note_acknowledged_until(self.receive.next());
         self.deadlines.ack = None;
         self.acks.note_carried(self.receive.has_holes());
     }
@@ -549,13 +549,13 @@ impl Connection {
         // During the handshake the peer has not offered a window that it could close.
         let closed = self.peer.window == 0 && !self.state.is_opening();
         self.closed_window.watch(closed && (waiting || !self.flight.is_empty()), env.now);
-        self.deadlines.retransmit = self.deadlines.retransmit.map(|at| self.or_when_patience_ends(env, at));
+        self.deadlines.retransmit = self.deadlines.retransmit.map(|at| self.min_with_patience_end(env, at));
         if !waiting {
             self.deadlines.persist = None;
         } else if self.deadlines.persist.is_none() {
             let probes = self.closed_window.probes();
             let wait = self.rtt.timeout(env.config.initial_rto, env.config.min_rto, env.config.max_rto, probes);
-            self.deadlines.persist = Some(self.or_when_patience_ends(env, env.now + wait));
+            self.deadlines.persist = Some(self.min_with_patience_end(env, env.now + wait));
         }
     }
 }

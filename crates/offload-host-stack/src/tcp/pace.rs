@@ -13,7 +13,7 @@ pub(super) struct PacingRate {
 
 impl PacingRate {
     /// Returns whether the device is asked for a rate.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.by_window || self.rate.is_some()
     }
 

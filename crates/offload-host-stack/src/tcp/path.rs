@@ -11,7 +11,7 @@ use offload_formats::Version;
 
 impl Connection {
     /// Applies the options and the window of the peer's SYN.
-    pub(super) fn learn(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
+    pub(super) fn apply_syn(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
         let options = &segment.options;
         self.receive = TcpReceiveQueue::new(segment.seq, env.config.initial_receive_buffer, env.config.receive_buffer);
         // A lower bound prevents a peer from requesting tiny segments.
@@ -30,7 +30,7 @@ impl Connection {
         {
             self.peer.timestamp = Some((timestamps.value, env.now));
         }
-        self.ecn.learn(env.config.ecn, segment);
+        self.ecn.apply_syn(env.config.ecn, segment);
         // RFC 7323 2.2: the window of a SYN is not scaled.
         self.peer.window = u64::from(segment.window);
         self.peer.max_window = self.peer.window;
@@ -59,7 +59,7 @@ impl Connection {
     }
 
     /// Returns whether `seq` is in flight. An ICMP error about another segment is late or forged (RFC 5927 4.1).
-    pub(crate) fn is_under_way(&self, seq: Seq) -> bool {
+    pub(crate) fn is_in_flight(&self, seq: Seq) -> bool {
         self.send.position(seq).is_some_and(|position| self.una <= position && position < self.next)
     }
 

@@ -211,7 +211,7 @@ impl Connection {
             self.flight.forget_sacks();
         }
         if self.was_spurious(segment, delivery, acked) {
-            self.take_back(env, delivery.duplicate.is_some());
+            self.undo_recovery(env, delivery.duplicate.is_some());
         }
         match self.repair.recovery {
             RecoveryPhase::Fast { until, .. } | RecoveryPhase::Timeout { until } if self.una >= until => {
@@ -296,7 +296,7 @@ impl Connection {
         if first {
             self.congestion.on_congestion(signal, carried);
             self.repair.cut_until = self.next;
-            self.ecn.owe_cut_notice();
+            self.ecn.owe_cwr();
         }
         first
     }
@@ -334,7 +334,7 @@ impl Connection {
             let first = self.una >= self.repair.cut_until;
             self.congestion.on_timeout(first.then_some(self.repair.carried));
             self.repair.cut_until = self.next;
-            self.ecn.owe_cut_notice();
+            self.ecn.owe_cwr();
         } else if self.backoff.exponent() > 0 {
             // RFC 6928 2: one lost SYN may be an accident. After two, the initial window is one segment.
             self.congestion.adopt(self.mss as u64, u64::MAX);
@@ -391,7 +391,7 @@ impl Connection {
     }
 
     fn note_duplicate(&mut self, duplicate: &Range<u64>) {
-        self.repair.rack.on_too_early(self.una, self.next);
+        self.repair.rack.widen_reordering_window(self.una, self.next);
         if let Some(undo) = &mut self.repair.undo
             && duplicate.start >= undo.from
         {
@@ -414,7 +414,7 @@ impl Connection {
         echoed_older || undo.unreported == 0 || still_came
     }
 
-    fn take_back(&mut self, env: &mut ConnectionEnv<'_>, by_duplicates: bool) {
+    fn undo_recovery(&mut self, env: &mut ConnectionEnv<'_>, by_duplicates: bool) {
         self.repair.undo = None;
         self.congestion.on_spurious();
         self.repair.cut_until = self.una;
@@ -425,8 +425,8 @@ impl Connection {
         }
         if !self.repair.is_open() {
             // This recovery did not end normally. It only shows that the reordering window was too small.
-            self.repair.rack.on_too_early(self.una, self.next);
-            self.flight.lose_nothing();
+            self.repair.rack.widen_reordering_window(self.una, self.next);
+            self.flight.undo_losses();
             self.repair.recovery = RecoveryPhase::Open;
             self.repair.duplicate_acks = 0;
         }

@@ -422,7 +422,7 @@ impl TcpReceiveQueue {
         // window offered room for them, by an estimate of their memory.
         let copy = bytes <= MAX_COPIED_BYTES || short && (in_order || roomy);
         if copy {
-            charge = if in_order { bytes + OVERHEAD_BYTES } else { crumb_charge(bytes) };
+            charge = if in_order { bytes + OVERHEAD_BYTES } else { small_piece_charge(bytes) };
             received.collapsed = short;
         }
         if in_order {
@@ -474,7 +474,7 @@ impl TcpReceiveQueue {
                 piece.data = BytesMut::from(&piece.data[..]).into();
             }
             let charge = match memory(&piece.data) {
-                bytes if bytes <= MAX_COPIED_BYTES => crumb_charge(bytes),
+                bytes if bytes <= MAX_COPIED_BYTES => small_piece_charge(bytes),
                 _ => charge(&piece.data),
             };
             // Each piece is charged separately. Any piece may be dropped except the next in order.
@@ -527,7 +527,7 @@ fn charge(data: &RxBuf) -> usize {
 /// Returns the memory charge of `bytes` out-of-order bytes in a buffer of their own size. For tiny pieces the trees
 /// dominate: their nodes may be less than half full, and an allocation has a minimum size. For large buffers this adds
 /// less than a tenth.
-fn crumb_charge(bytes: usize) -> usize {
+fn small_piece_charge(bytes: usize) -> usize {
     bytes.max(MIN_ALLOCATION)
         + (size_of::<(u64, HeldSegment)>() + size_of::<(u64, u64)>()) * MAX_NODE_ENTRIES / MIN_NODE_ENTRIES
 }
@@ -742,7 +742,7 @@ mod tests {
                 let expected = queue.next();
                 let received = queue.insert(1 + from as u64, buffer(&stream[from..to], capacity), RxMeta::default());
                 prop_assert_eq!(queue.next(), expected + received.in_order);
-                prop_assert!(queue.charged <= limit.max(capacity.max(length) + crumb_charge(0)));
+                prop_assert!(queue.charged <= limit.max(capacity.max(length) + small_piece_charge(0)));
                 check(&queue);
                 if place < 0.5 {
                     while let Some(segment) = queue.take() {

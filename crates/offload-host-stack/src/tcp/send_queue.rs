@@ -129,7 +129,7 @@ impl TcpSendQueue {
         if tag == TxTag::PLAIN && data.len() <= MAX_COPIED_BYTES {
             return self.append_copy(&data);
         }
-        self.close_open();
+        self.finish_copy_buffer();
         let above = self.above.map(|stream| stream.end);
         for layer in Layer::ALL {
             let Some(unit) = tag.unit(layer) else { continue };
@@ -153,7 +153,7 @@ impl TcpSendQueue {
         let _cost_scope = cost::work(Work::Copy);
         let start = self.end;
         if self.open.len() + data.len() > COPY_BUFFER_BYTES {
-            self.close_open();
+            self.finish_copy_buffer();
         }
         self.open.extend_from_slice(data);
         self.charged += data.len();
@@ -189,7 +189,7 @@ impl TcpSendQueue {
         self.acked = self.acked.max(position);
         // Acknowledged bytes must be in a chunk before they can be freed.
         if self.acked > self.end - self.open.len() as u64 {
-            self.close_open();
+            self.finish_copy_buffer();
         }
         // A linear search from the front, where the acknowledged chunks are. A binary search would touch chunks outside
         // the cache.
@@ -247,14 +247,14 @@ impl TcpSendQueue {
     /// of the layer's stream, or no context does.
     pub(crate) fn cut(&mut self, range: Range<u64>) -> PacketPayload {
         if range.end > self.end - self.open.len() as u64 {
-            self.close_open();
+            self.finish_copy_buffer();
         }
         let mut cut = PacketPayload::default();
         let mut at = range.start;
         let mut contexts = [None; LAYERS];
         let first = self.index_of(at);
         for chunk in self.chunks.range(first..) {
-            if at >= range.end || cut.fragments.len() == MAX_FRAGMENTS || !chunk.agrees_with(&mut contexts) {
+            if at >= range.end || cut.fragments.len() == MAX_FRAGMENTS || !chunk.may_join(&mut contexts) {
                 break;
             }
             let from = (at - chunk.start) as usize;
@@ -300,7 +300,8 @@ impl TcpSendQueue {
         let parts = self.chunks.range(first..last).filter(|chunk| is_of_unit(chunk));
         let plain: SmallVec<[Bytes; 8]> = parts.map(|chunk| chunk.data.clone()).collect();
         // The sealer of the unit's own start applies, because a later one may already be installed for the next key.
-        let sealer = self.sealers.as_mut().and_then(|sealers| sealers.find(layer, start)).ok_or(SealFailure::NoSealer)?;
+        let sealer =
+            self.sealers.as_mut().and_then(|sealers| sealers.find(layer, start)).ok_or(SealFailure::NoSealer)?;
         let sealed = {
             let _cost_scope = cost::work(Work::Crypto);
             sealer.seal(unit, &plain).map_err(SealFailure::Refused)?
@@ -370,7 +371,7 @@ impl TcpSendQueue {
     }
 
     /// Makes a chunk of the collected bytes.
-    fn close_open(&mut self) {
+    fn finish_copy_buffer(&mut self) {
         if !self.open.is_empty() {
             let data = self.open.split().freeze();
             // The rest of the buffer is too small to keep the whole buffer for it.
@@ -438,7 +439,7 @@ impl SendChunk {
 
     /// Returns whether the chunk may join a packet with these contexts. For each layer of the chunk, the packet's
     /// context must be equal or not chosen yet; this call then chooses it.
-    fn agrees_with(&self, contexts: &mut [Option<Option<Handle>>; LAYERS]) -> bool {
+    fn may_join(&self, contexts: &mut [Option<Option<Handle>>; LAYERS]) -> bool {
         let mut layers = Layer::ALL.into_iter().filter(|layer| self.is_of(*layer));
         layers.all(|layer| {
             let context = self.tag.context(layer);

@@ -41,7 +41,7 @@ impl SendTally {
     }
 
     /// Returns the time since the last transmission.
-    pub(super) fn rest(&self, now: Instant) -> Duration {
+    pub(super) fn idle_time(&self, now: Instant) -> Duration {
         now - self.last
     }
 }

@@ -42,7 +42,7 @@ impl EcnFields {
 type FrameLog = Arc<Mutex<Vec<EcnFields>>>;
 
 /// Returns a pair with a log of all frames before they enter the wire. Frames selected by `loses` are lost.
-fn watched(setup: &PairConfig, mut loses: impl FnMut(&EcnFields) -> bool + 'static) -> (HostPair, FrameLog) {
+fn logged_pair(setup: &PairConfig, mut loses: impl FnMut(&EcnFields) -> bool + 'static) -> (HostPair, FrameLog) {
     let mut pair = HostPair::new(setup);
     let log = FrameLog::default();
     let seen = log.clone();
@@ -64,7 +64,7 @@ const BOTH: [Ecn; 2] = [Ecn::Request, Ecn::Accept];
 fn ecn_requires_the_agreement_of_both_sides() {
     for client in [Ecn::Off, Ecn::Accept, Ecn::Request] {
         for server in [Ecn::Off, Ecn::Accept, Ecn::Request] {
-            let (mut pair, log) = watched(&setup([client, server], WireConfig::default()), |_| false);
+            let (mut pair, log) = logged_pair(&setup([client, server], WireConfig::default()), |_| false);
             let ids = pair.open();
             let data = pattern(Seed(1), 50_000);
             exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
@@ -91,7 +91,7 @@ fn repeated_syn_does_not_request_ecn() {
         syns += u32::from(seen.syn && seen.from == 0);
         seen.syn && syns == 1
     };
-    let (mut pair, log) = watched(&setup(BOTH, WireConfig::default()), loses);
+    let (mut pair, log) = logged_pair(&setup(BOTH, WireConfig::default()), loses);
     let ids = pair.open();
     let data = pattern(Seed(1), 50_000);
     exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
@@ -105,7 +105,7 @@ fn repeated_syn_does_not_request_ecn() {
 fn marks_reduce_the_window_without_loss() {
     for tso in [0, 65_536] {
         let wire = WireConfig { mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
-        let (mut pair, log) = watched(&PairConfig { tso, ..setup(BOTH, wire) }, |_| false);
+        let (mut pair, log) = logged_pair(&PairConfig { tso, ..setup(BOTH, wire) }, |_| false);
         let ids = pair.open();
         let data = pattern(Seed(1), 4_000_000);
         exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);
@@ -129,7 +129,7 @@ fn marks_reduce_the_window_without_loss() {
 fn window_is_reduced_once_per_round_trip() {
     let delay = Duration::from_millis(5);
     let wire = WireConfig { mark: 1.0, delay, ..WireConfig::default() };
-    let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
+    let (mut pair, log) = logged_pair(&setup(BOTH, wire), |_| false);
     let ids = pair.open();
     let began = pair.now;
     let data = pattern(Seed(1), 1_000_000);
@@ -146,7 +146,7 @@ fn window_is_reduced_once_per_round_trip() {
 #[test]
 fn retransmissions_are_not_ecn_capable() {
     let wire = WireConfig { loss: 0.03, mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
-    let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
+    let (mut pair, log) = logged_pair(&setup(BOTH, wire), |_| false);
     let ids = pair.open();
     let data = pattern(Seed(1), 1_000_000);
     exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);

@@ -33,7 +33,7 @@ fn joined(packet: &TxPacket) -> RxPacket {
 }
 
 /// Carries packets. Near a boundary, packets are lost and reordered. Returns whether any packet was sent.
-fn carry(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> bool {
+fn carry_packets(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> bool {
     let sent = from.take_sent();
     let mut arriving: Vec<RxPacket> = Vec::new();
     for packet in sent.iter().map(joined) {
@@ -83,7 +83,7 @@ fn stream_continues_beyond_2_and_4_gib() {
             busy |= stack.poll(now, device);
         }
         let [left, right] = &devices;
-        busy |= carry(left, right, near_edge, &mut rng) | carry(right, left, near_edge, &mut rng);
+        busy |= carry_packets(left, right, near_edge, &mut rng) | carry_packets(right, left, near_edge, &mut rng);
         server = server.or_else(|| stacks[1].accept(PORT));
         while let Some(segment) = server.and_then(|id| stacks[1].take(id)) {
             let mut data = &segment.data[..];
@@ -122,8 +122,8 @@ fn stream_continues_beyond_2_and_4_gib() {
             stack.poll(now, device);
         }
         let [left, right] = &devices;
-        carry(left, right, false, &mut rng);
-        carry(right, left, false, &mut rng);
+        carry_packets(left, right, false, &mut rng);
+        carry_packets(right, left, false, &mut rng);
         now += Duration::from_millis(50);
     }
     assert_eq!((stacks[0].state(client), stacks[0].stats(client).bytes_acknowledged), (TcpState::FinWait2, BYTES));

@@ -322,7 +322,7 @@ fn use_port(pair: &mut HostPair) {
 }
 
 /// Returns a pair with a listener and at most `most` connections on side 1.
-fn small(most: usize, backlog: usize) -> HostPair {
+fn limited_pair(most: usize, backlog: usize) -> HostPair {
     let mut pair = HostPair::new(&PairConfig::default());
     let mut config = crate::pair::config(1, pair.seed, TcpConfig::default());
     config.max_connections = most;
@@ -334,7 +334,7 @@ fn small(most: usize, backlog: usize) -> HostPair {
 #[test]
 fn fin_wait_2_connections_yield_to_new_ones() {
     const MAX_CONNECTIONS: usize = 8;
-    let mut pair = small(MAX_CONNECTIONS, 3);
+    let mut pair = limited_pair(MAX_CONNECTIONS, 3);
     let mut clients = Vec::new();
     for _ in 0..20 {
         let [client, server] = connect(&mut pair);
@@ -355,7 +355,7 @@ fn fin_wait_2_connections_yield_to_new_ones() {
 #[test]
 fn refused_syn_removes_no_waiting_connection() {
     const MAX_CONNECTIONS: usize = 4;
-    let mut pair = small(MAX_CONNECTIONS, 1);
+    let mut pair = limited_pair(MAX_CONNECTIONS, 1);
     for accepted in [true, false] {
         let before = pair.stacks[1].counters().time_wait_overflows;
         while pair.stacks[1].connections() < MAX_CONNECTIONS {
@@ -408,7 +408,7 @@ fn refused_syn_removes_no_waiting_connection() {
 #[test]
 fn time_wait_connections_yield_to_new_ones() {
     const MAX_CONNECTIONS: usize = 8;
-    let mut pair = small(MAX_CONNECTIONS, 3);
+    let mut pair = limited_pair(MAX_CONNECTIONS, 3);
     for _ in 0..20 {
         let [client, server] = connect(&mut pair);
         // The server closes first, and enters TIME-WAIT.

@@ -19,7 +19,7 @@ const CONNECTIONS: usize = 64;
 const EACH: usize = 4096 + 4096;
 
 /// Returns a pair with many connections and a memory limit on side 1.
-fn crowd() -> (HostPair, [Vec<ConnectionId>; 2]) {
+fn crowded_pair() -> (HostPair, [Vec<ConnectionId>; 2]) {
     let bounded = TcpConfig { memory: Some(MEMORY), ..TcpConfig::default() };
     let mut pair = HostPair::new(&PairConfig { tcp: [TcpConfig::default(), bounded], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();
@@ -46,7 +46,7 @@ fn write(pair: &mut HostPair, side: usize, id: ConnectionId, data: &[u8], sent: 
 
 #[test]
 fn stalled_readers_stay_within_the_memory_limit() {
-    let (mut pair, ids) = crowd();
+    let (mut pair, ids) = crowded_pair();
     let data = pattern(Seed(1), 600_000);
     let mut sent = [0; CONNECTIONS];
     for _ in 0..50 {
@@ -81,7 +81,7 @@ fn stalled_readers_stay_within_the_memory_limit() {
 
 #[test]
 fn unread_data_stay_within_the_memory_limit() {
-    let (mut pair, ids) = crowd();
+    let (mut pair, ids) = crowded_pair();
     let data = pattern(Seed(2), 200_000);
     let mut sent = [0; CONNECTIONS];
     for _ in 0..50 {
@@ -126,7 +126,7 @@ fn memory_pressure_limits_the_window() {
 /// The out-of-order data exceed the memory of all connections.
 #[test]
 fn out_of_order_data_stay_within_the_memory_limit() {
-    let (mut pair, ids) = crowd();
+    let (mut pair, ids) = crowded_pair();
     // Each connection loses its first data segment, once.
     let mut lost = std::collections::BTreeSet::new();
     pair.wire.filter =
@@ -195,7 +195,7 @@ fn joined_segments_are_truncated_when_memory_is_full() {
 }
 
 /// Returns a pair in which side 1 has a small buffer and reads nothing, while side 0 has more to send.
-fn stalled(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
+fn stalled_pair(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
     let (mut pair, ids) = HostPair::connected(&PairConfig { tcp: [tcp, small], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
@@ -208,7 +208,7 @@ fn stalled(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
 #[test]
 fn zero_window_timeout_ends_the_connection() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 300), ..TcpConfig::default() };
-    let (mut pair, ids) = stalled(tcp);
+    let (mut pair, ids) = stalled_pair(tcp);
     pair.run_for(SECOND * 290);
     // The window opens for a moment, and the time starts again.
     pair.read(1, ids[1], &mut Vec::new());
@@ -225,7 +225,7 @@ fn zero_window_timeout_ends_the_connection() {
 fn full_memory_limits_a_closed_window_to_30_seconds() {
     for most in [50_000, 200_000] {
         let memory = TcpMemory { pressure: 40_000, most };
-        let (mut pair, ids) = stalled(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
+        let (mut pair, ids) = stalled_pair(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
         pair.run_for(SECOND * 25);
         assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
         pair.run_for(SECOND * 60);
@@ -237,7 +237,7 @@ fn full_memory_limits_a_closed_window_to_30_seconds() {
 #[test]
 fn full_memory_resets_dropped_connections() {
     let memory = TcpMemory { pressure: 40_000, most: 50_000 };
-    let (mut pair, ids) = stalled(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
+    let (mut pair, ids) = stalled_pair(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
     pair.stacks[0].detach(pair.now, ids[0]);
     pair.run_for(SECOND * 10);
     assert_eq!((pair.stacks[0].connections(), pair.stacks[0].counters().aborts_on_memory), (0, 1));

@@ -9,7 +9,7 @@ use nic_sim::NicConfig;
 use ours::StackPair;
 
 /// Returns runs, packets sent and packets received per hundred messages, of the sender and of the receiver.
-fn taken(connections: usize, config: &NicConfig) -> [[u64; 3]; 2] {
+fn counts_per_message(connections: usize, config: &NicConfig) -> [[u64; 3]; 2] {
     let mut ours = StackPair::new(connections, config);
     ours.messages(ours::WARM_EACH * connections as u64 + 500);
     let before = ours.done();
@@ -27,7 +27,8 @@ fn count(config: &NicConfig) -> (String, Vec<(u64, u64, u64)>) {
     );
     let mut all = Vec::new();
     for connections in [1, 10, 100, 1000] {
-        let [[turns, packets, acks], [turns_there, acks_there, packets_there]] = taken(connections, config);
+        let [[turns, packets, acks], [turns_there, acks_there, packets_there]] =
+            counts_per_message(connections, config);
         let _ = writeln!(
             table,
             "{connections:11} {turns:10} {packets:8} {acks:8} {turns_there:10} {packets_there:8} {acks_there:8}"

@@ -14,7 +14,7 @@ use smoltcp::wire::{
     Ipv4Packet,
 };
 
-fn strangers() -> PairConfig {
+fn unacquainted() -> PairConfig {
     PairConfig { acquainted: false, ..PairConfig::default() }
 }
 
@@ -70,7 +70,7 @@ fn packets_with_invalid_ip_options_are_dropped() {
 
 #[test]
 fn address_resolution_loses_no_packets() {
-    let (mut pair, ids) = HostPair::connected(&strangers());
+    let (mut pair, ids) = HostPair::connected(&unacquainted());
     pair.stacks[0].send_copy(ids[0], &[7; 100_000]);
     let mut read = Vec::new();
     pair.run_until(|pair| {
@@ -85,7 +85,7 @@ fn address_resolution_loses_no_packets() {
 
 #[test]
 fn lost_arp_request_is_repeated() {
-    let mut pair = HostPair::new(&strangers());
+    let mut pair = HostPair::new(&unacquainted());
     let mut lost = 0;
     pair.wire.filter = Some(Box::new(move |_, _| {
         lost += 1;
@@ -99,7 +99,7 @@ fn lost_arp_request_is_repeated() {
 
 #[test]
 fn unanswered_arp_request_fails_the_connection() {
-    let mut pair = HostPair::new(&strangers());
+    let mut pair = HostPair::new(&unacquainted());
     let id = pair.stacks[0].connect(pair.now, None, ([10, 0, 0, 99], PORT).into()).unwrap();
     pair.run_until(|pair| pair.stacks[0].state(id) == TcpState::Closed);
     assert_eq!(pair.stacks[0].error(id), Some(ConnectionError::Unreachable));
@@ -111,7 +111,7 @@ fn unanswered_arp_request_fails_the_connection() {
 
 #[test]
 fn announcement_updates_a_known_neighbour() {
-    let (mut pair, ids) = HostPair::connected(&strangers());
+    let (mut pair, ids) = HostPair::connected(&unacquainted());
     let elsewhere = [2, 0, 0, 0, 0, 77];
     pair.nics[0].port().deliver(&arp(ArpOperation::Request, elsewhere, ADDRESS[1], ADDRESS[1]));
     pair.run_now();
@@ -142,7 +142,7 @@ fn announcement_does_not_change_a_static_neighbour() {
 
 #[test]
 fn probe_is_answered_and_own_address_claim_ignored() {
-    let mut pair = HostPair::new(&strangers());
+    let mut pair = HostPair::new(&unacquainted());
     let probe = arp(ArpOperation::Request, MAC[0], [0; 4], ADDRESS[1]);
     assert_eq!(answers(&mut pair, &probe).len(), 1);
     let thief = arp(ArpOperation::Request, MAC[0], ADDRESS[1], ADDRESS[1]);
@@ -180,7 +180,7 @@ fn tunnel_route_resolves_the_far_end() {
     for prefix in [Prefix::new([192, 0, 2, 0].into(), 24), Prefix::new([10, 0, 0, 77].into(), 32)] {
         config = config.with_route(prefix.unwrap(), Some(ADDRESS[1].into()));
     }
-    let mut pair = HostPair::new(&strangers());
+    let mut pair = HostPair::new(&unacquainted());
     pair.stacks[0] = Stack::new(config);
     for (number, far) in inner.into_iter().enumerate() {
         pair.stacks[0].connect(pair.now, None, (far, PORT).into()).unwrap();
@@ -211,7 +211,7 @@ fn tunnel_route_resolves_the_far_end() {
 
 #[test]
 fn echo_reply_returns_the_requests_data() {
-    for setup in [PairConfig::default(), strangers()] {
+    for setup in [PairConfig::default(), unacquainted()] {
         let mut pair = HostPair::new(&setup);
         let data: Vec<u8> = (0..1400u32).map(|byte| byte as u8).collect();
         let mut replies = answers(&mut pair, &ip(ADDRESS[1], IpProtocol::Icmp, &echo_request(5, &data)));
@@ -264,7 +264,7 @@ fn unknown_protocol_and_closed_port_are_reported() {
 
 #[test]
 fn waiting_packets_and_arp_requests_are_bounded() {
-    let mut pair = HostPair::new(&strangers());
+    let mut pair = HostPair::new(&unacquainted());
     for last in 3..=254 {
         for _ in 0..4 {
             pair.stacks[0].connect(pair.now, None, ([10, 0, 0, last], PORT).into()).unwrap();
@@ -282,7 +282,7 @@ proptest! {
     #[test]
     fn unacquainted_hosts_connect_over_a_faulty_wire(seed: u64, loss in 0.0..0.1f64, duplicate in 0.0..0.1f64, corrupt in 0.0..0.02f64) {
         let wire = WireConfig { loss, duplicate, corrupt, ..WireConfig::default() };
-        let setup = PairConfig { seed: Seed(seed), wire, ..strangers() };
+        let setup = PairConfig { seed: Seed(seed), wire, ..unacquainted() };
         let mut pair = HostPair::new(&setup);
         let _ = pair.stacks[1].listen(PORT, 16);
         // After three lost requests in a row, connecting fails rightly, and is tried again.
@@ -299,7 +299,7 @@ proptest! {
 
     #[test]
     fn arp_and_icmp_accept_any_bytes_without_panic(packets in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..100)), 0..40)) {
-        let mut pair = HostPair::new(&strangers());
+        let mut pair = HostPair::new(&unacquainted());
         for (is_arp, bytes) in packets {
             let frame = if is_arp {
                 let start: &[u8] = &[0, 1, 8, 0, 6, 4, 0];

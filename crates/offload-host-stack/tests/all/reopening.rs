@@ -58,7 +58,7 @@ fn pair_with(timestamps: bool, backlog: usize) -> HostPair {
 }
 
 /// Records the frames from `side` that `wanted` selects.
-fn keep(pair: &mut HostPair, side: usize, wanted: fn(&[u8]) -> bool) -> Arc<Mutex<Vec<Vec<u8>>>> {
+fn keep_frames(pair: &mut HostPair, side: usize, wanted: fn(&[u8]) -> bool) -> Arc<Mutex<Vec<Vec<u8>>>> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = kept.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -102,7 +102,7 @@ fn flow_reopened_locally_starts_beyond_old_numbers() {
 fn late_segment_is_no_data_of_a_reopened_flow() {
     let mut pair = pair_with(false, 3);
     let ids = dial(&mut pair);
-    let late = keep(&mut pair, 1, |frame| frame.len() > 1000);
+    let late = keep_frames(&mut pair, 1, |frame| frame.len() > 1000);
     use_up(&mut pair, ids, 1);
     let ids = dial(&mut pair);
     for frame in late.lock().unwrap().iter() {
@@ -118,7 +118,7 @@ fn late_segment_is_no_data_of_a_reopened_flow() {
 fn late_syn_does_not_end_time_wait() {
     for timestamps in [true, false] {
         let mut pair = pair_with(timestamps, 3);
-        let syns = keep(&mut pair, 0, is_syn);
+        let syns = keep_frames(&mut pair, 0, is_syn);
         let ids = dial(&mut pair);
         use_up(&mut pair, ids, 1);
         let syn = syns.lock().unwrap()[0].clone();

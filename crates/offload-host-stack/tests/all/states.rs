@@ -11,7 +11,7 @@ use smoltcp::wire::TcpPacket;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Drops up to `count` frames from `side` that `unwanted` selects.
-fn lose(pair: &mut HostPair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[u8]>) -> bool) {
+fn drop_frames(pair: &mut HostPair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[u8]>) -> bool) {
     pair.wire.filter = Some(Box::new(move |from, frame| {
         let hit = from == side && count > 0 && unwanted(&TcpPacket::new_unchecked(&frame[TCP..]));
         count -= u32::from(hit);
@@ -23,7 +23,7 @@ fn lose(pair: &mut HostPair, side: usize, mut count: u32, unwanted: fn(&TcpPacke
 fn lost_syn_or_syn_ack_is_repeated() {
     for side in 0..2 {
         let mut pair = HostPair::new(&PairConfig::default());
-        lose(&mut pair, side, 2, |tcp| tcp.syn());
+        drop_frames(&mut pair, side, 2, |tcp| tcp.syn());
         let ids = pair.open();
         assert!(pair.now.as_millis() >= 3000, "1 s, then 2 s");
         let data = pattern(Seed(1), 10_000);
@@ -34,7 +34,7 @@ fn lost_syn_or_syn_ack_is_repeated() {
 #[test]
 fn data_complete_a_handshake_without_its_last_ack() {
     let mut pair = HostPair::new(&PairConfig::default());
-    lose(&mut pair, 0, 1, |tcp| tcp.ack() && !tcp.syn());
+    drop_frames(&mut pair, 0, 1, |tcp| tcp.ack() && !tcp.syn());
     pair.stacks[1].listen(PORT, 1).unwrap();
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
@@ -63,7 +63,7 @@ fn initial_window_is_ten_segments() {
 fn lost_fin_is_repeated_by_either_side() {
     for side in 0..2 {
         let (mut pair, ids) = HostPair::connected(&PairConfig::default());
-        lose(&mut pair, side, 3, |tcp| tcp.fin());
+        drop_frames(&mut pair, side, 3, |tcp| tcp.fin());
         let data = pattern(Seed(1), 10_000);
         exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
         pair.run_for(SECOND);
@@ -295,7 +295,7 @@ fn closed_window_reopens_despite_lost_updates() {
     assert_eq!(pair.stacks[0].counters().timeouts, 0);
     let mut got = Vec::new();
     // Three window updates are lost, and the probes find the open window.
-    lose(&mut pair, 1, 3, |tcp| tcp.window_len() > 0);
+    drop_frames(&mut pair, 1, 3, |tcp| tcp.window_len() > 0);
     pair.run_until(|pair| {
         pair.read(1, ids[1], &mut got);
         pair.stacks[1].at_end(ids[1])

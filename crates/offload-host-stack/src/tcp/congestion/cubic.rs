@@ -84,7 +84,7 @@ impl Cubic {
         self.course.as_ref().and_then(|course| course.epoch)
     }
 
-    fn course(&mut self) -> &mut ActiveState {
+    fn active_state(&mut self) -> &mut ActiveState {
         self.course.get_or_insert_default()
     }
 
@@ -144,7 +144,7 @@ impl Cubic {
             epoch.rest = (earned % u128::from(self.window)) as u64;
             self.window += growth.min(self.window / 2);
         }
-        self.course().epoch = Some(epoch);
+        self.active_state().epoch = Some(epoch);
     }
 }
 
@@ -211,7 +211,7 @@ impl CongestionControl for Cubic {
             CongestionSignal::Loss => self.threshold,
             CongestionSignal::Mark => cut.max(self.mss),
         };
-        *self.course() = ActiveState { epoch: None, before };
+        *self.active_state() = ActiveState { epoch: None, before };
     }
 
     fn on_timeout(&mut self, carried: Option<u64>) {
@@ -220,7 +220,7 @@ impl CongestionControl for Cubic {
         }
         // RFC 9438 4.8: the next epoch has K = 0, with W_max at its start.
         self.w_max = 0;
-        self.course().epoch = None;
+        self.active_state().epoch = None;
         self.window = self.mss;
     }
 
@@ -231,7 +231,7 @@ impl CongestionControl for Cubic {
             self.threshold = before.threshold;
             self.w_max = before.w_max;
             self.cwnd_prior = before.cwnd_prior;
-            self.course().epoch = before.epoch;
+            self.active_state().epoch = before.epoch;
         }
     }
 
@@ -354,7 +354,7 @@ mod tests {
         assert!(cubic.window.abs_diff(six_rounds) < 300, "{} is not near {six_rounds}", cubic.window);
         let mut cubic = cut(10 * MSS);
         let epoch = CubicEpoch { w_est: 10 * MSS, ..cubic.begin_epoch(Instant::ZERO) };
-        cubic.course().epoch = Some(epoch);
+        cubic.active_state().epoch = Some(epoch);
         cubic.window = 10 * MSS;
         cubic.on_ack(&acked(0, 10 * MSS));
         assert_eq!(cubic.window, 11 * MSS, "alpha is 1 from cwnd_prior on");
