@@ -183,7 +183,7 @@ wait "$pid" || true
 pid=
 grep -E '^mirror' "$work/log" || true
 [ "$status" = 0 ] || { cat "$work/log"; exit "$status"; }
-for claim in 'SA 0x1700 .* is not there: the algorithm' 'SA 0x1701 .* is not there: neither address' 'policy [0-9]* drops its packets: its templates'; do
+for claim in 'SA 0x1700 .* is not installed: the algorithm' 'SA 0x1701 .* is not installed: neither address' 'policy [0-9]* drops its packets: its templates'; do
     grep -q "^mirror: $claim" "$work/log" || { echo "NOT SO: it is told that '$claim'"; exit 1; }
 done
 # At the beginning, when the agent came back, and when it had missed something.

@@ -1,15 +1,16 @@
-//! Listens for an agent and compares what its kernel has with what the kernel was given, for `tests/linux/tc_mirror_guest.sh`.
-//! Run: `cargo run -p linux-mirror --example replay -- SOCKET CASES`.
+//! Compares a kernel's filters, received from an agent, with the filters given to the kernel. Used by
+//! `tests/linux/tc_mirror_guest.sh`. Run: `cargo run -p linux-mirror --example replay -- SOCKET CASES`.
 //!
-//! `CASES` are what nic-switch's example `tc_cases` writes. A kernel that has all rules of a set has one more, of `card0`, whose priority is
-//! the number of the set and one. Once the rest is as it was given, a frame takes that one, and what it did is told to the agent, by
-//! which the guest knows that it may go on. Rules are compared but for their handles, which the kernel gives.
+//! `CASES` is a file written by nic-switch's example `tc_cases`. After all rules of a set, the guest adds a marker rule
+//! for `card0` with the set's number plus one as its priority. When the other rules equal the set, a frame hits the
+//! marker, and its use is reported to the agent, so that the guest continues. Rules are compared without handles,
+//! because the kernel assigns them.
 
-#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
+#![allow(clippy::print_stdout, reason = "printing is the only output, so a failed write loses no other work")]
 
 use bytes::Bytes;
-use linux_mirror::Listener;
-use linux_mirror::tc::Mirror;
+use linux_mirror::MirrorListener;
+use linux_mirror::tc::FilterMirror;
 use nic_switch::{
     Action, Change, Device, Frame, FunctionConfig, Mac, Rule, RuleFile, Switch, SwitchConfig, SwitchMode, Vport,
 };
@@ -26,11 +27,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .try_into()
         .map_err(|_| "usage: replay SOCKET CASES")?;
     let sets = sets(&std::fs::read_to_string(cases)?)?;
-    let listener = Listener::bind(&socket)?;
+    let listener = MirrorListener::bind(&socket)?;
     println!("listening");
     let (agent, _) = listener.socket().accept()?;
+    // Lines are read one at a time, so that the mirror stops at each marker rule.
     let (mut says, mut hears) = (BufReader::new(agent.try_clone()?), agent);
-    let mut mirror = Mirror::new();
+    let mut mirror = FilterMirror::new();
     let mut switch = Switch::new(SwitchConfig::default());
     switch.set_mode(SwitchMode::Switchdev);
     switch.set_function(Vport::Card, FunctionConfig::new(Mac::default()));
@@ -41,11 +43,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let mut line = Vec::new();
         if says.read_until(b'\n', &mut line)? == 0 {
-            return Err(format!("the agent went before set {next} came\n{difference}").into());
+            return Err(format!("the agent closed the connection before set {next}\n{difference}").into());
         }
         mirror.receive(&line);
         while let Some(refusal) = mirror.poll_refusal() {
-            // Rules that lead to a device of the guest's alone are for the kernel.
+            // Rules that redirect to devices of the guest only are left to the kernel.
             if !refusal.to_string().contains("it sends to network device number") {
                 return Err(refusal.to_string().into());
             }
@@ -56,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (marks, there): (Vec<Rule>, Vec<Rule>) = all.into_iter().partition(|rule| rule.device == card);
         let number = marks.first().map(|mark| usize::from(mark.priority) - 1);
         let Some(number) = number.filter(|number| (next..sets.len()).contains(number)) else { continue };
-        let shown = |rules: &[Rule]| rules.iter().map(|rule| nameless(rule).to_string()).collect::<BTreeSet<_>>();
+        let shown = |rules: &[Rule]| rules.iter().map(|rule| normalized(rule).to_string()).collect::<BTreeSet<_>>();
         let (wanted, found) = (shown(&sets[number]), shown(&there));
         if wanted != found {
             let lacks = wanted.difference(&found).map(|rule| format!("set {number} LACKS {rule}\n"));
@@ -71,13 +73,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(bytes) = mirror.poll_transmit() {
         hears.write_all(&bytes)?;
     }
-    println!("{compared} of {} sets, {rules} rules came as they were given; {:?}", sets.len(), mirror.counters());
-    // The guest ends when it has seen that.
+    println!("{compared} of {} sets, {rules} rules are equal; {:?}", sets.len(), mirror.counters());
+    // The guest closes the connection when it has seen the last report.
     std::io::copy(&mut says, &mut std::io::sink())?;
     Ok(())
 }
 
-/// The rules of each set.
+/// Parses the rules of each set.
 fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
     let mut sets: Vec<Vec<Rule>> = Vec::new();
     for line in cases.lines() {
@@ -85,7 +87,7 @@ fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
             sets.push(Vec::new());
         }
         let Some(arguments) = line.strip_prefix("R ") else { continue };
-        // To `m0` and so on: the guest's way to see what the representor gets.
+        // Redirects to `m0` and so on let the guest see the representor's frames.
         let (arguments, left) = match arguments.rsplit_once(" action mirred egress redirect dev m") {
             Some((before, _)) => (format!("{before} action pass"), true),
             None => (arguments.to_owned(), false),
@@ -101,8 +103,8 @@ fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
     Ok(sets)
 }
 
-/// Without its handle, and what is said in several ways in one: edits in one order, the priority of a new tag.
-fn nameless(rule: &Rule) -> Rule {
+/// Normalizes a rule: no handle, edits in one order, and an explicit priority of a new tag.
+fn normalized(rule: &Rule) -> Rule {
     let mut rule = Rule { handle: None, ..rule.clone() };
     for action in &mut rule.actions {
         match action {

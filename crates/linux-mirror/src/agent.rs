@@ -1,9 +1,9 @@
-//! The kernel's side: an agent that reads netlink, and writes what it finds to the mirror.
+//! The agent: reads the kernel's netlink messages, and writes messages to the mirror.
 
 use crate::channel::Channel;
-use crate::kernel::{Family, Heard, Kernel};
-use crate::sa::agent::Sas;
-use crate::tc::agent::Filters;
+use crate::kernel::{Family, KernelRead, NetlinkSocket};
+use crate::sa::agent::SaAgentState;
+use crate::tc::agent::FilterAgentState;
 use core::convert::Infallible;
 use std::io;
 use std::path::Path;
@@ -16,41 +16,41 @@ use zeroize::Zeroizing;
 /// use std::io::ErrorKind;
 /// use std::path::Path;
 ///
-/// match Agent::of_filters(Path::new("/run/filters of a mirror"), None) {
+/// match Agent::for_filters(Path::new("/run/filters of a mirror"), None) {
 ///     Ok(agent) => eprintln!("the mirror has gone: {}", agent.run()),
-///     Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "nobody is there"),
+///     Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "no mirror listens there"),
 /// }
 /// ```
 pub struct Agent {
-    kernel: Kernel,
+    kernel: NetlinkSocket,
     channel: Channel,
-    source: Box<dyn Source>,
+    source: Box<dyn MirroredState>,
 }
 
-/// The kernel state that an agent mirrors: its questions to the kernel, and its messages for the mirror.
-pub(crate) trait Source {
+/// The kernel state that an agent mirrors: requests to the kernel, and messages for the mirror.
+pub(crate) trait MirroredState {
     /// Returns the first message for a mirror.
     fn hello(&self) -> Zeroizing<Vec<u8>>;
-    /// Returns the next message for the kernel.
+    /// Returns the next request to the kernel.
     fn poll_request(&mut self) -> Option<Vec<u8>>;
-    /// Asks the kernel for everything again.
-    fn ask_again(&mut self);
-    /// Parses a datagram of the kernel, and has `say` write messages for the mirror.
-    fn handle_kernel(&mut self, datagram: &[u8], say: &mut Say<'_>) -> io::Result<()>;
-    /// Parses bytes of the mirror; returns whether the mirror asks for everything.
+    /// Schedules a new snapshot.
+    fn request_snapshot(&mut self);
+    /// Parses a datagram of the kernel, and passes messages for the mirror to `say`.
+    fn handle_kernel(&mut self, datagram: &[u8], say: &mut WriteToMirror<'_>) -> io::Result<()>;
+    /// Parses bytes from the mirror. Returns whether the mirror asks for a snapshot.
     fn handle_mirror(&mut self, bytes: &[u8]) -> io::Result<bool>;
-    /// Tests whether the mirror waits for nothing but the rest of the kernel's messages.
+    /// Tests whether only pending datagrams of the kernel delay the mirror's sync.
     fn is_synced_next(&self) -> bool {
         false
     }
-    /// Returns the message that all of the kernel's messages were passed on, if the mirror waits for that.
+    /// Returns the answer to the mirror's sync, if all of the kernel's messages were passed on.
     fn poll_synced(&mut self) -> Option<Zeroizing<Vec<u8>>> {
         None
     }
 }
 
 /// Writes a message to the mirror.
-pub(crate) type Say<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
+pub(crate) type WriteToMirror<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
 
 impl core::fmt::Debug for Agent {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -59,30 +59,30 @@ impl core::fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// Returns an agent of SAs and policies for the mirror that listens at `path`, or is at the other end of the virtio-serial port there.
-    /// The process needs `CAP_NET_ADMIN`.
+    /// Returns an agent of SAs and policies. `path` is the mirror's socket, or a virtio-serial port. The process needs
+    /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If nobody is there, or this process may not see a kernel's SAs.
-    pub fn of_sas(path: &Path) -> io::Result<Agent> {
-        Agent::connect(path, Family::Xfrm, SA_GROUPS, Box::new(Sas::default()))
+    /// Fails if nothing listens at `path`, or if this process may not see the kernel's SAs.
+    pub fn for_sas(path: &Path) -> io::Result<Agent> {
+        Agent::connect(path, Family::Xfrm, SA_GROUPS, Box::new(SaAgentState::default()))
     }
 
-    /// Returns an agent of filters for the mirror at `path`, likewise. The packets and bytes of each rule in the switch are written to
-    /// `counters`, a line each.
+    /// Returns an agent of filters for the mirror at `path`. The agent writes the packets and bytes of each rule in the
+    /// switch to the file `counters`, one line per rule.
     ///
     /// # Errors
-    /// If nobody is there.
-    pub fn of_filters(path: &Path, counters: Option<&Path>) -> io::Result<Agent> {
-        Agent::connect(path, Family::Route, FILTER_GROUPS, Box::new(Filters::new(counters)))
+    /// Fails if nothing listens at `path`.
+    pub fn for_filters(path: &Path, counters: Option<&Path>) -> io::Result<Agent> {
+        Agent::connect(path, Family::Route, FILTER_GROUPS, Box::new(FilterAgentState::new(counters)))
     }
 
-    fn connect(path: &Path, family: Family, groups: u32, source: Box<dyn Source>) -> io::Result<Agent> {
+    fn connect(path: &Path, family: Family, groups: u32, source: Box<dyn MirroredState>) -> io::Result<Agent> {
         let channel = Channel::connect(path)?;
-        Ok(Agent { kernel: Kernel::connect(family, groups)?, channel, source })
+        Ok(Agent { kernel: NetlinkSocket::connect(family, groups)?, channel, source })
     }
 
-    /// Mirrors until the other end goes, or the kernel refuses its answers: the error says so.
+    /// Mirrors until the mirror closes the connection, or the kernel fails to answer. Returns the error.
     pub fn run(mut self) -> io::Error {
         match self.mirror() {
             Ok(never) => match never {},
@@ -96,27 +96,28 @@ impl Agent {
             while let Some(request) = self.source.poll_request() {
                 self.kernel.send(&request)?;
             }
-            // If the mirror waits for the kernel's messages, only a look.
+            // If only the kernel's pending messages delay the mirror's sync, this call does not block.
             let [kernel, mirror] = self.kernel.wait(&self.channel, self.source.is_synced_next())?;
-            if (!kernel || self.hear_all_of_kernel()?)
+            if (!kernel || self.pass_on_kernel_messages()?)
                 && let Some(synced) = self.source.poll_synced()
             {
                 self.channel.write_all(&synced)?;
             }
             if mirror {
-                self.hear_mirror()?;
+                self.handle_mirror_bytes()?;
             }
         }
     }
 
-    /// Passes on the kernel's datagrams; `false`: there may be more, for it does not fall silent.
-    fn hear_all_of_kernel(&mut self) -> io::Result<bool> {
+    /// Passes on the kernel's pending datagrams. Returns false if there may be more, because the kernel keeps sending.
+    fn pass_on_kernel_messages(&mut self) -> io::Result<bool> {
         let Agent { kernel, channel, source } = self;
-        for _ in 0..MAX_IN_A_ROW {
-            let heard = kernel.hear(|heard| match heard {
-                Heard::Datagram(datagram) => source.handle_kernel(datagram, &mut |bytes| channel.write_all(bytes)),
-                Heard::Lost => {
-                    source.ask_again();
+        for _ in 0..MAX_DATAGRAMS_IN_A_ROW {
+            let heard = kernel.read_next(|heard| match heard {
+                KernelRead::Datagram(datagram) => source.handle_kernel(datagram, &mut |bytes| channel.write_all(bytes)),
+                // The kernel dropped messages, so only a new snapshot can restore the mirror's state.
+                KernelRead::Lost => {
+                    source.request_snapshot();
                     Ok(())
                 }
             })?;
@@ -128,20 +129,21 @@ impl Agent {
         Ok(false)
     }
 
-    fn hear_mirror(&mut self) -> io::Result<()> {
+    fn handle_mirror_bytes(&mut self) -> io::Result<()> {
         let mut bytes = [0; 4096];
         let length = self.channel.read(&mut bytes)?;
+        // A mirror that asks for a snapshot has lost its state, and expects the hello of a new stream.
         if self.source.handle_mirror(&bytes[..length])? {
-            self.source.ask_again();
+            self.source.request_snapshot();
             self.channel.write_all(&self.source.hello())?;
         }
         Ok(())
     }
 }
 
-/// The groups EXPIRE, SA and POLICY of XFRM, a bit each.
+/// XFRM groups EXPIRE, SA and POLICY, as a bit mask.
 const SA_GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
-/// The groups LINK and TC of ROUTE.
+/// ROUTE groups LINK and TC, as a bit mask.
 const FILTER_GROUPS: u32 = 1 | 1 << 3;
-/// A kernel that never falls silent does not keep the mirror from being heard.
-const MAX_IN_A_ROW: usize = 1024;
+/// Maximum number of datagrams handled before the mirror is served, so that a busy kernel cannot starve it.
+const MAX_DATAGRAMS_IN_A_ROW: usize = 1024;

@@ -1,4 +1,4 @@
-//! The way from an agent to its mirror: a Unix socket, or a port that a machine has of its host.
+//! The connection from an agent to its mirror: a Unix socket, or a virtio-serial port.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fs::{File, OpenOptions};
@@ -8,30 +8,30 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// An open way to a mirror.
+/// An open connection to a mirror.
 ///
 /// ```
-/// use linux_mirror::{Channel, Listener};
+/// use linux_mirror::{Channel, MirrorListener};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let listener = Listener::bind(&folder.path().join("sas"))?;
+/// let listener = MirrorListener::bind(&folder.path().join("sas"))?;
 /// let mut channel = Channel::connect(listener.path())?;
 /// channel.write_all(b"hello")?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
 pub enum Channel {
-    /// To a process of the same machine.
+    /// A Unix socket, to a process on the same machine.
     Socket(UnixStream),
-    /// A virtio-serial port. It has no connections: the other end may come and go.
+    /// A virtio-serial port. It has no connections: the host may close and reopen its end.
     Port(File),
 }
 
 impl Channel {
-    /// Opens the way at `path`.
+    /// Opens the connection at `path`.
     ///
     /// # Errors
-    /// If nobody is there.
+    /// Fails if nothing listens at `path`.
     pub fn connect(path: &Path) -> io::Result<Channel> {
         let kind = std::fs::metadata(path)?.file_type();
         Ok(match kind.is_char_device() {
@@ -40,10 +40,10 @@ impl Channel {
         })
     }
 
-    /// Takes some of what the mirror says, once [`as_fd`](Self::as_fd) is readable; 0: nothing for the moment.
+    /// Reads bytes from the mirror, once [`as_fd`](Self::as_fd) is readable. Returns 0 if no bytes are available now.
     ///
     /// # Errors
-    /// If the mirror has gone.
+    /// Fails if the mirror has closed the connection.
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = match self {
             Channel::Socket(socket) => socket.read(bytes),
@@ -52,21 +52,22 @@ impl Channel {
         match read {
             Ok(0) => match self {
                 Channel::Socket(_) => Err(ErrorKind::UnexpectedEof.into()),
-                // The host is not there. It asks when it comes back.
+                // The host's end is closed. When it opens, the mirror asks for a snapshot.
                 Channel::Port(_) => {
-                    std::thread::sleep(ABSENT);
+                    std::thread::sleep(ABSENT_HOST_DELAY);
                     Ok(0)
                 }
             },
+            // A spurious wake-up is no end of the connection.
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => Ok(0),
             other => other,
         }
     }
 
-    /// Says something to the mirror.
+    /// Writes all bytes to the mirror.
     ///
     /// # Errors
-    /// If it has gone.
+    /// Fails if the mirror has closed the connection.
     pub fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Channel::Socket(socket) => socket.write_all(bytes),
@@ -84,5 +85,5 @@ impl AsFd for Channel {
     }
 }
 
-/// How long an agent waits for a host that is not there.
-const ABSENT: Duration = Duration::from_millis(200);
+/// Time that an agent waits while the host's end is closed.
+const ABSENT_HOST_DELAY: Duration = Duration::from_millis(200);

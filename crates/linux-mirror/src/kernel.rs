@@ -1,4 +1,4 @@
-//! An agent's way to its kernel: a netlink socket.
+//! A netlink socket: the agent's connection to its kernel.
 
 use crate::channel::Channel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,95 +11,97 @@ use rustix::net::{
 use std::io;
 use zeroize::{Zeroize, Zeroizing};
 
-/// What a netlink socket is about.
+/// Family of a netlink socket.
 ///
-/// See [`Kernel`] for an example.
+/// See [`NetlinkSocket`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// `NETLINK_ROUTE`: network devices, and what `tc` makes.
+    /// `NETLINK_ROUTE`: network devices, and the objects of `tc`.
     Route,
     /// `NETLINK_XFRM`: SAs and policies.
     Xfrm,
 }
 
-/// What was heard of a kernel.
+/// Result of a read from a kernel.
 ///
-/// See [`Kernel`] for an example.
+/// See [`NetlinkSocket`] for an example.
 #[derive(Clone, Copy, Debug)]
-pub enum Heard<'a> {
+pub enum KernelRead<'a> {
     /// A datagram.
     Datagram(&'a [u8]),
-    /// The kernel dropped some: ask it for everything again.
+    /// Datagrams were dropped: request a new snapshot.
     Lost,
 }
 
-/// A netlink socket. What was heard is overwritten when it has been looked at, for it may hold keys.
+/// A netlink socket. Received datagrams are overwritten after use, because they may contain keys.
 ///
 /// ```
 /// use linux_mirror::netlink::message;
-/// use linux_mirror::{Family, Heard, Kernel};
+/// use linux_mirror::{Family, KernelRead, NetlinkSocket};
 ///
-/// let mut kernel = Kernel::connect(Family::Route, 0)?;
-/// assert!(kernel.hear(|_| ())?.is_none(), "it says nothing unasked");
+/// let mut kernel = NetlinkSocket::connect(Family::Route, 0)?;
+/// assert!(kernel.read_next(|_| ())?.is_none(), "the kernel sends nothing unrequested");
 /// kernel.send(&message(18, 0x301, 1, &[0; 16], &[]))?; // RTM_GETLINK, a dump
-/// let heard = kernel.hear(|heard| matches!(heard, Heard::Datagram(datagram) if datagram.len() > 16))?;
+/// let heard = kernel.read_next(|heard| matches!(heard, KernelRead::Datagram(datagram) if datagram.len() > 16))?;
 /// assert_eq!(heard, Some(true));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Kernel {
+pub struct NetlinkSocket {
     socket: OwnedFd,
     datagram: Zeroizing<Vec<u8>>,
 }
 
-impl Kernel {
-    /// A socket that hears of these groups, a bit each.
+impl NetlinkSocket {
+    /// Opens a socket that receives the messages of `groups`, a bit mask.
     ///
     /// # Errors
-    /// If this process may not have one.
-    pub fn connect(family: Family, groups: u32) -> io::Result<Kernel> {
+    /// Fails if this process may not open such a socket.
+    pub fn connect(family: Family, groups: u32) -> io::Result<NetlinkSocket> {
         let protocol = match family {
             Family::Route => None, // its number is 0
             Family::Xfrm => Some(XFRM),
         };
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-        // Much may come at a time. Without the right to so much, what is lost is asked for again.
-        let _as_much_as_it_may = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER));
+        // Many messages may arrive at once. Without the right to a large buffer, messages may be dropped, and a new
+        // snapshot follows.
+        let _ = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES));
         bind(&socket, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Kernel { socket, datagram: Zeroizing::new(vec![0; DATAGRAM]) })
+        Ok(NetlinkSocket { socket, datagram: Zeroizing::new(vec![0; MAX_DATAGRAM_BYTES]) })
     }
 
-    /// Asks the kernel for something, or tells it something.
+    /// Sends a message to the kernel.
     ///
     /// # Errors
-    /// If it does not take that.
+    /// Fails if the kernel does not accept the message.
     pub fn send(&self, request: &[u8]) -> io::Result<()> {
         sendto(&self.socket, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         Ok(())
     }
 
-    /// Has `take` look at what the kernel says next; `None`: it says nothing now.
+    /// Passes the kernel's next datagram to `take`. Returns `None` if none is available now.
     ///
     /// # Errors
-    /// If the socket fails.
-    pub fn hear<R>(&mut self, take: impl FnOnce(Heard<'_>) -> R) -> io::Result<Option<R>> {
+    /// Fails if the socket fails.
+    pub fn read_next<R>(&mut self, take: impl FnOnce(KernelRead<'_>) -> R) -> io::Result<Option<R>> {
         let length = match recv(&self.socket, &mut self.datagram[..], RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
-            Ok((_, length)) if length <= DATAGRAM => length,
-            // Dropped by the kernel, or longer than anything that it makes.
-            Ok(_) | Err(Errno::NOBUFS) => return Ok(Some(take(Heard::Lost))),
+            Ok((_, length)) if length <= MAX_DATAGRAM_BYTES => length,
+            // The kernel dropped datagrams, or sent one longer than any real one.
+            Ok(_) | Err(Errno::NOBUFS) => return Ok(Some(take(KernelRead::Lost))),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let taken = take(Heard::Datagram(&self.datagram[..length]));
+        let taken = take(KernelRead::Datagram(&self.datagram[..length]));
+        // The datagram may contain keys, and the buffer lives as long as the socket.
         self.datagram[..length].zeroize();
         Ok(Some(taken))
     }
 
-    /// Waits for the kernel or the mirror: which of them has something to say. `at_once`: only looks.
+    /// Waits for input from the kernel or the mirror, and returns which of the two have any. `at_once` does not block.
     ///
     /// # Errors
-    /// If the system does not let it wait.
+    /// Fails if the system call fails.
     pub fn wait(&self, mirror: &Channel, at_once: bool) -> io::Result<[bool; 2]> {
         let mut ends = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(mirror, PollFlags::IN)];
         match poll(&mut ends, at_once.then_some(&Timespec::default())) {
@@ -110,6 +112,7 @@ impl Kernel {
     }
 }
 
-/// No message of a kernel's is longer: a dump fills at most 32 KiB.
-const DATAGRAM: usize = 1 << 16;
-const RECEIVE_BUFFER: usize = 8 << 20;
+/// Maximum length of a kernel's datagram: a dump fills at most 32 KiB.
+const MAX_DATAGRAM_BYTES: usize = 1 << 16;
+/// Requested size of the receive buffer in bytes.
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;

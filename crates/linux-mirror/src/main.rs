@@ -1,4 +1,4 @@
-//! The agent: `linux-mirror sa PATH` runs beside a keying daemon, `linux-mirror tc PATH` beside `tc`; each mirrors what the kernel has.
+//! The agent program: `linux-mirror sa PATH` mirrors SAs and policies, `linux-mirror tc PATH` mirrors filters.
 
 use linux_mirror::{Agent, supervise};
 use offload_console::{say, show};
@@ -14,13 +14,13 @@ fn main() -> ExitCode {
     }
     let command = arguments.next();
     match command.as_ref().and_then(|command| command.to_str()) {
-        Some("sa") => run("linux-mirror sa", false, arguments, |path, _| Agent::of_sas(path)),
-        Some("tc") => run("linux-mirror tc", true, arguments, Agent::of_filters),
-        _ => misused("give a command: sa or tc"),
+        Some("sa") => run("linux-mirror sa", false, arguments, |path, _| Agent::for_sas(path)),
+        Some("tc") => run("linux-mirror tc", true, arguments, Agent::for_filters),
+        _ => misuse("give a command: sa or tc"),
     }
 }
 
-/// Parses a command's arguments and mirrors until the process is killed, or once.
+/// Parses a command's arguments, and mirrors until the process is killed or, with `--once`, until the connection ends.
 fn run(
     program: &str,
     counts: bool,
@@ -34,18 +34,19 @@ fn run(
             Some("--counters") if counts => {
                 match arguments.next().filter(|file| !file.as_encoded_bytes().starts_with(b"-")) {
                     Some(file) => counters = Some(PathBuf::from(file)),
-                    None => return misused("--counters needs a FILE"),
+                    None => return misuse("--counters needs a FILE"),
                 }
             }
-            Some(option) if option.starts_with('-') => return misused(&format!("{program} has no option {option}")),
+            Some(option) if option.starts_with('-') => return misuse(&format!("{program} has no option {option}")),
             _ => paths.push(PathBuf::from(argument)),
         }
     }
     match &paths[..] {
+        // Each attempt opens the connection anew, because either end may have restarted.
         [path] => supervise(program, path, again, || {
             connect(path, counters.as_deref()).map_or_else(|error| error, Agent::run)
         }),
-        _ => misused("give one PATH"),
+        _ => misuse("give one PATH"),
     }
 }
 
@@ -58,31 +59,31 @@ fn page(option: &str) -> Option<&'static str> {
     }
 }
 
-fn misused(fault: &str) -> ExitCode {
+fn misuse(fault: &str) -> ExitCode {
     say!("linux-mirror: {fault}\n{}", HELP.trim_end());
     ExitCode::from(2)
 }
 
 const HELP: &str = "\
-Mirrors SAs, policies or filters of this Linux to an emulated NIC, so that the programs of this Linux control the NIC.
+Mirrors SAs, policies or filters of this machine's kernel to an emulated NIC, so that its programs control the NIC.
 
 Usage: linux-mirror sa [--once] PATH
        linux-mirror tc [--once] [--counters FILE] PATH
 
-  sa  SAs and policies, which a keying daemon or `ip xfrm` makes. Needs CAP_NET_ADMIN, and sends keys: processes that
-      may open PATH learn them.
-  tc  Flower filters, which tc or Open vSwitch makes, to the NIC's switch. Filters of devices are mirrored that are
-      called as the switch's: p0, pf0vf0, vxlan0, and Open vSwitch's own tunnel devices.
+  sa  SAs and policies, made by a keying daemon or `ip xfrm`. Needs CAP_NET_ADMIN, and sends keys: a process that can
+      open PATH learns them.
+  tc  Flower filters, made by tc or Open vSwitch, to the NIC's switch. Only filters of devices with the names of the
+      switch's devices are mirrored: p0, pf0vf0, vxlan0, and Open vSwitch's own tunnel devices.
 
-PATH is the Unix socket that the NIC's program listens at (--mirror PATH, --filters PATH), or the virtio-serial port of
+PATH is the Unix socket at which the NIC's program listens (--mirror PATH, --filters PATH), or the virtio-serial port of
 a guest (/dev/vport0p1).
 
-  --counters FILE  Where to write what each rule did in the switch
-  --once           End when the other end goes, instead of waiting for it
+  --counters FILE  Write each rule's packet and byte counts in the switch to FILE
+  --once           End when the connection ends, instead of reconnecting
   --version        Show the version
 
-Without --once it goes on until it is killed, even if nothing can be written to standard error.
+Without --once, the agent runs until it is killed, even if standard error is not writable.
 
-Exit status: 1 if, with --once, the other end goes or cannot be reached; 2 if the command or PATH is missing, or an
+Exit status: 1 if, with --once, the connection ends or fails; 2 if the command or PATH is missing, or an
 option is unknown.
 ";

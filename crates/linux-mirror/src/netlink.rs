@@ -1,7 +1,8 @@
-//! Netlink messages, as a Linux kernel makes and takes them (`linux/netlink.h`).
+//! Netlink messages of a Linux kernel (`linux/netlink.h`).
 //!
-//! [`messages`] of a datagram, their [`attributes`], [`Bytes`] of a structure, [`message`] to the kernel. All numbers are in the machine's
-//! byte order but for addresses, SPIs and ports. What is read is borrowed, so that keys are not copied.
+//! [`messages`] iterates over a datagram, [`attributes`] over a message's attributes, [`NetlinkBytes`] reads a structure's
+//! fields, and [`message`] builds a message to the kernel. All numbers are in the machine's byte order except
+//! addresses, SPIs and ports. Parsed values are borrowed, so that keys are not copied.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,37 +11,38 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// See [`messages`] for an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// What it is about, by its family's numbers; 3: the end of a dump, 2: an error, or that there was none.
+    /// Message type, as numbered by its family. 3 is the end of a dump, 2 an error or its absence.
     pub kind: u16,
-    /// `NLM_F_*`.
+    /// Flags, `NLM_F_*`.
     pub flags: u16,
-    /// That of the request that it answers.
+    /// Sequence number, equal to that of the answered request.
     pub sequence: u32,
-    /// What follows its header.
+    /// Payload after the header.
     pub payload: &'a [u8],
 }
 
 impl Message<'_> {
-    /// Of the end of a dump, or of an error: which error it tells of, by Linux's number; 0: none.
+    /// Returns Linux's number of the error in an error message or at the end of a dump, or 0 if there was no error.
     pub fn errno(&self) -> u32 {
-        Bytes(self.payload).u32(0).unwrap_or(0).wrapping_neg()
+        NetlinkBytes(self.payload).u32(0).unwrap_or(0).wrapping_neg()
     }
 
-    /// Whether a dump was disturbed: what changed meanwhile may be there twice, or not at all.
+    /// Returns whether a dump was interrupted: concurrent changes may be in it twice, or not at all.
     pub fn is_interrupted(&self) -> bool {
         self.flags & DUMP_INTERRUPTED != 0
     }
 }
 
-/// The messages of a datagram; `None` in place of the rest if one contradicts its length.
+/// Iterates over the messages of a datagram. An item is `None` if the length field of a message is invalid; then the
+/// iteration ends.
 ///
 /// ```
-/// use linux_mirror::netlink::{attributes, message, messages, Bytes};
+/// use linux_mirror::netlink::{attributes, message, messages, NetlinkBytes};
 ///
 /// let sent = message(0x10, 1, 7, &[9; 4], &[(5, b"attribute")]);
 /// let read = messages(&sent).next().unwrap().unwrap();
 /// assert_eq!((read.kind, read.flags, read.sequence), (0x10, 1, 7));
-/// assert_eq!(Bytes(read.payload).u8(0), Some(9));
+/// assert_eq!(NetlinkBytes(read.payload).u8(0), Some(9));
 /// let (kind, value) = attributes(&read.payload[4..]).next().unwrap();
 /// assert_eq!((kind, value.0), (5, &b"attribute"[..]));
 /// ```
@@ -49,14 +51,16 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>
         if datagram.is_empty() {
             return None;
         }
-        let length = Bytes(datagram).u32(0).map_or(0, |length| length as usize);
+        let length = NetlinkBytes(datagram).u32(0).map_or(0, |length| length as usize);
+        // The message boundaries are unknown after an invalid length.
         let Some(message) = datagram.get(..length).filter(|message| message.len() >= HEADER) else {
             datagram = &[];
             return Some(None);
         };
+        // The last message may lack its padding.
         datagram = datagram.get(aligned(length)..).unwrap_or(&[]);
         let (header, payload) = message.split_at(HEADER);
-        let header = Bytes(header);
+        let header = NetlinkBytes(header);
         Some(header.u16(4).zip(header.u16(6)).zip(header.u32(8)).map(|((kind, flags), sequence)| Message {
             kind,
             flags,
@@ -66,62 +70,64 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>
     })
 }
 
-/// The attributes of a message, or within one: kinds and values. A damaged one ends them.
+/// Iterates over the attributes of a message or of an attribute, as (type, value). A malformed attribute ends the
+/// iteration.
 ///
 /// See [`messages`] for an example.
-pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, Bytes<'_>)> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, NetlinkBytes<'_>)> {
     core::iter::from_fn(move || {
-        let length = usize::from(Bytes(bytes).u16(0)?);
-        let kind = Bytes(bytes).u16(2)? & !NESTED_OR_ORDERED;
+        let length = usize::from(NetlinkBytes(bytes).u16(0)?);
+        // The two highest bits are flags, not a part of the type.
+        let kind = NetlinkBytes(bytes).u16(2)? & !NESTED_OR_ORDERED;
         let value = bytes.get(ATTRIBUTE_HEADER..length)?;
         bytes = bytes.get(aligned(length)..).unwrap_or(&[]);
-        Some((kind, Bytes(value)))
+        Some((kind, NetlinkBytes(value)))
     })
 }
 
-/// Bytes of a structure, whose fields are at fixed places; `None` if it is too short.
+/// The bytes of a structure with fields at fixed offsets. Each reader returns `None` if the structure is too short.
 ///
 /// See [`messages`] for an example.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes<'a>(pub &'a [u8]);
+pub struct NetlinkBytes<'a>(pub &'a [u8]);
 
-impl<'a> Bytes<'a> {
-    /// So many bytes.
+impl<'a> NetlinkBytes<'a> {
+    /// Returns the `N` bytes at `at`.
     pub fn array<const N: usize>(self, at: usize) -> Option<[u8; N]> {
         self.0.get(at..)?.first_chunk().copied()
     }
 
-    /// A byte.
+    /// Returns the byte at `at`.
     pub fn u8(self, at: usize) -> Option<u8> {
         self.0.get(at).copied()
     }
 
-    /// A number in the machine's order.
+    /// Returns a number in the machine's byte order.
     pub fn u16(self, at: usize) -> Option<u16> {
         self.array(at).map(u16::from_ne_bytes)
     }
 
-    /// A number in the machine's order.
+    /// Returns a number in the machine's byte order.
     pub fn u32(self, at: usize) -> Option<u32> {
         self.array(at).map(u32::from_ne_bytes)
     }
 
-    /// A number in the machine's order.
+    /// Returns a number in the machine's byte order.
     pub fn u64(self, at: usize) -> Option<u64> {
         self.array(at).map(u64::from_ne_bytes)
     }
 
-    /// A number in network order.
+    /// Returns a number in network byte order.
     pub fn port(self, at: usize) -> Option<u16> {
         self.array(at).map(u16::from_be_bytes)
     }
 
-    /// A number in network order.
+    /// Returns a number in network byte order.
     pub fn spi(self, at: usize) -> Option<u32> {
         self.array(at).map(u32::from_be_bytes)
     }
 
-    /// An address of 16 bytes, of which IPv4 uses four.
+    /// Returns the address in a field of 16 bytes, of which IPv4 uses four.
     pub fn address(self, at: usize, family: u16) -> Option<IpAddr> {
         let bytes = self.array::<16>(at)?;
         match family {
@@ -131,19 +137,20 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Text that ends with a zero, at most `length` bytes of it. People read it, and terminals obey control characters, so these become `?`.
+    /// Returns a zero-terminated text, at most `length` bytes of it. All but graphic characters become `?`, because
+    /// terminals would obey control characters.
     pub fn text(self, length: usize) -> String {
         let text = self.0.iter().take_while(|byte| **byte != 0).take(length);
         text.map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '?' }).collect()
     }
 
-    /// The bytes from there on.
-    pub fn from(self, at: usize) -> Bytes<'a> {
-        Bytes(self.0.get(at..).unwrap_or(&[]))
+    /// Returns the bytes from `at` on.
+    pub fn from(self, at: usize) -> NetlinkBytes<'a> {
+        NetlinkBytes(self.0.get(at..).unwrap_or(&[]))
     }
 }
 
-/// A message to the kernel: its kind, `NLM_F_*`, number, payload and attributes.
+/// Builds a message to the kernel from its type, flags `NLM_F_*`, sequence number, payload and attributes.
 ///
 /// See [`messages`] for an example.
 pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
@@ -164,24 +171,28 @@ pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8], attributes:
     message
 }
 
-/// Attributes and messages begin at multiples of four bytes.
+/// Rounds a length up to the alignment of attributes and messages, four bytes.
 pub(crate) const fn aligned(length: usize) -> usize {
     length.saturating_add(3) & !3
 }
 
 pub(crate) const INET: u16 = 2;
 pub(crate) const INET6: u16 = 10;
-/// `NLM_F_REQUEST`, `NLM_F_REPLACE`, `NLM_F_DUMP`.
+/// `NLM_F_REQUEST`.
 pub(crate) const REQUEST: u16 = 1;
+/// `NLM_F_REPLACE`.
 pub(crate) const REPLACE: u16 = 0x100;
+/// `NLM_F_DUMP`.
 pub(crate) const DUMP: u16 = 0x300;
-/// `NLMSG_ERROR`, `NLMSG_DONE`.
+/// `NLMSG_ERROR`.
 pub(crate) const ERROR: u16 = 2;
+/// `NLMSG_DONE`.
 pub(crate) const DONE: u16 = 3;
-/// `struct nlmsghdr`.
+/// Length of `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
-/// `struct nlattr`.
+/// Length of `struct nlattr`.
 pub(crate) const ATTRIBUTE_HEADER: usize = 4;
+/// `NLA_F_NESTED | NLA_F_NET_BYTEORDER`.
 const NESTED_OR_ORDERED: u16 = 0xc000;
 /// `NLM_F_DUMP_INTR`.
 const DUMP_INTERRUPTED: u16 = 0x10;

@@ -1,4 +1,4 @@
-//! Where agent and mirror meet: a Unix socket that only its owner may open, or a port that a machine has of its host.
+//! The mirror's Unix socket, accessible to its owner only.
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
@@ -8,61 +8,62 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A Unix socket for agents: of mode 0600, gone when this is dropped.
+/// A listening Unix socket for agents. It has mode 0600, and is removed when dropped.
 ///
 /// ```
-/// use linux_mirror::Listener;
+/// use linux_mirror::MirrorListener;
 /// use std::os::unix::net::UnixStream;
 ///
 /// let folder = tempfile::tempdir()?;
-/// let listener = Listener::bind(&folder.path().join("sas"))?;
+/// let listener = MirrorListener::bind(&folder.path().join("sas"))?;
 /// let _agent = UnixStream::connect(listener.path())?;
 /// let (_stream, _) = listener.socket().accept()?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Listener {
+pub struct MirrorListener {
     socket: UnixListener,
     path: PathBuf,
 }
 
-impl Listener {
-    /// Listens at `path`, in place of a socket that nobody listens at any more.
+impl MirrorListener {
+    /// Listens at `path`, replacing a socket at which no process listens any more.
     ///
     /// # Errors
-    /// If there is something else, somebody listens there, or the folder cannot be written.
-    pub fn bind(path: &Path) -> io::Result<Listener> {
+    /// Fails if the path holds another kind of file, another process listens there, or the folder is not writable.
+    pub fn bind(path: &Path) -> io::Result<MirrorListener> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket()) {
             match UnixStream::connect(path) {
+                // Another process accepted the connection, so the socket is in use and must not be removed.
                 Ok(_) => return Err(ErrorKind::AddrInUse.into()),
                 Err(_) => std::fs::remove_file(path)?,
             }
         }
         let socket = UnixListener::bind(path)?;
-        let listener = Listener { socket, path: path.to_owned() };
-        // An agent that came in between is asked for its owner, as all are.
+        let listener = MirrorListener { socket, path: path.to_owned() };
+        // An agent may connect before the mode is set. The caller's owner check covers it.
         std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
         Ok(listener)
     }
 
-    /// What agents are accepted at. [`is_of_owner`] is to be asked of each.
+    /// Returns the listening socket. Call [`is_of_owner`] for each accepted agent.
     pub fn socket(&self) -> &UnixListener {
         &self.socket
     }
 
-    /// Where it is.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for Listener {
+impl Drop for MirrorListener {
     fn drop(&mut self) {
-        let _somebody_removed_it = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Whether the process at the other end has this process's owner, or is root (`SO_PEERCRED`).
+/// Returns whether the process at the other end runs as this process's user, or as root (`SO_PEERCRED`).
 ///
 /// ```
 /// let (one, _other) = std::os::unix::net::UnixStream::pair()?;
@@ -71,7 +72,7 @@ impl Drop for Listener {
 /// ```
 ///
 /// # Errors
-/// If the kernel does not say.
+/// Fails if the kernel does not report the peer's user.
 pub fn is_of_owner(stream: impl std::os::fd::AsFd) -> io::Result<bool> {
     let peer = socket_peercred(stream)?.uid;
     Ok(peer == geteuid() || peer.is_root())

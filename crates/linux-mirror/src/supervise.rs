@@ -1,4 +1,4 @@
-//! What keeps an agent going.
+//! Restarts of an agent.
 
 use offload_console::say;
 use std::io;
@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Has `agent` mirror to `path` until it fails: then it ends with [`ExitCode::FAILURE`], or starts it again half a second later, `for_ever`. Each
-/// reason that is not that of the last time is told on standard error, in the name of `program`.
+/// Runs `agent` until it fails. Then ends with [`ExitCode::FAILURE`] or, if `for_ever`, runs `agent` again half a
+/// second later. Writes each error to standard error, with the name of `program`, unless it repeats the previous one.
 pub fn supervise(program: &str, path: &Path, for_ever: bool, mut agent: impl FnMut() -> io::Error) -> ExitCode {
     let mut told = None;
     loop {
         let error = agent().to_string();
+        // A mirror that stays absent would otherwise fill the log with one line every half second.
         if told.as_ref() != Some(&error) {
             say!("{program}: {}: {error}", path.display());
             told = Some(error);
@@ -20,8 +21,8 @@ pub fn supervise(program: &str, path: &Path, for_ever: bool, mut agent: impl FnM
         if !for_ever {
             return ExitCode::FAILURE;
         }
-        sleep(BETWEEN_ATTEMPTS);
+        sleep(RETRY_INTERVAL);
     }
 }
 
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);

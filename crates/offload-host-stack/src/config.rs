@@ -1,11 +1,11 @@
-//! How a host is set up: addresses, neighbours, and the knobs of its TCP with Linux's defaults.
+//! Configuration of a host: addresses, neighbours, and TCP parameters with Linux's defaults.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_api::Prefix;
 use offload_base::RandomSource;
 
-/// A host's own addresses, whom it can reach, and its TCP.
+/// Configuration of a host: its addresses, routes, neighbours and TCP parameters.
 ///
 /// ```
 /// use offload_host_stack::Config;
@@ -23,30 +23,31 @@ pub struct Config {
     pub mac: [u8; 6],
     /// IPv4 address of the interface.
     pub address: Ipv4Addr,
-    /// Bits that the addresses of all hosts on this Ethernet have in common.
+    /// Length of the address prefix that all hosts on this Ethernet share, in bits.
     pub prefix_len: u8,
-    /// Where packets for all other addresses go.
+    /// Next hop for destinations outside the local prefix.
     pub gateway: Option<Ipv4Addr>,
-    /// Destinations whose packets go another one's way, such as that of a tunnel's other end; `None`: their own. The longest prefix
-    /// counts, the first of several.
+    /// Static routes, as (destinations, next hop). `None` as next hop sends packets directly to their destination. The
+    /// longest prefix wins; of equal prefixes, the first wins.
     pub routes: Vec<(Prefix, Option<IpAddr>)>,
-    /// IPv6, if the interface speaks it beside IPv4.
+    /// IPv6 configuration. `None` if the interface speaks IPv4 only.
     pub ipv6: Option<Ipv6Config>,
-    /// Ethernet addresses that are known beforehand, and stay: nobody is asked for them. All others on this
-    /// Ethernet are found by ARP and NDP.
+    /// Permanent neighbour entries, as (IP address, Ethernet address). The stack finds all other neighbours by ARP and
+    /// NDP.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Where initial sequence numbers, timestamps, cookies, local ports, identifications and the key of the flow table
-    /// come from. With a seed, anybody who knows it can guess them all: where real peers are, take
-    /// [the system's](RandomSource::from_system).
+    /// Source of initial sequence numbers, timestamps, SYN cookies, local ports, IP identifications and the flow
+    /// table's hash key. A seeded source is predictable for anybody who knows the seed: with real peers, use [the
+    /// system's](RandomSource::from_system).
     pub random: RandomSource,
-    /// The most connections at a time; a connection beyond is refused, a SYN beyond dropped and counted.
+    /// Maximum number of connections. Above this limit, a connect call fails, and a SYN is dropped and counted.
     pub max_connections: usize,
-    /// TCP.
+    /// TCP parameters.
     pub tcp: TcpConfig,
 }
 
 impl Config {
-    /// A host on an Ethernet of 256 addresses (prefix length 24), without a gateway, with the default TCP.
+    /// Returns the configuration of a host on an Ethernet with prefix length 24, without a gateway, with default TCP
+    /// parameters.
     pub fn new(address: Ipv4Addr, mac: [u8; 6], random: impl Into<RandomSource>) -> Config {
         Config {
             mac,
@@ -62,21 +63,22 @@ impl Config {
         }
     }
 
-    /// The same host, on an Ethernet of all addresses that share their first `bits` bits (at most 32) with its own.
+    /// Sets the prefix length of the local Ethernet. Values above 32 count as 32.
     pub fn with_prefix_len(mut self, bits: u8) -> Config {
         self.prefix_len = bits.min(32);
         self
     }
 
-    /// The same host, able to reach other networks by way of `gateway`.
+    /// Sets the gateway to other networks.
     pub fn with_gateway(mut self, gateway: Ipv4Addr) -> Config {
         self.gateway = Some(gateway);
         self
     }
 
-    /// The same host, whose packets for these destinations go the way of `via`, a neighbour or somebody behind a gateway, of either
-    /// IP: what a device below wraps for a tunnel leaves for the tunnel's other end. `None`: they go their own way. Of several routes with a destination, the
-    /// one added first decides. [`Host::set_routes`](crate::Host::set_routes) puts others in their place.
+    /// Adds a static route: packets to `destinations` go to the next hop that leads to `via`. `via` may be a neighbour
+    /// or an address behind a gateway, of either IP version. A tunnel's traffic, for example, is routed to the tunnel's
+    /// far end. `None` as `via` sends packets directly to their destination. Of several routes for one prefix, the one
+    /// added first wins. [`Host::set_routes`](crate::Host::set_routes) replaces all routes.
     ///
     /// ```
     /// # use offload_host_stack::Config;
@@ -92,22 +94,22 @@ impl Config {
         self
     }
 
-    /// The same host, which speaks IPv6 too.
+    /// Adds IPv6 to the interface.
     pub fn with_ipv6(mut self, ipv6: Ipv6Config) -> Config {
         self.ipv6 = Some(ipv6);
         self
     }
 
-    /// The same host, which need not ask for `address`: it is at `mac`.
+    /// Adds a permanent neighbour entry: `address` is at `mac`.
     pub fn with_neighbour(mut self, address: IpAddr, mac: [u8; 6]) -> Config {
         self.neighbours.push((address, mac));
         self
     }
 }
 
-/// A host's IPv6. Besides the address given, the interface has a link-local one, made of its Ethernet address
-/// (RFC 4291, appendix A). Unless asked for, nothing is configured by routers' advertisements, and no address is asked for
-/// before it is used: give each host a different one.
+/// Configuration of a host's IPv6. The interface also has a link-local address, made of its Ethernet address (RFC 4291,
+/// appendix A). By default the stack ignores router advertisements and does not detect duplicate addresses, so each
+/// host needs a different address.
 ///
 /// ```
 /// use offload_host_stack::{Config, Ipv6Config};
@@ -119,52 +121,53 @@ impl Config {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Config {
-    /// Address of the interface; unspecified: none that is set up.
+    /// Address of the interface. If unspecified, the interface has no configured address.
     pub address: Ipv6Addr,
-    /// Bits that the addresses of all hosts on this Ethernet have in common.
+    /// Length of the address prefix that all hosts on this Ethernet share, in bits.
     pub prefix_len: u8,
-    /// Where packets for all other addresses go.
+    /// Next hop for destinations outside the local prefix.
     pub gateway: Option<Ipv6Addr>,
-    /// Addresses are used only after nobody has answered for a second to the question whose they are (RFC 4862 5.4).
+    /// Whether an address is used only after a second without an answer to a duplicate-address probe (RFC 4862 5.4).
     pub detect_duplicates: bool,
-    /// Routers are asked for, and what they advertise is believed: themselves, prefixes, addresses made of those, the
-    /// link's MTU (RFC 4861 6.3, RFC 4862 5.5).
+    /// Whether the host solicits routers and uses their advertisements: default routers, prefixes, autoconfigured
+    /// addresses and the link's MTU (RFC 4861 6.3, RFC 4862 5.5).
     pub discover_routers: bool,
 }
 
 impl Ipv6Config {
-    /// An address on an Ethernet of addresses with the same first 64 bits, without a gateway.
+    /// Returns the configuration of an interface with `address`, prefix length 64 and no gateway.
     pub fn new(address: Ipv6Addr) -> Ipv6Config {
         Ipv6Config { address, prefix_len: 64, gateway: None, detect_duplicates: false, discover_routers: false }
     }
 
-    /// No address but the link-local one, and those that routers' prefixes make, if they are listened to.
+    /// Returns the configuration of an interface without a configured address. The interface has its link-local address
+    /// and, with router discovery, the addresses made of advertised prefixes.
     pub fn unassigned() -> Ipv6Config {
         Ipv6Config::new(Ipv6Addr::UNSPECIFIED)
     }
 
-    /// The same, which uses no address before it has found out that nobody else does.
+    /// Enables duplicate address detection.
     pub fn with_duplicate_detection(self) -> Ipv6Config {
         Ipv6Config { detect_duplicates: true, ..self }
     }
 
-    /// The same, which listens to routers.
+    /// Enables router discovery.
     pub fn with_router_discovery(self) -> Ipv6Config {
         Ipv6Config { discover_routers: true, ..self }
     }
 
-    /// The same, on an Ethernet of all addresses that share their first `bits` bits (at most 128) with it.
+    /// Sets the prefix length of the local Ethernet. Values above 128 count as 128.
     pub fn with_prefix_len(self, bits: u8) -> Ipv6Config {
         Ipv6Config { prefix_len: bits.min(128), ..self }
     }
 
-    /// The same, able to reach other networks by way of `gateway`.
+    /// Sets the gateway to other networks.
     pub fn with_gateway(self, gateway: Ipv6Addr) -> Ipv6Config {
         Ipv6Config { gateway: Some(gateway), ..self }
     }
 }
 
-/// How a connection finds out how much the network takes.
+/// Congestion control algorithm of a connection.
 ///
 /// ```
 /// use offload_host_stack::{CongestionAlgorithm, TcpConfig};
@@ -182,7 +185,7 @@ pub enum CongestionAlgorithm {
     NewReno,
 }
 
-/// Whether congestion may be marked rather than answered with loss (ECN, RFC 3168).
+/// Use of explicit congestion notification (ECN, RFC 3168).
 ///
 /// ```
 /// use offload_host_stack::{Ecn, TcpConfig};
@@ -191,17 +194,16 @@ pub enum CongestionAlgorithm {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ecn {
-    /// No.
+    /// Neither requested nor accepted.
     Off,
-    /// If the peer asks for it.
+    /// Used if the peer requests it.
     #[default]
     Accept,
-    /// This side asks for it, too.
+    /// Requested on connections from here, and accepted from peers.
     Request,
 }
 
-/// The knobs of TCP. The defaults are Linux's, where Linux has the knob. Build it from the default, as here, because
-/// later versions may add fields.
+/// TCP parameters. Defaults are Linux's, where Linux has the parameter.
 ///
 /// ```
 /// use offload_host_stack::TcpConfig;
@@ -211,68 +213,69 @@ pub enum Ecn {
 /// ```
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Unacknowledged and unsent bytes a connection's send queue wants at most.
+    /// Target maximum of unacknowledged and unsent bytes in a connection's send queue.
     pub send_buffer: usize,
-    /// Memory, at its true size, that a connection's received and unconsumed data may take at most.
+    /// Maximum memory of a connection's received and unconsumed data, at true buffer size.
     pub receive_buffer: usize,
-    /// The same at the beginning. It grows up to `receive_buffer` as the application takes what arrives, so that the
-    /// window is twice what it takes in a round trip.
+    /// Initial limit of the receive buffer. The limit grows up to `receive_buffer` while the application reads, so that
+    /// the window stays at twice the bytes read per round trip.
     pub initial_receive_buffer: usize,
-    /// The sequence number of every SYN, for tests of the wrap at 2^32. `None`: RFC 6528, from [`Config::random`].
+    /// Sequence number of every SYN, for tests of the wrap at 2^32. If `None`, RFC 6528 with a key from
+    /// [`Config::random`].
     pub initial_sequence: Option<u32>,
-    /// Selective acknowledgments (RFC 2018), duplicate ones included (RFC 2883).
+    /// Selective acknowledgments (RFC 2018), including duplicate SACKs (RFC 2883).
     pub sack: bool,
     /// Timestamps and PAWS (RFC 7323).
     pub timestamps: bool,
     /// Window scaling (RFC 7323).
     pub window_scaling: bool,
-    /// Whether small segments leave at once on new connections, without waiting for an ACK (Nagle).
+    /// Whether new connections send small segments at once, without waiting for an ACK (no Nagle algorithm).
     pub nodelay: bool,
-    /// What controls congestion on new connections.
+    /// Congestion control of new connections.
     pub congestion: CongestionAlgorithm,
     /// Explicit congestion notification.
     pub ecn: Ecn,
     /// Segments in the initial congestion window (RFC 6928).
     pub initial_window: u32,
-    /// How long an acknowledgment may wait for company.
+    /// Maximum delay of an acknowledgment.
     pub delayed_ack: Duration,
-    /// The retransmission timeout before the first RTT sample.
+    /// Retransmission timeout before the first RTT sample.
     pub initial_rto: Duration,
-    /// How far the retransmission timeout is at least beyond the round-trip time, as in Linux. RFC 6298 (2.4) asks for a
-    /// timeout of a second.
+    /// Minimum distance of the retransmission timeout from the smoothed round-trip time, as in Linux. RFC 6298 (2.4)
+    /// instead asks for a minimum timeout of one second.
     pub min_rto: Duration,
-    /// The greatest retransmission timeout, and the greatest time between window probes.
+    /// Maximum of the retransmission timeout and of the time between window probes.
     pub max_rto: Duration,
-    /// How often a SYN is repeated.
+    /// Maximum number of SYN retransmissions.
     pub syn_retries: u32,
-    /// How often a SYN-ACK is repeated.
+    /// Maximum number of SYN-ACK retransmissions.
     pub syn_ack_retries: u32,
-    /// How often data are repeated in a row without an answer.
+    /// Maximum number of consecutive unanswered data retransmissions.
     pub retries: u32,
-    /// The same, once the application has dropped its stream.
+    /// Like `retries`, for a connection whose stream the application has dropped.
     pub orphan_retries: u32,
-    /// Whether silent peers are probed on new connections.
+    /// Keep-alive probing of silent peers on new connections. `None` disables it.
     pub keep_alive: Option<KeepAlive>,
-    /// How long bytes may wait for their acknowledgment on new connections (RFC 5482's user timeout, not told to the
-    /// peer). `None`: as long as `retries` allows.
+    /// Maximum time that sent bytes of new connections may stay unacknowledged (RFC 5482's user timeout, without the
+    /// option on the wire). `None` leaves the limit to `retries`.
     pub user_timeout: Option<Duration>,
-    /// How long a peer may keep its window closed over bytes that wait, and answer all the while, before the connection is
-    /// reset. `None`: for ever, as RFC 9293 (3.8.6.1) has it; but no longer than half a minute while the stack's
-    /// [memory](TcpMemory::most) is taken up (RFC 6429).
+    /// Maximum time that an answering peer may keep its window closed while bytes wait; then the connection is reset.
+    /// If `None`, a closed window never ends a connection (RFC 9293 3.8.6.1), except that half a minute is the limit
+    /// while the stack's [memory](TcpMemory::most) is exhausted (RFC 6429).
     pub zero_window_timeout: Option<Duration>,
-    /// What the queues of all connections may take. `None`: 384 and 512 MiB; or as much as sixteen connections with full
-    /// buffers, if that is more.
+    /// Memory limits of all connections' queues together. If `None`, 384 and 512 MiB, or the memory of sixteen
+    /// connections with full buffers if that is more.
     pub memory: Option<TcpMemory>,
-    /// How long a dropped connection waits for the peer to close its side.
+    /// Maximum time that a dropped connection waits for the peer's FIN.
     pub fin_timeout: Duration,
-    /// How long a closed connection answers for late segments (RFC 9293: 2 MSL; Linux: a minute).
+    /// Duration of TIME-WAIT (RFC 9293: 2 MSL; Linux: one minute).
     pub time_wait: Duration,
 }
 
-/// What the queues of all connections of a host may take in memory, as Linux's tcp_mem: bytes received and not consumed, in
-/// order or not, and bytes queued and not acknowledged, buffers at their true size. Shards share it out.
+/// Memory limits of all connections' queues in a host, like Linux's tcp_mem. The queues hold received and unconsumed
+/// bytes (in or out of order) and unacknowledged bytes, at true buffer size. Shards divide the limits equally.
 ///
-/// Each connection may have 4 KiB, or one segment, whatever the others take.
+/// Regardless of the limits, each connection may have 4 KiB or one segment.
 ///
 /// ```
 /// use offload_host_stack::{TcpConfig, TcpMemory};
@@ -283,26 +286,26 @@ pub struct TcpConfig {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpMemory {
-    /// Above this, peers are offered what 64 KiB of memory hold at most, and send queues want no more either, until a quarter
-    /// less is taken.
+    /// Bytes in use at which memory pressure begins. Under pressure, each receive window and each send queue is limited
+    /// to 64 KiB of memory. Pressure ends at three quarters of this value.
     pub pressure: usize,
-    /// Above this, new connections are refused, and data that find more than that in their connection's queue are dropped;
-    /// connections that nobody holds, and those whose peers keep their windows closed for half a minute, are reset.
+    /// Bytes in use above which the stack refuses new connections and drops data that do not fit the minimum queue. It
+    /// also resets dropped connections, and connections whose peers have kept their windows closed for half a minute.
     pub most: usize,
 }
 
 impl TcpMemory {
-    /// No bound but those of each connection.
+    /// No limit over all connections; each connection keeps its own limits.
     pub const UNLIMITED: TcpMemory = TcpMemory { pressure: usize::MAX, most: usize::MAX };
 
-    /// One of so many equal parts.
+    /// Returns one of `parts` equal shares of the limits.
     pub(crate) fn shared_by(self, parts: usize) -> TcpMemory {
         TcpMemory { pressure: self.pressure / parts, most: self.most / parts }
     }
 }
 
 impl TcpConfig {
-    /// What the queues of all connections may take: as was set, or what goes with the buffers.
+    /// Returns the memory limits: the configured ones, or defaults derived from the buffer sizes.
     pub fn memory_bounds(&self) -> TcpMemory {
         let sixteen = self.send_buffer.saturating_add(self.receive_buffer).saturating_mul(16);
         let usual =
@@ -311,8 +314,8 @@ impl TcpConfig {
     }
 }
 
-/// When and how often a silent peer is probed (RFC 9293 3.8.4). The default is Linux's: after two hours, every 75 seconds,
-/// nine times.
+/// Probing of silent peers (RFC 9293 3.8.4). The default is Linux's: the first probe after two hours, then one every 75
+/// seconds, nine in all.
 ///
 /// ```
 /// use core::time::Duration;
@@ -324,11 +327,11 @@ impl TcpConfig {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first probe.
+    /// Idle time before the first probe.
     pub idle: Duration,
     /// Time between probes.
     pub interval: Duration,
-    /// Probes in a row without an answer before the connection is given up.
+    /// Number of unanswered probes after which the connection is aborted.
     pub probes: u32,
 }
 

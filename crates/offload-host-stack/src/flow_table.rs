@@ -1,7 +1,7 @@
-//! Connections by index and by flow.
+//! A table of connections, by index and by flow.
 //!
-//! Invariant: every connection in the slab is in the map under its own flow, once, and the other way round. The
-//! map's order is never looked at.
+//! Invariant: the slab and the map hold the same connections, each once, under its own flow. The map is never iterated,
+//! so its order cannot affect a run.
 
 use crate::hash::SipKey;
 use crate::tcp::Connection;
@@ -11,7 +11,7 @@ use offload_api::FlowKey;
 use slab::Slab;
 use std::collections::HashMap;
 
-/// Names a connection of a [`Stack`](crate::Stack), from its opening until it is released.
+/// Identifier of a connection in a [`Stack`](crate::Stack), valid from opening until release.
 ///
 /// ```
 /// use offload_host_stack::{Config, Stack};
@@ -26,7 +26,7 @@ use std::collections::HashMap;
 pub struct ConnectionId(pub(crate) u32);
 
 impl ConnectionId {
-    /// A small number that no other connection of the stack has at the same time.
+    /// Returns a small number, unique among the stack's live connections.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -36,9 +36,9 @@ impl ConnectionId {
 pub(crate) struct FlowTable {
     connections: Slab<Connection>,
     by_flow: HashMap<Tuple, ConnectionId, SipKey>,
-    /// What was looked up last: packets come in trains.
+    /// Result of the last lookup. Consecutive packets often belong to one flow.
     last: Option<(FlowKey, ConnectionId)>,
-    /// Where the search for [one of a kind](Self::next_that) goes on.
+    /// Next index that [`next_matching`](Self::next_that) looks at.
     hand: usize,
 }
 
@@ -52,6 +52,7 @@ impl FlowTable {
     }
 
     pub(crate) fn find(&mut self, flow: &FlowKey) -> Option<ConnectionId> {
+        // Packets of one flow tend to arrive in a row, and the comparison is cheaper than the keyed hash.
         if let Some((last, id)) = &self.last
             && last == flow
         {
@@ -62,24 +63,25 @@ impl FlowTable {
         Some(id)
     }
 
-    /// Adds a connection whose flow is not in the table yet.
+    /// Adds a connection. Its flow must not be in the table.
     pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
         let flow = connection.flow();
         let id = ConnectionId(self.connections.insert(connection) as u32);
         let before = self.by_flow.insert(Tuple(flow), id);
-        debug_assert!(before.is_none(), "one connection a flow");
+        debug_assert!(before.is_none(), "a flow has at most one connection");
         id
     }
 
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         let connection = self.connections.remove(id.index());
         self.by_flow.remove(&Tuple(connection.flow()));
+        // The cached lookup may be of this connection, whose id can be reused by another flow.
         self.last = None;
     }
 
-    /// A connection that `wanted` says yes to, if there is one among the next `most`, round and round. As long as it does,
-    /// it is the next.
-    pub(crate) fn next_that(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
+    /// Returns a connection that matches `wanted`, from at most `most` entries, in round-robin order. A match stays the
+    /// next candidate until it no longer matches.
+    pub(crate) fn next_matching(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
         for _ in 0..most.min(self.connections.capacity()) {
             let index = self.hand % self.connections.capacity();
             if self.connections.get(index).is_some_and(&wanted) {
@@ -99,7 +101,7 @@ impl FlowTable {
     }
 }
 
-/// A flow, hashed in as few words as it has.
+/// A flow key, hashed in as few words as possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tuple(FlowKey);
 
@@ -107,6 +109,7 @@ impl Hash for Tuple {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match (self.0.local, self.0.remote) {
             (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                // IPv4 is the common case. Two words hold all of its addresses and ports, so the hash is cheap.
                 state.write_u64(u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits()));
                 state.write_u64(u64::from(local.port()) << 16 | u64::from(remote.port()));
             }

@@ -1,9 +1,9 @@
-//! SipHash-2-4 (Aumasson, Bernstein 2012): a keyed hash, so that nobody outside can choose flows that fall into
-//! one bucket, nor guess initial sequence numbers (RFC 6528). The same key gives the same table on any machine.
+//! SipHash-2-4 (Aumasson, Bernstein 2012), a keyed hash. Without the key, a remote host can neither choose flows that
+//! fall into one bucket nor guess initial sequence numbers (RFC 6528). Equal keys give equal tables on any machine.
 
 use core::hash::{BuildHasher, Hasher};
 
-/// A key, and the maker of hashers with it.
+/// A SipHash key. Builds hashers that use it.
 #[derive(Clone, Copy)]
 pub(crate) struct SipKey(pub(crate) u64, pub(crate) u64);
 
@@ -30,7 +30,7 @@ impl core::fmt::Debug for SipKey {
     }
 }
 
-/// The running state.
+/// Running state of a SipHash computation.
 #[derive(Clone, Debug)]
 pub(crate) struct SipHasher {
     state: [u64; 4],
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_authors_vector() {
+    fn hasher_matches_the_papers_test_vector() {
         // Appendix A of the SipHash paper: key 00..0f, message 00..0e.
         let key = SipKey(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
         let message: Vec<u8> = (0..15).collect();

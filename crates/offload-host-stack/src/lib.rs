@@ -1,22 +1,22 @@
-//! A host's TCP/IP stack, sans-IO, whose segments keep what the device said about them.
+//! A sans-IO TCP/IP stack of a host. Segments keep the device's verdicts.
 //!
-//! Every received range keeps its sequence number and the device's verdict through reassembly up to the
-//! application; every queued range carries the context that is to work on it and its place in its records. The
-//! send queue is the [`RecordSource`](offload_api::RecordSource) a driver asks when it has to rebuild a context,
-//! and has units sealed by software when no device will: with nobody polling, and after the application has gone.
+//! Every received range keeps its sequence number and the device's verdict through reassembly up to the application.
+//! Every queued range carries the context that processes it and its position in its records. The send queue is the
+//! [`RecordSource`](offload_api::RecordSource) from which a driver rebuilds a context. If no device accepts a unit, the
+//! stack has the unit sealed in software. Both work while nobody polls the stream and after the application has dropped
+//! it.
 //!
 //! ```text
 //!   TcpStream, TcpListener, UdpSocket, Host      async, runtime-neutral: one mutex around stack and device
 //!            |
 //!          Stack                      packets and `now` in, packets and deadlines out
 //!            |-- flow table, timers, udp, network (IPv4 and IPv6, ARP and NDP, ICMP, Ethernet)
-//!            '-- tcp: a connection at a time
+//!            '-- tcp: one state machine per connection
 //!            |
 //!       dyn NetDevice                 a driver, or a test's mock
 //! ```
 //!
-//! [`Stack`] can be driven by hand, as its tests do; [`Host`] drives it from a service task and from the calls of
-//! the application, whichever comes first.
+//! A test can drive [`Stack`] by hand. [`Host`] drives its stack from a service task and from the application's calls.
 
 #![forbid(unsafe_code)]
 
@@ -39,13 +39,13 @@ pub use flow_table::ConnectionId;
 pub use offload_api::Datagram;
 pub use shell::{Host, TcpListener, TcpStream, UdpSocket};
 pub use stack::{OpenError, Stack};
-pub use tcp::{ConnectionError, Readiness, State, TcpStats};
+pub use tcp::{ConnectionError, Readiness, TcpState, TcpStats};
 pub use udp::SendError;
 
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// The crates of the types in this API, so that a program does not need its own dependency on them.
 pub use {offload_api as api, offload_base as base};
 
-/// The README's example runs with the others.
+/// Compiles the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

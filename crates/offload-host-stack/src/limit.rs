@@ -1,13 +1,13 @@
-//! A bound on what strangers can make a host send.
+//! A rate limit on packets that a stranger can make this host send.
 //!
-//! A bound that all share tells each of them how much the others were answered: who counts what is left for him learns
-//! whether a guess of his about somebody else's connection was right (CVE-2016-5696, CVE-2020-25705). So one whose use
-//! depends on such guesses is [drawn anew](RateLimit::drawn_from) each second.
+//! Several strangers share one limit, so the remaining budget is a side channel: an attacker who counts his own answers
+//! learns whether a forged packet was answered, and so whether he guessed another connection's numbers (CVE-2016-5696,
+//! CVE-2020-25705). A limit on such answers is therefore [redrawn at random](RateLimit::drawn_from) each second.
 
 use core::time::Duration;
 use offload_base::{Instant, Rng};
 
-/// At most so many a second.
+/// A limit on events per second.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     a_second: u32,
@@ -21,16 +21,17 @@ impl RateLimit {
         RateLimit { a_second, since: None, left: 0, drawn_from: None }
     }
 
-    /// The same on the average: between half and one and a half of it, drawn each second.
+    /// Makes the limit random: each second it is drawn anew between half and one and a half of its mean.
     pub(crate) fn drawn_from(self, rng: Rng) -> RateLimit {
         RateLimit { drawn_from: Some(Box::new(rng)), ..self }
     }
 
-    /// Whether one more is within the limit; if so, it counts.
+    /// Returns whether one more event is within the limit, and counts the event if so.
     pub(crate) fn allow(&mut self, now: Instant) -> bool {
         if self.since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
             self.since = Some(now);
             self.left = match &mut self.drawn_from {
+                // The draw is uniform over half to one and a half of the mean, so the mean rate stays as configured.
                 Some(rng) => self.a_second / 2 + rng.below(u64::from(self.a_second) + 1) as u32,
                 None => self.a_second,
             };
@@ -47,14 +48,14 @@ mod tests {
     use offload_base::Seed;
 
     #[test]
-    fn starts_afresh_every_second() {
+    fn limit_restarts_every_second() {
         let mut limit = RateLimit::new(2);
         let at = |millis: u64| Instant::ZERO + Duration::from_millis(millis);
         assert_eq!([0, 1, 2, 999, 1000].map(|millis| limit.allow(at(millis))), [true, true, false, false, true]);
     }
 
     #[test]
-    fn one_that_is_drawn_is_another_each_second_and_the_same_on_the_average() {
+    fn random_limit_varies_each_second_around_its_mean() {
         let mut limit = RateLimit::new(100).drawn_from(Seed(1).stream("limit"));
         let counts: Vec<u32> = (0..200)
             .map(|second| (0..1000).map(|_| u32::from(limit.allow(Instant::ZERO + Duration::from_secs(second)))).sum())

@@ -1,12 +1,12 @@
-//! What the queues of all connections of a stack take: Linux's tcp_mem.
+//! Memory accounting over the queues of all connections of a stack, like Linux's tcp_mem.
 //!
-//! Invariant: `used` is the sum of what the stack's connections are charged; each call that changes a connection's queues
-//! changes it by as much, and looks at no other connection.
+//! Invariant: `used` is the sum of the charges of all connections. Each call that changes a connection's queues adjusts
+//! `used` by the difference, without a look at other connections.
 
 use crate::config::TcpMemory;
 use crate::counters::HostCounters;
 
-/// The account of a stack.
+/// Memory account of a stack.
 #[derive(Debug)]
 pub(crate) struct Memory {
     limits: TcpMemory,
@@ -14,15 +14,15 @@ pub(crate) struct Memory {
     pressed: bool,
 }
 
-/// How much of the memory is taken.
+/// Degree of memory use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
-    /// There is enough.
+pub(crate) enum MemoryLevel {
+    /// Below the pressure threshold.
     #[default]
     Free,
-    /// What queues want is little: peers are offered small windows, and applications small send queues.
+    /// Under pressure: receive windows and send queues are limited.
     Pressed,
-    /// Connections keep what they cannot do without; new ones are refused.
+    /// Exhausted: connections keep a minimum, and new connections are refused.
     Full,
 }
 
@@ -35,18 +35,18 @@ impl Memory {
         self.used
     }
 
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> MemoryLevel {
         match self.pressed {
-            _ if self.used > self.limits.most => Level::Full,
-            true => Level::Pressed,
-            false => Level::Free,
+            _ if self.used > self.limits.most => MemoryLevel::Full,
+            true => MemoryLevel::Pressed,
+            false => MemoryLevel::Free,
         }
     }
 
-    /// A connection takes `after` instead of `before`.
+    /// Changes the charge of one connection from `before` to `after`.
     pub(crate) fn change(&mut self, before: usize, after: usize, counters: &mut HostCounters) {
         self.used = self.used + after - before;
-        // It ends well below where it begins, or each segment would begin it anew.
+        // Pressure ends well below its threshold. Otherwise each segment could begin and end it again.
         if self.used > self.limits.pressure && !self.pressed {
             self.pressed = true;
             counters.memory_pressures += 1;
@@ -56,28 +56,28 @@ impl Memory {
     }
 }
 
-impl Level {
-    /// How much a connection may want for a queue: `most`, if there is enough.
+impl MemoryLevel {
+    /// Returns the limit of one queue at this level, where `most` is the limit without pressure.
     pub(crate) fn wanted(self, most: usize) -> usize {
         match self {
-            Level::Free => most,
-            Level::Pressed => most.min(PRESSED_BYTES),
-            Level::Full => most.min(LEAST_BYTES),
+            MemoryLevel::Free => most,
+            MemoryLevel::Pressed => most.min(PRESSED_BYTES),
+            MemoryLevel::Full => most.min(MIN_QUEUE_BYTES),
         }
     }
 }
 
-/// Enough for a few records.
+/// Queue limit under pressure: room for a few records.
 const PRESSED_BYTES: usize = 64 << 10;
-/// What each connection may have whatever the others take: the least of Linux's tcp_rmem and tcp_wmem.
-pub(crate) const LEAST_BYTES: usize = 4096;
+/// Guaranteed queue memory of each connection: the minimum of Linux's tcp_rmem and tcp_wmem.
+pub(crate) const MIN_QUEUE_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn pressure_begins_above_its_bound_and_ends_well_below() {
+    fn pressure_ends_well_below_its_threshold() {
         let mut counters = HostCounters::default();
         let mut memory = Memory::new(TcpMemory { pressure: 1000, most: 2000 });
         let mut taken = 0;
@@ -86,7 +86,7 @@ mod tests {
             taken = bytes;
             memory.level()
         });
-        use Level::{Free, Full, Pressed};
+        use MemoryLevel::{Free, Full, Pressed};
         assert_eq!(levels, [Free, Pressed, Pressed, Full, Pressed, Pressed, Free, Pressed]);
         assert_eq!((memory.used(), counters.memory_pressures), (1001, 2));
     }

@@ -1,9 +1,10 @@
-//! One deadline a connection, in the order of time.
+//! Deadlines of connections, ordered by time.
 //!
-//! Invariant: a connection has at most one entry, never later than its deadline. A deadline that moves away (as
-//! the retransmission timer does with every ACK) costs nothing: the entry stays, and the turn that finds it due early
-//! sets it anew. One that is no more takes its entry along if there are many: a host with many connections, each of which
-//! has something under way now and then, would have a turn for each of them later, and find nothing to do.
+//! Invariant: a connection has at most one entry, and the entry is never later than the connection's deadline. A
+//! deadline that moves to a later time costs nothing (the retransmission timer moves with every ACK): the entry stays,
+//! and the early timer event inserts the new deadline. A cancelled deadline keeps its entry while the queue is short.
+//! In a long queue the entry is removed at once, because a host with many mostly idle connections would otherwise wake
+//! once for each stale entry.
 
 use crate::flow_table::ConnectionId;
 use offload_base::Instant;
@@ -14,16 +15,17 @@ pub(crate) struct TimerQueue {
     entries: BTreeSet<(Instant, ConnectionId)>,
 }
 
-/// Where a connection's entry is, kept with the connection.
+/// Position of a connection's entry in the queue, stored in the connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimerSlot(Option<Instant>);
 
 impl TimerQueue {
-    /// Makes sure that `id` comes up at `deadline` or before.
+    /// Ensures that `id` becomes due at `deadline` or earlier.
     pub(crate) fn set(&mut self, id: ConnectionId, slot: &mut TimerSlot, deadline: Option<Instant>) {
         match (slot.0, deadline) {
             (Some(_), None) if self.entries.len() > FEW_ENTRIES => self.clear(id, slot),
             (_, None) => {}
+            // The entry is early enough. When it is due, the caller finds the later deadline and sets a new entry.
             (Some(present), Some(deadline)) if present <= deadline => {}
             (present, Some(deadline)) => {
                 if let Some(present) = present {
@@ -35,14 +37,14 @@ impl TimerQueue {
         }
     }
 
-    /// Forgets `id`.
+    /// Removes the entry of `id`.
     pub(crate) fn clear(&mut self, id: ConnectionId, slot: &mut TimerSlot) {
         if let Some(present) = slot.0.take() {
             self.entries.remove(&(present, id));
         }
     }
 
-    /// Takes the first connection whose entry is due; its slot is to be [`fired`](TimerSlot::fired).
+    /// Takes the first due connection. The caller must then call [`fired`](TimerSlot::fired) on its slot.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<ConnectionId> {
         let (at, id) = *self.entries.first()?;
         if at > now {
@@ -58,13 +60,13 @@ impl TimerQueue {
 }
 
 impl TimerSlot {
-    /// The entry was taken out of the queue.
+    /// Records that the queue no longer has the entry.
     pub(crate) fn fired(&mut self) {
         self.0 = None;
     }
 }
 
-/// So many connections may come up for nothing: that is not worth a change of the order.
+/// Queue length up to which stale entries stay: so few needless wake-ups cost less than changes of the order.
 const FEW_ENTRIES: usize = 32;
 
 #[cfg(test)]
@@ -72,13 +74,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_moves_forward_and_only_forward() {
+    fn entry_moves_to_earlier_deadlines_only() {
         let (mut queue, mut slot) = (TimerQueue::default(), TimerSlot::default());
         let id = ConnectionId(1);
         let at = Instant::from_nanos;
         queue.set(id, &mut slot, Some(at(50)));
         queue.set(id, &mut slot, Some(at(90)));
-        assert_eq!(queue.next(), Some(at(50)), "later: nothing moves");
+        assert_eq!(queue.next(), Some(at(50)), "a later deadline moves no entry");
         queue.set(id, &mut slot, Some(at(20)));
         assert_eq!((queue.next(), queue.entries.len()), (Some(at(20)), 1));
         assert_eq!(queue.pop_due(at(19)), None);
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_those_without_a_deadline_do_not_come_up() {
+    fn long_queue_drops_cancelled_entries() {
         let mut queue = TimerQueue::default();
         let mut slots = [TimerSlot::default(); 2 * FEW_ENTRIES];
         let (now, later) = (Instant::from_nanos(50), Instant::from_nanos(60));
@@ -100,8 +102,8 @@ mod tests {
         for (number, slot) in (0..).zip(&mut slots) {
             queue.set(ConnectionId(number), slot, None);
         }
-        assert_eq!(queue.entries.len(), FEW_ENTRIES, "a few may");
+        assert_eq!(queue.entries.len(), FEW_ENTRIES, "a short queue keeps cancelled entries");
         queue.set(ConnectionId(0), &mut slots[0], Some(later));
-        assert_eq!(queue.entries.len(), FEW_ENTRIES + 1, "and one that has one again does");
+        assert_eq!(queue.entries.len(), FEW_ENTRIES + 1, "a new deadline gets a new entry");
     }
 }

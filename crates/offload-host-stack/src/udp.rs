@@ -1,8 +1,9 @@
-//! UDP (RFC 768): sockets, the datagrams that wait to be read, and the contexts in the device that are a socket's.
+//! UDP (RFC 768): sockets, their receive queues, and their contexts in the device.
 //!
-//! Invariants: what a socket's datagrams take is bounded, at the size of the buffers they are in; one that finds no
-//! space is dropped and counted. A context is one socket's, from when it is made through that until the device says
-//! that it is gone, or the socket is closed.
+//! Invariants:
+//! - A socket's receive queue is bounded, at true buffer size. A datagram that does not fit is dropped and counted.
+//! - A context belongs to the socket through which it was created, until the device reports its removal or the socket
+//!   is closed.
 
 use crate::stack::OpenError;
 use bytes::BytesMut;
@@ -11,7 +12,7 @@ use offload_api::{ContextNews, Datagram, Handle, PacketAsk, SendRefusal, SocketE
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-/// Why a datagram was not sent.
+/// Reason for which a datagram was not sent.
 ///
 /// ```
 /// use offload_host_stack::SendError;
@@ -21,32 +22,32 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The address is not one that this stack can reach.
+    /// The stack has no route to the address.
     #[error("the address cannot be reached from here")]
     Unreachable,
-    /// No packet has space for so many bytes.
+    /// The datagram exceeds the maximum packet size.
     #[error("a datagram to this address may have {most} bytes")]
     TooLong {
-        /// The most bytes that do.
+        /// Maximum length in bytes.
         most: usize,
     },
-    /// The path takes no packet with so many bytes, and it is not to be cut into fragments: it is one of many, the device is to
-    /// work on it, or its sender said so.
+    /// The datagram exceeds the path MTU and may not be fragmented: it is one of several segments, a device context has
+    /// to process it, or the sender asked for no fragmentation.
     #[error("the path to this address takes datagrams of {most} bytes")]
     SegmentTooLong {
-        /// The most bytes it does take.
+        /// Maximum length on this path, in bytes.
         most: usize,
     },
     /// The source is not an address of this host in that IP version.
     #[error("the source is not an address of this host, or not of the destination's IP version")]
     ForeignSource,
-    /// The device does not have the context that is to work on it, or it is not a socket's of this stack.
+    /// The device has no such context, or the context belongs to no socket of this stack.
     #[error(
         "the device has no such context of a socket here: seal the datagram in software and send it without the ask"
     )]
     NoContext,
-    /// The device takes no more at the moment. The socket will be [ready](crate::Stack::next_udp_ready) when it does.
-    #[error("the device takes no more at the moment")]
+    /// The device is full. The socket will be [ready](crate::Stack::next_udp_ready) when it has room.
+    #[error("the device is full: send again when the socket is ready")]
     Full,
 }
 
@@ -81,39 +82,39 @@ impl SendError {
     }
 }
 
-/// The sockets by port.
+/// The bound sockets, by port.
 #[derive(Debug, Default)]
-pub(crate) struct Sockets {
-    bound: BTreeMap<u16, Socket>,
-    /// Whose the contexts are.
-    owners: BTreeMap<Handle, Owner>,
-    /// Ports of sockets with news, each once.
+pub(crate) struct UdpSockets {
+    bound: BTreeMap<u16, BoundSocket>,
+    /// Owner of each context.
+    owners: BTreeMap<Handle, ContextOwner>,
+    /// Ports of sockets with news, each at most once.
     ready: VecDeque<u16>,
-    /// Ports of sockets that wait for the device, each once.
+    /// Ports of sockets that wait for room in the device, each at most once.
     blocked: Vec<u16>,
 }
 
 #[derive(Debug, Default)]
-struct Socket {
+struct BoundSocket {
     queue: VecDeque<Datagram>,
-    /// Bytes of the buffers they are in.
+    /// Buffer memory of `queue`, in bytes.
     charged: usize,
     noted: bool,
     blocked: bool,
-    /// It had access to the device, and hears of it.
+    /// Whether the socket had access to the device's contexts, and so gets their events.
     controlled: bool,
     events: VecDeque<SocketEvent>,
 }
 
-/// Of a context.
+/// Owner of a device context.
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct ContextOwner {
     port: u16,
-    /// Nothing is to be sent by it any more.
+    /// Whether the socket has removed the context, so that no datagram may use it.
     given_up: bool,
 }
 
-impl Sockets {
+impl UdpSockets {
     pub(crate) fn is_bound(&self, port: u16) -> bool {
         self.bound.contains_key(&port)
     }
@@ -122,11 +123,11 @@ impl Sockets {
         if self.is_bound(port) {
             return Err(OpenError::InUse);
         }
-        self.bound.insert(port, Socket::default());
+        self.bound.insert(port, BoundSocket::default());
         Ok(())
     }
 
-    /// Closes the socket at `port`; gives the contexts that were its own, and are to be given back.
+    /// Closes the socket at `port` and returns its remaining contexts, which the caller must remove from the device.
     #[must_use]
     pub(crate) fn close(&mut self, port: u16) -> Vec<Handle> {
         if let Some(socket) = self.bound.remove(&port)
@@ -135,15 +136,16 @@ impl Sockets {
             self.blocked.retain(|other| *other != port);
         }
         self.ready.retain(|other| *other != port);
+        // The device still has the contexts that the socket has not removed itself.
         let own = self.owners.extract_if(.., |_, owner| owner.port == port);
         own.filter(|(_, owner)| !owner.given_up).map(|(context, _)| context).collect()
     }
 
-    /// Keeps a datagram for the socket at `port`; false if it has no space.
+    /// Queues a datagram at the socket at `port`. Returns false if the queue is full.
     pub(crate) fn deliver(&mut self, port: u16, datagram: Datagram) -> bool {
         let Some(socket) = self.bound.get_mut(&port) else { return false };
         let charge = charge_for(&datagram);
-        if socket.charged + charge > QUEUE_BYTES {
+        if socket.charged + charge > MAX_QUEUE_BYTES {
             return false;
         }
         socket.charged += charge;
@@ -152,7 +154,7 @@ impl Sockets {
         true
     }
 
-    /// There is news for the socket at `port`.
+    /// Puts the socket at `port` into the ready queue.
     fn note(&mut self, port: u16) {
         if let Some(socket) = self.bound.get_mut(&port)
             && !core::mem::replace(&mut socket.noted, true)
@@ -168,9 +170,10 @@ impl Sockets {
         Some(datagram)
     }
 
-    /// The next datagram as it was sent: the first of those that the device joined.
+    /// Takes the next single datagram, splitting datagrams that the device joined.
     pub(crate) fn take_single(&mut self, port: u16) -> Option<(BytesMut, SocketAddr)> {
         let mut datagram = self.take(port)?;
+        // The application reads single datagrams, although the device may have joined several equal-sized ones.
         let single = datagram.joined.map_or(usize::MAX, |bytes| bytes.get().into()).min(datagram.data.len());
         let (data, from) = (datagram.data.split_to(single), datagram.from);
         if !datagram.data.is_empty()
@@ -182,51 +185,53 @@ impl Sockets {
         Some((data, from))
     }
 
-    /// From now on the socket at `port` hears of the device.
+    /// Subscribes the socket at `port` to device events.
     pub(crate) fn mark_controlled(&mut self, port: u16) {
         if let Some(socket) = self.bound.get_mut(&port) {
             socket.controlled = true;
         }
     }
 
-    /// The socket at `port` has made a context.
+    /// Makes the socket at `port` the owner of `context`.
     pub(crate) fn own(&mut self, port: u16, context: Handle) {
         if self.is_bound(port) {
-            self.owners.insert(context, Owner { port, given_up: false });
+            self.owners.insert(context, ContextOwner { port, given_up: false });
         }
     }
 
-    /// A context is given up; what still happens to it, its socket hears.
+    /// Marks `context` as removed by its socket. The socket still gets its events.
     pub(crate) fn give_up(&mut self, context: Handle) {
         if let Some(owner) = self.owners.get_mut(&context) {
             owner.given_up = true;
         }
     }
 
-    /// Whether sockets may ask for this context.
+    /// Returns whether datagrams may name this context.
     pub(crate) fn may_ask(&self, ask: PacketAsk) -> bool {
         self.owners.get(&ask.context).is_some_and(|owner| !owner.given_up)
     }
 
-    /// Something happened to a context.
+    /// Passes news of a context to its owner.
     pub(crate) fn on_news(&mut self, news: ContextNews) {
         let context = match news {
             ContextNews::Ready(context) | ContextNews::Removed(context) => context,
             ContextNews::Event(event) => event.context,
         };
         self.tell(context, SocketEvent::Context(news));
+        // `Removed` is the last news of a context, so the owner is told before the context is forgotten.
         if matches!(news, ContextNews::Removed(_)) {
             self.owners.remove(&context);
         }
     }
 
-    /// A driver has dropped what this was asked for.
+    /// Reports a datagram that a driver dropped to the context's owner.
     pub(crate) fn on_dropped(&mut self, ask: PacketAsk) {
         self.tell(ask.context, SocketEvent::NotSent(ask));
     }
 
-    /// Every context is gone.
+    /// Forgets all contexts and reports the reset to the sockets.
     pub(crate) fn on_reset(&mut self) {
+        // A reset destroys all contexts at once, so later news about old handles reach no socket.
         self.owners.clear();
         let controlled: Vec<u16> =
             self.bound.iter().filter(|(_, socket)| socket.controlled).map(|(port, _)| *port).collect();
@@ -245,18 +250,19 @@ impl Sockets {
         }
     }
 
-    /// What a device says of packets has no bound of its own. What there is of contexts themselves has theirs.
+    /// Queues an event at the socket. Only events about packets are limited here, because a device may report any
+    /// number of them; a context has a bounded number of other events.
     fn put_event(&mut self, port: u16, event: SocketEvent) {
         let Some(socket) = self.bound.get_mut(&port) else { return };
         let of_packets = matches!(event, SocketEvent::NotSent(_) | SocketEvent::Context(ContextNews::Event(_)));
-        if of_packets && socket.events.len() >= EVENTS_OF_PACKETS {
+        if of_packets && socket.events.len() >= MAX_PACKET_EVENTS {
             return;
         }
         socket.events.push_back(event);
         self.note(port);
     }
 
-    /// The socket at `port` waits for the device.
+    /// Marks the socket at `port` as waiting for room in the device.
     pub(crate) fn block(&mut self, port: u16) {
         if let Some(socket) = self.bound.get_mut(&port)
             && !core::mem::replace(&mut socket.blocked, true)
@@ -265,7 +271,7 @@ impl Sockets {
         }
     }
 
-    /// The device takes packets again.
+    /// Makes all waiting sockets ready, because the device has room again.
     pub(crate) fn unblock(&mut self) {
         for port in self.blocked.drain(..) {
             let Some(socket) = self.bound.get_mut(&port) else { continue };
@@ -285,14 +291,14 @@ impl Sockets {
     }
 }
 
-/// What a datagram takes: a receive buffer of its own, whatever its size.
+/// Returns the memory charge of a datagram. Even a short one occupies a whole receive buffer.
 fn charge_for(datagram: &Datagram) -> usize {
     datagram.data.len().max(BUFFER_BYTES)
 }
 
-/// Events of packets that wait in one socket, for one that does not look.
-const EVENTS_OF_PACKETS: usize = 1024;
-/// Bytes of buffers that wait in one socket: Linux's rmem_default.
-const QUEUE_BYTES: usize = 212_992;
-/// A device's receive buffer for a packet of up to 1500 bytes.
+/// Maximum number of queued packet events of one socket.
+const MAX_PACKET_EVENTS: usize = 1024;
+/// Maximum buffer memory of one socket's receive queue, in bytes: Linux's rmem_default.
+const MAX_QUEUE_BYTES: usize = 212_992;
+/// Size of a device's receive buffer for packets of up to 1500 bytes.
 const BUFFER_BYTES: usize = 2048;

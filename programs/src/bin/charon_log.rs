@@ -5,7 +5,7 @@
 use clap::Parser;
 use core::net::IpAddr;
 use core::time::Duration;
-use linux_mirror::sa::{Change, Decoder, Message, MirroredPolicy, MirroredSa, SaName, Used, encode};
+use linux_mirror::sa::{FrameDecoder, KernelSaId, KernelSaUse, Message, MirroredPolicy, MirroredSa, SaChange, encode};
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, Prefix, SaParams, Selector, Template, UdpEncapsulation,
 };
@@ -47,13 +47,13 @@ fn run(options: &Options) -> io::Result<()> {
         (opened(&options.log, |path| File::open(path))?, opened(&options.socket, |path| UnixStream::connect(path))?);
     let mut reading = Reading::default();
     stream.set_read_timeout(Some(BETWEEN_LOOKS))?;
-    let (mut line, mut decoder, mut bytes) = (Vec::new(), Decoder::new(), [0; 4096]);
+    let (mut line, mut decoder, mut bytes) = (Vec::new(), FrameDecoder::new(), [0; 4096]);
     let snapshot = |reading: &Reading| {
-        let all = reading.sas.values().map(|sa| Change::Sa(Box::new(sa.clone())));
-        let defaults = Change::Defaults { receive: false, transmit: false };
-        let policies = policies.iter().cloned().map(Change::Policy);
-        let begin = [Change::SnapshotBegins, defaults].into_iter().chain(all).chain(policies);
-        let changes = begin.chain([Change::SnapshotEnds]).map(Message::Change);
+        let all = reading.sas.values().map(|sa| SaChange::Sa(Box::new(sa.clone())));
+        let defaults = SaChange::Defaults { receive: false, transmit: false };
+        let policies = policies.iter().cloned().map(SaChange::Policy);
+        let begin = [SaChange::SnapshotBegins, defaults].into_iter().chain(all).chain(policies);
+        let changes = begin.chain([SaChange::SnapshotEnds]).map(Message::Change);
         [Message::hello()].into_iter().chain(changes).collect::<Vec<_>>()
     };
     let mut say = snapshot(&reading);
@@ -103,10 +103,10 @@ struct Reading {
     /// By charon's threads, whose lines are mixed.
     threads: HashMap<String, Exchange>,
     /// The SAs of each pair.
-    pairs: HashMap<String, Vec<SaName>>,
+    pairs: HashMap<String, Vec<KernelSaId>>,
     /// SAs by which nothing is sent before the peer deletes their predecessors.
-    registered: HashMap<SaName, MirroredSa>,
-    sas: BTreeMap<SaName, MirroredSa>,
+    registered: HashMap<KernelSaId, MirroredSa>,
+    sas: BTreeMap<KernelSaId, MirroredSa>,
 }
 
 /// What a thread is about.
@@ -122,12 +122,12 @@ struct Exchange {
     receives: bool,
     registers: bool,
     /// SAs that were added last.
-    added: Vec<SaName>,
+    added: Vec<KernelSaId>,
 }
 
 impl Reading {
     /// Reads a line; what it changes.
-    fn read(&mut self, line: &str) -> Vec<Change> {
+    fn read(&mut self, line: &str) -> Vec<SaChange> {
         let head_and_text = line.split_once(']').and_then(|(head, text)| Some((head.split_once('[')?.0, text)));
         let Some((thread, text)) = head_and_text else { return Vec::new() };
         let exchange = self.threads.entry(thread.to_owned()).or_default();
@@ -147,7 +147,7 @@ impl Reading {
                 let spi = spi.trim_start_matches("0x").trim_end_matches(',');
                 let (spi, source, destination) = (u32::from_str_radix(spi, 16), source.parse(), destination.parse());
                 let (Ok(spi), Ok(source), Ok(destination)) = (spi, source, destination) else { return Vec::new() };
-                return self.add(thread, SaName { source, destination, spi }).into_iter().collect();
+                return self.add(thread, KernelSaId { source, destination, spi }).into_iter().collect();
             }
             ["CHILD_SA", pair, "established", ..] | ["inbound", "CHILD_SA", pair, "established", ..] => {
                 let added = core::mem::take(&mut exchange.added);
@@ -156,7 +156,7 @@ impl Reading {
             ["CHILD_SA", pair, "state", "change:", _, "=>", "DESTROYING"] => {
                 let gone = self.pairs.remove(*pair).unwrap_or_default();
                 gone.iter().for_each(|name| drop(self.sas.remove(name)));
-                return gone.into_iter().map(Change::SaGone).collect();
+                return gone.into_iter().map(SaChange::SaGone).collect();
             }
             [place, bytes @ ..] if place.ends_with(':') && exchange.dumped.is_some() => {
                 // Sixteen at most, then the same in letters.
@@ -169,11 +169,11 @@ impl Reading {
         Vec::new()
     }
 
-    fn add(&mut self, thread: &str, name: SaName) -> Option<Change> {
+    fn add(&mut self, thread: &str, name: KernelSaId) -> Option<SaChange> {
         let exchange = self.threads.get_mut(thread)?;
         if let Some(sa) = self.registered.remove(&name) {
             self.sas.insert(name, sa.clone());
-            return Some(Change::Sa(Box::new(sa)));
+            return Some(SaChange::Sa(Box::new(sa)));
         }
         // Who asked sends by the initiator's key.
         let of_initiator = exchange.asked != exchange.receives;
@@ -186,13 +186,13 @@ impl Reading {
             ..SaParams::new(direction, name.spi, name.source, name.destination, key)
         };
         exchange.added.push(name);
-        let sa = MirroredSa { params, direction: Some(direction), sent: 0, received: 0, used: Used::default() };
+        let sa = MirroredSa { params, direction: Some(direction), sent: 0, received: 0, used: KernelSaUse::default() };
         if exchange.registers {
             self.registered.insert(name, sa);
             return None;
         }
         self.sas.insert(name, sa.clone());
-        Some(Change::Sa(Box::new(sa)))
+        Some(SaChange::Sa(Box::new(sa)))
     }
 }
 

@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use core::convert::Infallible;
 use core::time::Duration;
 use ipsec::{KeyedDevice, Keying};
-use linux_mirror::sa::{Mirror, MirrorCounters};
-use linux_mirror::{Listener, is_of_owner};
+use linux_mirror::sa::{SaMirror, SaMirrorCounters};
+use linux_mirror::{MirrorListener, is_of_owner};
 use offload_api::{Direction, OffloadKind};
 use offload_console::say;
 use offload_testbed::attach::Gate;
@@ -30,18 +30,18 @@ pub enum MirrorOffload {
 }
 
 /// The socket of the options, if there is to be one. It is there before the host is, which keeps its numbers beside it.
-pub(super) fn bind(options: &OutsideOptions) -> Result<Option<Listener>, String> {
+pub(super) fn bind(options: &OutsideOptions) -> Result<Option<MirrorListener>, String> {
     let bound = options
         .mirror
         .as_ref()
-        .map(|path| Listener::bind(path).map_err(|error| format!("{}: {error}", path.display())));
+        .map(|path| MirrorListener::bind(path).map_err(|error| format!("{}: {error}", path.display())));
     bound.transpose()
 }
 
 /// The socket, and what came by it.
 pub(super) struct Mirroring {
     agents: UnixListener,
-    mirror: Mirror,
+    mirror: SaMirror,
     /// Where what the daemon says waits until its kernel is mirrored.
     gate: Gate,
     /// If SAs are the NIC's alone, for a switch, which are to be lent: this host sends by none.
@@ -52,7 +52,7 @@ pub(super) struct Mirroring {
 
 impl Mirroring {
     /// Agents are accepted from now on.
-    pub(super) fn listen(listener: &Listener, options: &OutsideOptions, gate: Gate) -> io::Result<Mirroring> {
+    pub(super) fn listen(listener: &MirrorListener, options: &OutsideOptions, gate: Gate) -> io::Result<Mirroring> {
         let agents = listener.socket().try_clone()?;
         agents.set_nonblocking(true)?;
         let kind = match options.mirror_offload {
@@ -60,7 +60,7 @@ impl Mirroring {
             MirrorOffload::Crypto => OffloadKind::Crypto,
             MirrorOffload::Packet => OffloadKind::Packet,
         };
-        let mirror = Mirror::new(&options.addresses()).offloaded(kind);
+        let mirror = SaMirror::new(&options.addresses()).offloaded(kind);
         Ok(Mirroring {
             agents: UnixListener::from_std(agents)?,
             mirror,
@@ -71,7 +71,7 @@ impl Mirroring {
     }
 
     /// What was counted so far.
-    pub(super) fn counters(&self) -> MirrorCounters {
+    pub(super) fn counters(&self) -> SaMirrorCounters {
         self.mirror.counters()
     }
 
@@ -132,7 +132,7 @@ impl Mirroring {
     }
 
     fn replay(&mut self, bytes: &[u8], host: &BedHost) {
-        let policies = |mirror: &Mirror| (mirror.counters().policies_added, mirror.counters().policies_deleted);
+        let policies = |mirror: &SaMirror| (mirror.counters().policies_added, mirror.counters().policies_deleted);
         let before = policies(&self.mirror);
         let now = host.now();
         host.stack().with_device(|device| {
@@ -167,7 +167,7 @@ impl Mirroring {
                     }
                 }
             }
-            lending.note(reqid, lent >= self.mirror.sas_of(reqid));
+            lending.note(reqid, lent >= self.mirror.sas_with_reqid(reqid));
         }
     }
 }

@@ -13,8 +13,8 @@ use core::convert::Infallible;
 use core::net::IpAddr;
 use core::time::Duration;
 use ipsec::KeyedDevice;
-use linux_mirror::Listener;
-use linux_mirror::sa::MirrorCounters;
+use linux_mirror::MirrorListener;
+use linux_mirror::sa::SaMirrorCounters;
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_cli::files::{Claimed, Files};
@@ -98,8 +98,8 @@ pub struct OutsideHost {
     capture: Option<Capture>,
     trace: Option<TraceFile>,
     /// Gone when this is dropped.
-    agents: Option<Listener>,
-    mirrored: Option<MirrorCounters>,
+    agents: Option<MirrorListener>,
+    mirrored: Option<SaMirrorCounters>,
 }
 
 impl OutsideHost {

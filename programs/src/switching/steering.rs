@@ -13,8 +13,8 @@ use bytes::{Bytes, BytesMut};
 use core::future::poll_fn;
 use core::task::Poll;
 use core::time::Duration;
-use linux_mirror::tc::{Mirror, MirrorCounters};
-use linux_mirror::{Listener, is_of_owner};
+use linux_mirror::tc::{FilterMirror, FilterMirrorCounters};
+use linux_mirror::{MirrorListener, is_of_owner};
 use nic_sim::Vport;
 use nic_sim::switch::{Mac, Rule, RuleReport};
 use offload_base::Instant;
@@ -51,10 +51,10 @@ impl FromStr for RepresentorAt {
 #[derive(Debug)]
 pub struct Steering {
     representors: Vec<Representor>,
-    listener: Option<Listener>,
+    listener: Option<MirrorListener>,
     agents: Option<UnixListener>,
     agent: Option<UnixStream>,
-    mirror: Mirror,
+    mirror: FilterMirror,
     /// What the agent is being told, and how much of it was.
     sending: (Vec<u8>, usize),
     scratch: BytesMut,
@@ -67,7 +67,7 @@ pub struct Steering {
 }
 
 /// What is counted of representors, of filters, and of what a keying daemon says.
-pub type SteeringCounters = (RepresentorCounters, MirrorCounters, GateCounters);
+pub type SteeringCounters = (RepresentorCounters, FilterMirrorCounters, GateCounters);
 
 #[derive(Debug)]
 struct Representor {
@@ -115,10 +115,10 @@ impl Steering {
         });
         Ok(Steering {
             representors: representors.collect(),
-            listener: filters.map(Listener::bind).transpose()?,
+            listener: filters.map(MirrorListener::bind).transpose()?,
             agents: None,
             agent: None,
-            mirror: Mirror::new(),
+            mirror: FilterMirror::new(),
             sending: (Vec::new(), 0),
             scratch: BytesMut::zeroed(1 << 16),
             said: None,

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use ktls_offload::{KtlsStream, Offload};
 use offload_api::SegmentStream;
 use offload_base::counters::CounterSet;
-use offload_host_stack::{State, TcpStream};
+use offload_host_stack::{TcpState, TcpStream};
 use offload_testbed::{BedHost, JoinHandle};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -81,7 +81,7 @@ impl Session {
         stream: S,
         authority: &str,
         count: fn(S) -> CounterSet,
-        state: fn(&S) -> State,
+        state: fn(&S) -> TcpState,
     ) -> Result<Session, Failure> {
         let (requests, mut connection) = http1::handshake(TokioIo::new(stream)).await?;
         let driver = host.spawn("http", async move {
@@ -133,7 +133,7 @@ impl Session {
         drop(self.requests);
         let (ended, closing) = self.driver.await;
         let until = host.now() + patience;
-        while !matches!(closing.state(), State::TimeWait | State::Closed) && host.now() < until {
+        while !matches!(closing.state(), TcpState::TimeWait | TcpState::Closed) && host.now() < until {
             host.runtime().sleep(A_MOMENT).await;
         }
         // The last acknowledgment has left the stack, and now leaves the NIC.
@@ -145,7 +145,7 @@ impl Session {
 
 /// A connection that is being closed.
 trait Closing: Send {
-    fn state(&self) -> State;
+    fn state(&self) -> TcpState;
     /// What its TLS counted; the stream is dropped.
     fn counted(self: Box<Self>) -> CounterSet;
 }
@@ -153,11 +153,11 @@ trait Closing: Send {
 struct ClosingStream<S> {
     stream: S,
     count: fn(S) -> CounterSet,
-    state: fn(&S) -> State,
+    state: fn(&S) -> TcpState,
 }
 
 impl<S: Send> Closing for ClosingStream<S> {
-    fn state(&self) -> State {
+    fn state(&self) -> TcpState {
         (self.state)(&self.stream)
     }
 

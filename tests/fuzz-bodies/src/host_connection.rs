@@ -18,7 +18,7 @@ use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket, TxPacket};
 use offload_base::{Instant, Seed};
-use offload_host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAlive, Stack, State};
+use offload_host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAlive, Stack, TcpState};
 use smoltcp::wire::{TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 use std::collections::BTreeSet;
 
@@ -98,7 +98,7 @@ impl Rig {
             rig.settle();
         }
         rig.peer.opened = true;
-        assert_eq!(rig.id.map(|id| rig.stack.state(id)), Some(State::Established), "choices {choices:#x}");
+        assert_eq!(rig.id.map(|id| rig.stack.state(id)), Some(TcpState::Established), "choices {choices:#x}");
         Some(rig)
     }
 

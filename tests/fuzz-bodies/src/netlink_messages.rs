@@ -1,10 +1,10 @@
 //! Any bytes as datagrams of a kernel's netlink: what is read of them, agent and mirror say to each other without loss.
 
-use linux_mirror::sa::{Change, Decoder, Message, Watcher, encode};
+use linux_mirror::sa::{FrameDecoder, Message, SaChange, SaWatcher, encode};
 
 /// Runs one input: datagrams, each behind its length in two bytes.
 pub fn run(mut data: &[u8]) {
-    let mut watcher = Watcher::new();
+    let mut watcher = SaWatcher::new();
     while let Some((length, rest)) = data.split_first_chunk::<2>() {
         let (datagram, after) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
         data = after;
@@ -18,13 +18,13 @@ pub fn run(mut data: &[u8]) {
     }
 }
 
-fn said_and_heard(change: Change) {
+fn said_and_heard(change: SaChange) {
     let said = Message::Change(change);
     let mut heard = Vec::new();
-    Decoder::new().decode(&encode(&said), |message| heard.push(message.expect("it was said")));
+    FrameDecoder::new().decode(&encode(&said), |message| heard.push(message.expect("it was said")));
     let [heard] = &heard[..] else { panic!("{said:?} is heard as {heard:?}") };
     assert_eq!(format!("{said:?}"), format!("{heard:?}"));
-    if let (Message::Change(Change::Sa(said)), Message::Change(Change::Sa(heard))) = (&said, heard) {
+    if let (Message::Change(SaChange::Sa(said)), Message::Change(SaChange::Sa(heard))) = (&said, heard) {
         assert!(said.params.key.is_same_as(&heard.params.key));
     }
 }

@@ -1,11 +1,11 @@
 //! Any bytes as datagrams of a kernel's netlink: the rules that are read of them are ones that a switch can have, and agent and mirror say
 //! them to each other without loss.
 
-use linux_mirror::tc::{FilterChange, Line, Reader, Watcher};
+use linux_mirror::tc::{FilterChange, FilterLine, FilterWatcher, LineReader};
 
 /// Runs one input: datagrams, each behind its length in two bytes.
 pub fn run(mut data: &[u8]) {
-    let mut watcher = Watcher::new();
+    let mut watcher = FilterWatcher::new();
     while let Some((length, rest)) = data.split_first_chunk::<2>() {
         let (datagram, after) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
         data = after;
@@ -23,13 +23,13 @@ fn said_and_heard(change: FilterChange) {
     let said = match change {
         FilterChange::There(rule, why) => {
             assert_eq!(rule.check(), Ok(()), "{why:?}");
-            Line::There(rule)
+            FilterLine::There(rule)
         }
-        FilterChange::Gone(selection) => Line::Gone(selection),
+        FilterChange::Gone(selection) => FilterLine::Gone(selection),
         _ => return,
     };
     let mut heard = Vec::new();
-    Reader::new().read(format!("{said}\n").as_bytes(), |line| heard.push(line));
+    LineReader::new().read(format!("{said}\n").as_bytes(), |line| heard.push(line));
     let shown: Vec<_> = heard.iter().map(|line| line.as_ref().map(ToString::to_string)).collect();
     assert_eq!(shown, [Ok(said.to_string())]);
 }

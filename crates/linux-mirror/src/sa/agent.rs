@@ -1,21 +1,21 @@
-//! SAs and policies as an agent mirrors them.
+//! The agent's side for SAs and policies.
 
-use crate::agent::{Say, Source};
-use crate::sa::change::{Change, Report};
-use crate::sa::frame::{Decoder, Message, encode};
-use crate::sa::watch::Watcher;
+use crate::agent::{MirroredState, WriteToMirror};
+use crate::sa::change::{SaChange, SaReport};
+use crate::sa::frame::{FrameDecoder, Message, encode};
+use crate::sa::watch::SaWatcher;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
-/// The SAs and policies of the kernel.
+/// The kernel's SAs and policies, as mirrored by an agent.
 #[derive(Default)]
-pub(crate) struct Sas {
-    watcher: Watcher,
-    decoder: Decoder,
+pub(crate) struct SaAgentState {
+    watcher: SaWatcher,
+    decoder: FrameDecoder,
 }
 
-impl Source for Sas {
+impl MirroredState for SaAgentState {
     fn hello(&self) -> Zeroizing<Vec<u8>> {
         encode(&Message::hello())
     }
@@ -24,12 +24,13 @@ impl Source for Sas {
         self.watcher.poll_request()
     }
 
-    fn ask_again(&mut self) {
-        self.watcher.ask_again();
+    fn request_snapshot(&mut self) {
+        self.watcher.request_snapshot();
     }
 
-    fn handle_kernel(&mut self, datagram: &[u8], say: &mut Say<'_>) -> io::Result<()> {
-        let mut changes: Vec<Change> = Vec::new();
+    fn handle_kernel(&mut self, datagram: &[u8], say: &mut WriteToMirror<'_>) -> io::Result<()> {
+        // Changes are collected first, because the watcher's callback cannot return the error of a write.
+        let mut changes: Vec<SaChange> = Vec::new();
         let handled = self.watcher.handle_datagram(now(), datagram, |change| changes.push(change));
         for change in changes {
             say(&encode(&Message::Change(change)))?;
@@ -38,17 +39,17 @@ impl Source for Sas {
     }
 
     fn handle_mirror(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        let (mut asked, mut sync, mut reports): (bool, Option<u32>, Vec<Report>) = Default::default();
+        let (mut asked, mut sync, mut reports): (bool, Option<u32>, Vec<SaReport>) = Default::default();
         self.decoder.decode(bytes, |message| match message {
             Ok(Message::Ask(_)) => asked = true,
             Ok(Message::Report(report)) => reports.push(report),
             Ok(Message::Sync(number)) => sync = Some(number),
-            // The end of what was for another agent.
+            // The end of a message for a previous agent.
             _ => {}
         });
         let now = now();
         reports.into_iter().for_each(|report| self.watcher.handle_report(now, report));
-        // What the kernel told before the number was sent is in the socket's queue by now.
+        // All messages that the kernel sent before the mirror's sync are in the socket's queue by now.
         sync.into_iter().for_each(|number| self.watcher.sync(number));
         Ok(asked)
     }
@@ -62,7 +63,7 @@ impl Source for Sas {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

@@ -1,217 +1,218 @@
-//! What became of a kernel's SAs and policies, in the types of [`Keying`](ipsec::Keying).
+//! Changes of a kernel's SAs and policies, in the types of [`Keying`](ipsec::Keying).
 
 use core::fmt;
 use core::net::IpAddr;
 use offload_api::{Action, Direction, Policy, SaParams, Selector};
 
-/// Names an SA of a kernel.
+/// Identifier of an SA in a kernel.
 ///
 /// ```
-/// use linux_mirror::sa::SaName;
+/// use linux_mirror::sa::KernelSaId;
 ///
-/// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
+/// let name = KernelSaId { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
 /// assert_eq!(name.to_string(), "SA 0x1001 from 10.0.0.1 to 10.0.0.2");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SaName {
-    /// Source of its packets on the wire.
+pub struct KernelSaId {
+    /// Source of the SA's packets on the wire.
     pub source: IpAddr,
-    /// Their destination.
+    /// Destination of the SA's packets on the wire.
     pub destination: IpAddr,
     /// Security parameters index.
     pub spi: u32,
 }
 
-impl fmt::Display for SaName {
+impl fmt::Display for KernelSaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SA {:#x} from {} to {}", self.spi, self.source, self.destination)
     }
 }
 
-/// The use of an SA so far.
+/// Use of an SA so far.
 ///
 /// ```
-/// use linux_mirror::sa::Used;
+/// use linux_mirror::sa::KernelSaUse;
 ///
-/// let (before, since) = (Used { bytes: 1400, packets: 1 }, Used { bytes: 2800, packets: 2 });
-/// assert_eq!(before + since, Used { bytes: 4200, packets: 3 });
+/// let (before, since) = (KernelSaUse { bytes: 1400, packets: 1 }, KernelSaUse { bytes: 2800, packets: 2 });
+/// assert_eq!(before + since, KernelSaUse { bytes: 4200, packets: 3 });
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
-    /// Bytes that it protected.
+pub struct KernelSaUse {
+    /// Number of protected bytes.
     pub bytes: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
 }
 
-impl core::ops::Add for Used {
-    type Output = Used;
-    fn add(self, more: Used) -> Used {
-        Used { bytes: self.bytes.saturating_add(more.bytes), packets: self.packets.saturating_add(more.packets) }
+impl core::ops::Add for KernelSaUse {
+    type Output = KernelSaUse;
+    fn add(self, more: KernelSaUse) -> KernelSaUse {
+        KernelSaUse { bytes: self.bytes.saturating_add(more.bytes), packets: self.packets.saturating_add(more.packets) }
     }
 }
 
-/// An SA that a kernel has.
+/// An SA of a kernel.
 ///
-/// See [`Change`] for an example.
+/// See [`SaChange`] for an example.
 #[derive(Clone, Debug)]
 pub struct MirroredSa {
-    /// Everything but its direction and the number to go on from, which the other fields tell. Time limits are what is left of them;
-    /// the others count what the kernel did.
+    /// Parameters of the SA, without direction and last sequence number, which the other fields hold. Time limits are
+    /// the remaining times; the other limits include the kernel's own use.
     pub params: SaParams,
-    /// Which way it goes, if the kernel says (`XFRMA_SA_DIR`, since Linux 6.10).
+    /// Direction, if the kernel reports it (`XFRMA_SA_DIR`, since Linux 6.10).
     pub direction: Option<Direction>,
-    /// The number that the kernel sent last.
+    /// Last sequence number that the kernel sent.
     pub sent: u64,
-    /// The highest number that it received.
+    /// Highest sequence number that the kernel received.
     pub received: u64,
-    /// What it did so far.
-    pub used: Used,
+    /// Use of the SA in the kernel so far.
+    pub used: KernelSaUse,
 }
 
 impl MirroredSa {
-    /// Its name.
-    pub fn name(&self) -> SaName {
-        SaName { source: self.params.source, destination: self.params.destination, spi: self.params.spi }
+    /// Returns the SA's identifier.
+    pub fn name(&self) -> KernelSaId {
+        KernelSaId { source: self.params.source, destination: self.params.destination, spi: self.params.spi }
     }
 }
 
-/// A policy that a kernel has.
+/// A policy of a kernel.
 ///
-/// See [`Change`] for an example.
+/// See [`SaChange`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirroredPolicy {
-    /// The kernel's number for it, which it keeps when it changes.
+    /// The kernel's index of the policy, which stays the same when the policy changes.
     pub index: u32,
-    /// About packets sent, or about packets received.
+    /// Direction of the packets.
     pub direction: Direction,
-    /// Which packets. Of a policy that is not supported, these and perhaps more.
+    /// Selected packets. If the policy is not supported, the selector may cover more packets than the policy.
     pub selector: Selector,
-    /// Lower goes before higher.
+    /// Priority. Lower values come first.
     pub priority: u32,
-    /// What is done; or why that cannot be done here. Its packets are dropped then.
-    pub action: Result<Action, Unsupported>,
+    /// Action, or the reason for which it is not supported. An unsupported policy drops its packets.
+    pub action: Result<Action, UnsupportedSa>,
 }
 
 impl MirroredPolicy {
-    /// As it is replayed: what is not supported is discarded.
+    /// Returns the policy to install. An unsupported policy becomes one that discards its packets.
     pub fn policy(&self) -> Policy {
         let action = *self.action.as_ref().unwrap_or(&Action::Discard);
         Policy { direction: self.direction, selector: self.selector, priority: self.priority, action }
     }
 }
 
-/// Why an SA or policy of a kernel has no counterpart here.
+/// Reason for which an SA or policy of a kernel cannot be mirrored.
 ///
 /// ```
-/// use linux_mirror::sa::Unsupported;
+/// use linux_mirror::sa::UnsupportedSa;
 ///
-/// let cbc = Unsupported::Algorithm("cbc(aes)".into());
+/// let cbc = UnsupportedSa::Algorithm("cbc(aes)".into());
 /// assert_eq!(cbc.to_string(), "the algorithm cbc(aes) is not one of rfc4106, rfc4543 and rfc7539esp with 16 bytes of ICV");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsupported {
-    /// AH, IPComp, or another protocol than ESP.
+pub enum UnsupportedSa {
+    /// A protocol other than ESP.
     #[error("protocol {0} is not ESP")]
     Protocol(u8),
-    /// Another algorithm, a shorter ICV, or a key that is not as long as its algorithm wants.
+    /// An unsupported algorithm, a short ICV, or a key with a wrong length.
     #[error("the algorithm {0} is not one of rfc4106, rfc4543 and rfc7539esp with 16 bytes of ICV")]
     Algorithm(String),
-    /// Neither transport nor tunnel mode.
+    /// A mode other than transport and tunnel.
     #[error("mode {0} is neither transport nor tunnel")]
     Mode(u8),
-    /// Marks and interface numbers, by which Linux chooses.
-    #[error("a mark or an interface chooses it, and there are none here")]
+    /// A mark or an interface as a selection criterion.
+    #[error("it depends on a mark or an interface, which do not exist here")]
     Mark,
-    /// A selector that cannot be kept.
+    /// A selector that cannot be expressed here.
     #[error("its selector has masks of ports, a type of ICMP, a key of GRE, an interface or two families")]
     Selector,
-    /// An SA's own selector, which no policy repeats.
+    /// A selector of the SA itself that no policy repeats.
     #[error("an SA without reqid has a selector of its own")]
     SaSelector,
-    /// Flags that change what is on the wire or in the stack.
+    /// Unknown flags that change the packets or the stack.
     #[error("flags {0:#x} are not known here")]
     Flags(u32),
-    /// Another encapsulation than ESP in UDP.
+    /// An encapsulation other than ESP in UDP.
     #[error("encapsulation {0} is not ESP in UDP")]
     Encapsulation(u16),
-    /// An attribute that would change what the SA does.
+    /// An unknown attribute that could change the SA.
     #[error("attribute {0} is not known here")]
     Attribute(u16),
     /// Several templates, an optional one, or one with an SPI and no reqid.
     #[error("its templates are not one ESP template that is required")]
     Templates,
-    /// A tunnel without both of its ends.
+    /// A tunnel with an unspecified end.
     #[error("a tunnel lacks one of its ends")]
     TunnelEnds,
-    /// A policy about packets that it names by subtype.
+    /// A policy of a type other than main.
     #[error("the policy is of type {0}, not main")]
     PolicyType(u8),
 }
 
-/// What became of a kernel's SAs and policies.
+/// A change of a kernel's SAs and policies.
 ///
 /// ```
 /// use offload_api::{Action, Direction, EspKey, EspSuite, SaParams, Selector};
-/// use linux_mirror::sa::{Change, MirroredPolicy, MirroredSa, Used};
+/// use linux_mirror::sa::{SaChange, MirroredPolicy, MirroredSa, KernelSaUse};
 ///
 /// let (here, there) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 /// let sa = MirroredSa {
 ///     params: SaParams::new(Direction::Transmit, 0x1001, here, there, key),
-///     direction: None, sent: 0, received: 0, used: Used::default(),
+///     direction: None, sent: 0, received: 0, used: KernelSaUse::default(),
 /// };
 /// let policy = MirroredPolicy {
 ///     index: 9, direction: Direction::Receive, selector: Selector::ANY, priority: 7, action: Ok(Action::Bypass),
 /// };
-/// let changes = [Change::SnapshotBegins, Change::Sa(Box::new(sa)), Change::Policy(policy), Change::SnapshotEnds];
+/// let changes = [SaChange::SnapshotBegins, SaChange::Sa(Box::new(sa)), SaChange::Policy(policy), SaChange::SnapshotEnds];
 /// assert!(format!("{changes:?}").contains("redacted"), "no key is printed");
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Change {
-    /// All SAs and policies that there are follow.
+pub enum SaChange {
+    /// Start of a snapshot: all existing SAs and policies follow.
     SnapshotBegins,
-    /// What was not said since it began is not there.
+    /// End of a snapshot. An SA or policy not named since its start does not exist.
     SnapshotEnds,
-    /// An SA came, or is another now.
+    /// An SA was added or changed.
     Sa(Box<MirroredSa>),
-    /// An SA came that has no counterpart here.
-    SaUnsupported(SaName, Unsupported),
-    /// An SA is gone.
-    SaGone(SaName),
-    /// All SAs are gone.
+    /// An SA was added that cannot be mirrored.
+    SaUnsupported(KernelSaId, UnsupportedSa),
+    /// An SA was deleted.
+    SaGone(KernelSaId),
+    /// All SAs were deleted.
     AllSasGone,
-    /// A policy came, or is another now.
+    /// A policy was added or changed.
     Policy(MirroredPolicy),
-    /// The policy of this index is gone.
+    /// The policy with this index was deleted.
     PolicyGone(u32),
-    /// All policies are gone.
+    /// All policies were deleted.
     AllPoliciesGone,
-    /// What becomes of packets that no policy is about.
+    /// Default actions for packets without a policy.
     Defaults {
-        /// Received ones pass.
+        /// Whether received packets pass.
         receive: bool,
-        /// Sent ones pass.
+        /// Whether sent packets pass.
         transmit: bool,
     },
 }
 
-/// What became of SAs outside the kernel.
+/// News of SAs from the mirror.
 ///
 /// ```
-/// use linux_mirror::sa::{Report, SaName, Used};
+/// use linux_mirror::sa::{SaReport, KernelSaId, KernelSaUse};
 ///
-/// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
-/// let reports = [Report::Used(name, Used { bytes: 1400, packets: 1 }), Report::Expired(name, false)];
+/// let name = KernelSaId { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
+/// let reports = [SaReport::Used(name, KernelSaUse { bytes: 1400, packets: 1 }), SaReport::Expired(name, false)];
 /// assert_ne!(reports[0], reports[1]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Report {
-    /// What an SA did so far, both here and in the kernel.
-    Used(SaName, Used),
-    /// A limit was reached, or the SA cannot be used: time for a successor. `true`: a hard one, the SA is dead.
-    Expired(SaName, bool),
+pub enum SaReport {
+    /// Total use of an SA, in the kernel and at the mirror.
+    Used(KernelSaId, KernelSaUse),
+    /// A limit was reached, or the SA cannot be used, so that the daemon has to negotiate a successor. `true` marks a
+    /// hard limit: the SA is dead.
+    Expired(KernelSaId, bool),
 }

@@ -1,8 +1,10 @@
-//! SAs and policies of a kernel, mirrored into a [`Keying`](ipsec::Keying): an unmodified keying daemon keys the NIC.
+//! SAs and policies of a kernel, mirrored into a [`Keying`](ipsec::Keying), so that an unmodified keying daemon keys
+//! the NIC.
 //!
-//! - [`Watcher`] (`watch`, `xfrm/`): a kernel's messages to [`Change`]s, and [`Report`]s to messages for the kernel;
-//! - [`encode`], [`Decoder`] (`frame/`): what both sides say to each other, over any stream;
-//! - [`Mirror`] (`mirror`): changes into a [`Keying`](ipsec::Keying); what it refuses, and why.
+//! - [`SaWatcher`] (`watch`, `xfrm/`): parses the kernel's messages into [`SaChange`]s, and turns [`SaReport`]s into messages
+//!   for the kernel.
+//! - [`encode`], [`FrameDecoder`] (`frame/`): the protocol between agent and mirror, over any stream.
+//! - [`SaMirror`] (`mirror`): applies changes to a [`Keying`](ipsec::Keying), and reports refusals.
 
 pub(crate) mod agent;
 mod change;
@@ -11,7 +13,7 @@ mod mirror;
 mod watch;
 mod xfrm;
 
-pub use change::{Change, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used};
-pub use frame::{Decoder, FrameError, MOST_BYTES, Message, VERSION, encode};
-pub use mirror::{Mirror, MirrorCounters, Refusal};
-pub use watch::Watcher;
+pub use change::{KernelSaId, KernelSaUse, MirroredPolicy, MirroredSa, SaChange, SaReport, UnsupportedSa};
+pub use frame::{FrameDecoder, FrameError, MAX_FRAME_BYTES, Message, VERSION, encode};
+pub use mirror::{SaMirror, SaMirrorCounters, SaMirrorRefusal};
+pub use watch::SaWatcher;

@@ -1,88 +1,90 @@
-//! A kernel's SAs and policies, from its netlink messages: what is there, then what becomes of it.
+//! A watcher of a kernel's SAs and policies: parses netlink messages into a snapshot and later changes.
 //!
 //! ```text
-//!   handle_datagram: messages --> changes       overrun: the kernel dropped some --> everything is asked for again
-//!   poll_request: dump of SAs, then of policies, then defaults; one at a time, for the kernel has one dump a socket
+//!   handle_datagram: messages --> changes       ask_again: the kernel dropped messages --> a new snapshot is requested
+//!   poll_request: dump of SAs, then of policies, then defaults; one at a time, because a kernel allows one dump per socket
 //! ```
 //!
-//! Invariant: changes between `SnapshotBegins` and `SnapshotEnds` tell of everything that was there when it began and still is.
+//! Invariant: the changes between `SnapshotBegins` and `SnapshotEnds` cover all SAs and policies that existed at the
+//! start and still exist.
 
-use crate::dump::{Dump, KernelRefused};
+use crate::dump::{KernelError, PendingDump};
 use crate::netlink::{DONE, ERROR, Message, messages};
-use crate::sa::change::{Change, Report, SaName};
+use crate::sa::change::{KernelSaId, SaChange, SaReport};
 use crate::sa::xfrm::{kind, policy, request, state};
 use std::collections::BTreeMap;
 
-/// What a kernel's netlink messages say, without the socket.
+/// A watcher of a kernel's SAs and policies, without the socket.
 ///
 /// ```
-/// use linux_mirror::sa::Watcher;
+/// use linux_mirror::sa::SaWatcher;
 ///
-/// let mut watcher = Watcher::new();
-/// let dump = watcher.poll_request().expect("it asks for what is there");
+/// let mut watcher = SaWatcher::new();
+/// let dump = watcher.poll_request().expect("the watcher first requests a dump");
 /// assert_eq!(dump[4..6], 0x12u16.to_ne_bytes(), "XFRM_MSG_GETSA");
-/// assert!(watcher.poll_request().is_none(), "one at a time");
+/// assert!(watcher.poll_request().is_none(), "one dump at a time");
 /// ```
 #[derive(Debug)]
-pub struct Watcher {
-    dump: Dump<Step>,
+pub struct SaWatcher {
+    dump: PendingDump<SaDumpStep>,
     /// Whether the mirror knows that a snapshot has begun.
     begun: bool,
-    /// The number that the mirror is to hear of when it was told everything.
+    /// Number of the mirror's pending sync.
     sync: Option<u32>,
-    /// When each SA was added: the kernel is told what an SA did together with this.
-    added: BTreeMap<SaName, u64>,
+    /// Creation time of each SA, which the kernel needs together with the SA's use.
+    added: BTreeMap<KernelSaId, u64>,
     malformed: u64,
 }
 
-/// What is being asked for.
+/// A query of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum SaDumpStep {
     Sas,
     Policies,
     Defaults,
 }
 
-impl Default for Watcher {
-    fn default() -> Watcher {
-        Watcher::new()
+impl Default for SaWatcher {
+    fn default() -> SaWatcher {
+        SaWatcher::new()
     }
 }
 
-impl Watcher {
-    /// It begins with a snapshot.
-    pub fn new() -> Watcher {
-        Watcher { dump: Dump::new(), begun: false, sync: None, added: BTreeMap::new(), malformed: 0 }
+impl SaWatcher {
+    /// Returns a watcher that begins with a snapshot.
+    pub fn new() -> SaWatcher {
+        SaWatcher { dump: PendingDump::new(), begun: false, sync: None, added: BTreeMap::new(), malformed: 0 }
     }
 
-    /// Asks for everything again: the kernel dropped messages (`ENOBUFS`), or somebody new listens.
-    pub fn ask_again(&mut self) {
+    /// Requests a new snapshot, because the kernel dropped messages (`ENOBUFS`) or a new mirror listens.
+    pub fn request_snapshot(&mut self) {
         self.dump.again = true;
-        // A dump goes on where it was; an answer that is not one of a dump may be among what was dropped.
-        if self.dump.step == Some(Step::Defaults) {
+        // A dump continues after dropped messages. The answer on defaults is not a dump, and may be among the dropped
+        // messages.
+        if self.dump.step == Some(SaDumpStep::Defaults) {
             self.dump.step = None;
         }
     }
 
-    /// What the kernel is to be sent next.
+    /// Returns the next message for the kernel.
     pub fn poll_request(&mut self) -> Option<Vec<u8>> {
-        if self.dump.begins() {
+        if self.dump.poll_start() {
             self.begun = false;
-            self.dump.ask(Step::Sas, request::dump_sas);
+            self.dump.query(SaDumpStep::Sas, request::dump_sas);
         }
         self.dump.requests.pop_front()
     }
 
-    /// Takes a datagram of the kernel's, at `now` in seconds since 1970, and gives `take` what became of SAs and policies.
+    /// Parses a datagram of the kernel, and passes the changes to `take`. `now` is in seconds since 1970.
     ///
     /// # Errors
-    /// If the kernel does not give SAs or policies at all.
+    /// Fails if the kernel refuses to list SAs or policies.
     pub fn handle_datagram(
         &mut self,
         now: u64,
         datagram: &[u8],
-        mut take: impl FnMut(Change),
-    ) -> Result<(), KernelRefused> {
+        mut take: impl FnMut(SaChange),
+    ) -> Result<(), KernelError> {
         for message in messages(datagram) {
             match message {
                 Some(message) => self.handle_message(now, &message, &mut take)?,
@@ -92,38 +94,38 @@ impl Watcher {
         Ok(())
     }
 
-    /// Passes on what became of an SA outside, at `now` in seconds since 1970.
-    pub fn handle_report(&mut self, now: u64, report: Report) {
-        if self.dump.requests.len() >= MOST_REQUESTS {
-            return; // the next counters tell as much
+    /// Passes a report of the mirror on to the kernel. `now` is in seconds since 1970.
+    pub fn handle_report(&mut self, now: u64, report: SaReport) {
+        if self.dump.requests.len() >= MAX_REQUESTS {
+            return; // the next report contains the same totals
         }
         match report {
-            Report::Used(name, used) => {
+            SaReport::Used(name, used) => {
                 if let Some(added) = self.added.get(&name) {
-                    self.dump.send(|sequence| request::used(sequence, name, used, *added, now));
+                    self.dump.send(|sequence| request::use_message(sequence, name, used, *added, now));
                 }
             }
-            Report::Expired(name, hard) => self.dump.send(|sequence| request::expire(sequence, name, hard)),
+            SaReport::Expired(name, hard) => self.dump.send(|sequence| request::expire(sequence, name, hard)),
         }
     }
 
-    /// The mirror is to hear of this number when it was told everything that the kernel has told until now.
+    /// Starts a sync: the mirror gets this number after all pending messages of the kernel.
     pub fn sync(&mut self, number: u32) {
         self.sync = Some(number);
     }
 
-    /// Whether the mirror waits for a number that only what the kernel has still to tell keeps back.
+    /// Returns whether only the kernel's pending messages delay the sync.
     pub fn is_synced_next(&self) -> bool {
         self.sync.is_some() && self.dump.is_complete()
     }
 
-    /// There was nothing more to read of the kernel's: the number that the mirror is to hear of. It waits for the end of a snapshot that is
-    /// under way or wanted, for that brings what the kernel dropped.
+    /// Returns the number of the completed sync, if no message of the kernel is pending. A sync also waits for a
+    /// snapshot that is under way or requested, because it covers dropped messages.
     pub fn poll_synced(&mut self) -> Option<u32> {
         if self.is_synced_next() { self.sync.take() } else { None }
     }
 
-    /// How many messages made no sense.
+    /// Returns the number of malformed messages.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
@@ -132,29 +134,30 @@ impl Watcher {
         &mut self,
         now: u64,
         message: &Message<'_>,
-        take: &mut impl FnMut(Change),
-    ) -> Result<(), KernelRefused> {
-        let answered = self.dump.answered_by(message);
+        take: &mut impl FnMut(SaChange),
+    ) -> Result<(), KernelError> {
+        let answered = self.dump.query_answered_by(message);
         let answers = answered.is_some();
+        // The snapshot begins with the first answer, so that it covers everything from the dump's start on.
         if answers && !self.begun {
             self.begun = true;
             self.added.clear();
-            take(Change::SnapshotBegins);
+            take(SaChange::SnapshotBegins);
         }
         match message.kind {
-            // It may have ended before all was told.
+            // A dump may end early with an error.
             DONE if answers => match message.errno() {
-                0 => self.go_on(take),
-                errno => return Err(KernelRefused::Sas { errno }),
+                0 => self.continue_dump(take),
+                errno => return Err(KernelError::Sas { errno }),
             },
             ERROR if answers => match (message.errno(), answered) {
                 (0, _) => {}
-                // Before Linux 5.14 there are no defaults: everything passes. Other errors say nothing of the kind.
-                (EINVAL, Some(Step::Defaults)) => {
-                    take(Change::Defaults { receive: true, transmit: true });
-                    self.go_on(take);
+                // Linux before 5.14 has no defaults: everything passes. Other errors mean something else.
+                (EINVAL, Some(SaDumpStep::Defaults)) => {
+                    take(SaChange::Defaults { receive: true, transmit: true });
+                    self.continue_dump(take);
                 }
-                (errno, _) => return Err(KernelRefused::Sas { errno }),
+                (errno, _) => return Err(KernelError::Sas { errno }),
             },
             _ => {
                 match self.read(now, message) {
@@ -162,70 +165,73 @@ impl Watcher {
                     None => self.malformed += 1,
                 }
                 if answers && message.kind == kind::GET_DEFAULT {
-                    self.go_on(take);
+                    self.continue_dump(take);
                 }
             }
         }
         Ok(())
     }
 
-    /// The last question is answered.
-    fn go_on(&mut self, take: &mut impl FnMut(Change)) {
+    /// Continues the snapshot with the next query.
+    fn continue_dump(&mut self, take: &mut impl FnMut(SaChange)) {
         match self.dump.step {
             None => {}
-            Some(Step::Sas) => self.dump.ask(Step::Policies, request::dump_policies),
-            Some(Step::Policies) => self.dump.ask(Step::Defaults, request::defaults),
-            Some(Step::Defaults) => {
+            Some(SaDumpStep::Sas) => self.dump.query(SaDumpStep::Policies, request::dump_policies),
+            Some(SaDumpStep::Policies) => self.dump.query(SaDumpStep::Defaults, request::defaults),
+            Some(SaDumpStep::Defaults) => {
                 self.dump.step = None;
-                take(Change::SnapshotEnds);
+                take(SaChange::SnapshotEnds);
             }
         }
     }
 
-    /// What a message says; outer `None`: it makes no sense, inner: it says nothing about what is mirrored.
-    fn read(&mut self, now: u64, message: &Message<'_>) -> Option<Option<Change>> {
+    /// Parses a message. The outer `None` means a malformed message, the inner one a message without relevance.
+    fn read(&mut self, now: u64, message: &Message<'_>) -> Option<Option<SaChange>> {
         let payload = message.payload;
         Some(match message.kind {
             kind::NEW_SA | kind::UPDATE_SA => {
                 let told = state::read(payload, now)?;
-                if self.added.len() < MOST_SAS || self.added.contains_key(&told.name) {
+                // The bound protects the agent from a kernel with endless SAs.
+                if self.added.len() < MAX_TRACKED_SAS || self.added.contains_key(&told.name) {
                     self.added.insert(told.name, told.added);
                 }
                 told.into_change()
             }
-            kind::DELETE_SA => state::read_deleted(payload)?.map(|name| self.gone(name)),
+            // Deletions and expiries of other protocols are ignored, because their SAs are not mirrored.
+            kind::DELETE_SA => state::read_deleted(payload)?.map(|name| self.note_deletion(name)),
             kind::EXPIRE => match state::read_expired(payload)? {
-                (Some(name), true) => Some(self.gone(name)),
+                (Some(name), true) => Some(self.note_deletion(name)),
                 _ => None,
             },
             kind::FLUSH_SAS => state::is_flush_of_esp(payload)?.then(|| {
                 self.added.clear();
-                Change::AllSasGone
+                SaChange::AllSasGone
             }),
-            kind::NEW_POLICY | kind::UPDATE_POLICY => policy::read(payload)?.map(Change::Policy),
-            kind::DELETE_POLICY => Some(Change::PolicyGone(policy::read_deleted(payload)?)),
+            kind::NEW_POLICY | kind::UPDATE_POLICY => policy::read(payload)?.map(SaChange::Policy),
+            kind::DELETE_POLICY => Some(SaChange::PolicyGone(policy::read_deleted(payload)?)),
+            // A soft expiry changes nothing yet; only a hard one deletes the policy.
             kind::POLICY_EXPIRE => match policy::read_expired(payload)? {
-                (index, true) => Some(Change::PolicyGone(index)),
+                (index, true) => Some(SaChange::PolicyGone(index)),
                 (_, false) => None,
             },
-            kind::FLUSH_POLICIES => policy::is_of_main(payload).then_some(Change::AllPoliciesGone),
+            kind::FLUSH_POLICIES => policy::is_of_main(payload).then_some(SaChange::AllPoliciesGone),
             kind::GET_DEFAULT => {
                 let (receive, transmit) = policy::read_defaults(payload)?;
-                Some(Change::Defaults { receive, transmit })
+                Some(SaChange::Defaults { receive, transmit })
             }
             _ => None,
         })
     }
 
-    fn gone(&mut self, name: SaName) -> Change {
+    fn note_deletion(&mut self, name: KernelSaId) -> SaChange {
         self.added.remove(&name);
-        Change::SaGone(name)
+        SaChange::SaGone(name)
     }
 }
 
-/// How many messages for the kernel wait at most.
-const MOST_REQUESTS: usize = 4096;
-/// The kernel does not know what it is asked for.
+/// Maximum number of pending messages for the kernel.
+const MAX_REQUESTS: usize = 4096;
+/// Error number of a kernel that does not know the request.
 const EINVAL: u32 = 22;
-/// Of how many SAs it is known when they were added; the kernel is not told what others did.
-const MOST_SAS: usize = 1 << 16;
+/// Maximum number of SAs with a known creation time. For others, the kernel gets no counters.
+const MAX_TRACKED_SAS: usize = 1 << 16;

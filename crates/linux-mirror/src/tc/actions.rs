@@ -1,18 +1,18 @@
-//! What filters do: lists of actions of `act_mirred`, `act_gact`, `act_vlan`, `act_tunnel_key`, `act_csum` and `act_pedit`.
+//! Actions of filters: lists of `act_mirred`, `act_gact`, `act_vlan`, `act_tunnel_key`, `act_csum` and `act_pedit`.
 
-use crate::netlink::{Bytes, attributes};
+use crate::netlink::{NetlinkBytes, attributes};
 use crate::tc::filter::MAX_NAME;
 use crate::tc::links::Links;
 use crate::tc::pedit;
-use crate::tc::unsupported::Unsupported;
+use crate::tc::unsupported::UnsupportedFilter;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::{Action, ChecksumSet, TunnelSet, VlanTag};
 use std::collections::BTreeMap;
 
-/// Reads a list of actions.
-pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, Unsupported> {
-    // By their places, which count from 1.
-    let list: Options<'_> = attributes(list).collect();
+/// Parses a list of actions.
+pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, UnsupportedFilter> {
+    // Sorted by position, which counts from 1.
+    let list: ActionAttributes<'_> = attributes(list).collect();
     let mut actions = Vec::new();
     for action in list.into_values() {
         let (mut kind, mut options) = (String::new(), &[][..]);
@@ -28,44 +28,48 @@ pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, Unsupporte
     Ok(actions)
 }
 
-/// Attributes of an action, by their numbers.
-pub(super) type Options<'a> = BTreeMap<u16, Bytes<'a>>;
+/// Attributes of an action, by type.
+pub(super) type ActionAttributes<'a> = BTreeMap<u16, NetlinkBytes<'a>>;
 
-/// Reads an action of a kind. `None`: it changes nothing.
-fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<Action>, Unsupported> {
-    let unsupported = || Unsupported::Action(kind.into());
-    let parameters = *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&Bytes(&[]));
+/// Parses one action of type `kind`. Returns `None` if the action has no effect.
+fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result<Option<Action>, UnsupportedFilter> {
+    let unsupported = || UnsupportedFilter::Action(kind.into());
+    let parameters =
+        *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&NetlinkBytes(&[]));
+    // pedit's extended form has its parameters in an attribute of its own.
     let parameters = if kind == "pedit" { *options.get(&pedit::PARAMETERS).unwrap_or(&parameters) } else { parameters };
     let control = parameters.u32(CONTROL).ok_or_else(unsupported)?;
+    // Some types have no code of their own.
     let own = parameters.u32(OWN).unwrap_or(0);
     if kind == "gact" {
-        // By chance.
+        // The action applies at random.
         if options.contains_key(&PROBABILITY) {
             return Err(unsupported());
         }
         return match control {
             PIPE => Ok(None),
-            // To the kernel's own stack.
+            // The packet goes to the kernel's own stack.
             OK | TRAP => Ok(Some(Action::Pass)),
             SHOT | STOLEN | QUEUED => Ok(Some(Action::Drop)),
             goto if goto >> 28 == GOTO => Ok(Some(Action::Goto(goto & 0x0fff_ffff))),
-            _ => Err(Unsupported::Control(kind.into())),
+            _ => Err(UnsupportedFilter::Control(kind.into())),
         };
     }
     let action = match kind {
         "mirred" => {
             let number = parameters.u32(DEVICE).ok_or_else(unsupported)?;
-            let device = links.find(number).ok_or(Unsupported::Device(number))?;
+            let device = links.find(number).ok_or(UnsupportedFilter::Device(number))?;
+            // Redirection ends the processing of a frame, and mirroring continues it.
             return match (own, control) {
                 (REDIRECT, STOLEN | REDIRECTED) => Ok(Some(Action::Redirect(device))),
                 (MIRROR, PIPE) => Ok(Some(Action::Mirror(device))),
-                (REDIRECT | MIRROR, _) => Err(Unsupported::Control(kind.into())),
+                (REDIRECT | MIRROR, _) => Err(UnsupportedFilter::Control(kind.into())),
                 _ => Err(unsupported()),
             };
         }
         "vlan" => read_vlan(own, options).ok_or_else(unsupported)?,
         "tunnel_key" => read_tunnel_key(own, options).ok_or_else(unsupported)?,
-        // A checksum of ICMP that nobody changed is right.
+        // An ICMP checksum is correct, because no action changes ICMP.
         "csum" if own == ICMP && control == PIPE => return Ok(None),
         "csum" if own & !(IPV4 | TCP | UDP | ICMP) == 0 => {
             Action::Checksum(ChecksumSet { ipv4: own & IPV4 != 0, tcp: own & TCP != 0, udp: own & UDP != 0 })
@@ -73,10 +77,10 @@ fn read_one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<A
         "pedit" => Action::Pedit(pedit::read(parameters, options).ok_or_else(unsupported)?),
         _ => return Err(unsupported()),
     };
-    if control == PIPE { Ok(Some(action)) } else { Err(Unsupported::Control(kind.into())) }
+    if control == PIPE { Ok(Some(action)) } else { Err(UnsupportedFilter::Control(kind.into())) }
 }
 
-fn read_vlan(action: u32, options: &Options<'_>) -> Option<Action> {
+fn read_vlan(action: u32, options: &ActionAttributes<'_>) -> Option<Action> {
     let tag = || {
         Some(VlanTag {
             id: options.get(&vlan::PUSH_ID)?.u16(0)?,
@@ -92,11 +96,11 @@ fn read_vlan(action: u32, options: &Options<'_>) -> Option<Action> {
     }
 }
 
-fn read_tunnel_key(action: u32, options: &Options<'_>) -> Option<Action> {
+fn read_tunnel_key(action: u32, options: &ActionAttributes<'_>) -> Option<Action> {
     if action == tunnel_key::RELEASE {
         return Some(Action::TunnelUnset);
     }
-    // The switch makes no options of tunnels (`ENC_OPTIONS`).
+    // The switch cannot build tunnel options (`ENC_OPTIONS`).
     let known = |name: &u16| (1..=tunnel_key::NO_FRAGMENT).contains(name) && *name != tunnel_key::ENC_OPTIONS;
     if action != tunnel_key::SET || !options.keys().all(known) {
         return None;
@@ -114,21 +118,24 @@ fn read_tunnel_key(action: u32, options: &Options<'_>) -> Option<Action> {
         tos: byte(tunnel_key::ENC_TOS),
         ttl: byte(tunnel_key::ENC_TTL),
         checksum: byte(tunnel_key::NO_CHECKSUM) == 0,
-        // A flag: it has no value.
+        // A flag attribute without a value.
         dont_fragment: options.contains_key(&tunnel_key::NO_FRAGMENT),
     }))
 }
 
-/// `TCA_ACT_KIND`, `TCA_ACT_OPTIONS`.
+/// `TCA_ACT_KIND`.
 const KIND: u16 = 1;
+/// `TCA_ACT_OPTIONS`.
 const OPTIONS: u16 = 2;
-/// Of all kinds but csum.
+/// Attribute of the parameters, for all types except csum.
 const PARAMETERS: u16 = 2;
+/// Attribute of the parameters of csum.
 const CSUM_PARAMETERS: u16 = 1;
-/// `tc_gen`: what follows the action, and what the kind adds behind it.
+/// Offset of the control action in `tc_gen`.
 const CONTROL: usize = 8;
+/// Offset of the type's own action code, after `tc_gen`.
 const OWN: usize = 20;
-/// `tcm_ifindex` of `struct tc_mirred`.
+/// Offset of `ifindex` in `struct tc_mirred`.
 const DEVICE: usize = 24;
 /// `TCA_GACT_PROB`.
 const PROBABILITY: u16 = 3;
@@ -141,8 +148,9 @@ const QUEUED: u32 = 5;
 const REDIRECTED: u32 = 7;
 const TRAP: u32 = 8;
 const GOTO: u32 = 2;
-/// `TCA_EGRESS_REDIR`, `TCA_EGRESS_MIRROR`.
+/// `TCA_EGRESS_REDIR`.
 const REDIRECT: u32 = 1;
+/// `TCA_EGRESS_MIRROR`.
 const MIRROR: u32 = 2;
 /// `TCA_CSUM_UPDATE_FLAG_*`.
 const IPV4: u32 = 1;

@@ -1,8 +1,8 @@
-//! Filters as an agent mirrors them.
+//! The agent's side for filters.
 
-use crate::agent::{Say, Source};
-use crate::tc::line::{Line, MOST_BYTES, Place, Reader, Used, VERSION};
-use crate::tc::watch::{FilterChange, Watcher};
+use crate::agent::{MirroredState, WriteToMirror};
+use crate::tc::line::{FilterLine, LineReader, MAX_LINE_BYTES, RuleId, RuleUse, VERSION};
+use crate::tc::watch::{FilterChange, FilterWatcher};
 use nic_switch::Action;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
@@ -11,38 +11,41 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The filters of the kernel.
-pub(crate) struct Filters {
-    watcher: Watcher,
-    reader: Reader,
-    /// What rules did, and where that is written.
-    used: BTreeMap<Place, Used>,
+/// The kernel's filters, as mirrored by an agent.
+pub(crate) struct FilterAgentState {
+    watcher: FilterWatcher,
+    reader: LineReader,
+    /// Use of each rule in the switch.
+    used: BTreeMap<RuleId, RuleUse>,
+    /// File for the use of the rules.
     counters: Option<PathBuf>,
-    /// What the kernel has told since it began to tell of everything: with a qdisc, filters go that it does not tell of.
-    told: Option<BTreeSet<Place>>,
+    /// Filters that the kernel has listed since the current snapshot began. Filters deleted with a qdisc are not
+    /// announced, so only a snapshot reveals that they are gone.
+    told: Option<BTreeSet<RuleId>>,
 }
 
-impl Source for Filters {
+impl MirroredState for FilterAgentState {
     fn hello(&self) -> Zeroizing<Vec<u8>> {
-        // The empty line ends what another agent left unsaid.
-        Zeroizing::new([b"\n", &encode(&Line::Hello(VERSION))[..]].concat())
+        // The empty line ends an incomplete line of a previous agent.
+        Zeroizing::new([b"\n", &encode(&FilterLine::Hello(VERSION))[..]].concat())
     }
 
     fn poll_request(&mut self) -> Option<Vec<u8>> {
         self.watcher.poll_request()
     }
 
-    fn ask_again(&mut self) {
-        self.watcher.ask_again();
+    fn request_snapshot(&mut self) {
+        self.watcher.request_snapshot();
     }
 
-    fn handle_kernel(&mut self, datagram: &[u8], say: &mut Say<'_>) -> io::Result<()> {
+    fn handle_kernel(&mut self, datagram: &[u8], say: &mut WriteToMirror<'_>) -> io::Result<()> {
         let mut changes = Vec::new();
         let handled = self.watcher.handle_datagram(datagram, |change| changes.push(change));
         let known = self.used.len();
         for change in changes {
             self.pass_on(change, say)?;
         }
+        // Deleted filters leave the counters file at once, so that a monitor does not see stale rules.
         if self.used.len() < known {
             self.write_counters()?;
         }
@@ -52,9 +55,9 @@ impl Source for Filters {
     fn handle_mirror(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let (mut asked, mut used) = (false, Vec::new());
         self.reader.read(bytes, |line| match line {
-            Ok(Line::Ask(_)) => asked = true,
-            Ok(Line::Used(place, what)) => used.push((place, what)),
-            // The end of what was for another agent.
+            Ok(FilterLine::Ask(_)) => asked = true,
+            Ok(FilterLine::Used(place, what)) => used.push((place, what)),
+            // The end of a line for a previous agent.
             _ => {}
         });
         if !used.is_empty() {
@@ -65,49 +68,49 @@ impl Source for Filters {
     }
 }
 
-impl Filters {
-    pub(crate) fn new(counters: Option<&Path>) -> Filters {
-        Filters {
-            watcher: Watcher::new(),
-            reader: Reader::new(),
+impl FilterAgentState {
+    pub(crate) fn new(counters: Option<&Path>) -> FilterAgentState {
+        FilterAgentState {
+            watcher: FilterWatcher::new(),
+            reader: LineReader::new(),
             used: BTreeMap::new(),
             counters: counters.map(Path::to_owned),
             told: None,
         }
     }
 
-    fn pass_on(&mut self, change: FilterChange, say: &mut Say<'_>) -> io::Result<()> {
+    fn pass_on(&mut self, change: FilterChange, say: &mut WriteToMirror<'_>) -> io::Result<()> {
         match change {
             FilterChange::Begins => {
                 self.told = Some(BTreeSet::new());
-                say(&encode(&Line::Begins))
+                say(&encode(&FilterLine::Begins))
             }
             FilterChange::Ends => {
                 if let Some(told) = self.told.take() {
                     self.used.retain(|place, _| told.contains(place));
                 }
-                say(&encode(&Line::Ends))
+                say(&encode(&FilterLine::Ends))
             }
             FilterChange::Gone(selection) => {
                 self.used
                     .retain(|place, _| !selection.includes(place.device, place.chain, place.priority, place.handle));
-                say(&encode(&Line::Gone(selection)))
+                say(&encode(&FilterLine::Gone(selection)))
             }
             FilterChange::There(rule, why) => {
-                let place = Place::of(&rule);
+                let place = RuleId::from_rule(&rule);
                 self.told.iter_mut().for_each(|told| told.extend(place));
                 let mut why = why.map(|why| why.to_string());
-                let mut line = Line::There(rule);
-                if line.to_string().len() > MOST_BYTES
-                    && let Line::There(rule) = &mut line
+                let mut line = FilterLine::There(rule);
+                if line.to_string().len() > MAX_LINE_BYTES
+                    && let FilterLine::There(rule) = &mut line
                 {
-                    // What the mirror cannot be told is the kernel's to do.
+                    // The mirror cannot be told the rule, so its frames are left to the kernel.
                     rule.actions = vec![Action::Pass];
-                    why = Some(format!("it takes more than {MOST_BYTES} bytes to tell"));
+                    why = Some(format!("its line exceeds {MAX_LINE_BYTES} bytes"));
                 }
                 say(&encode(&line))?;
                 match place.zip(why) {
-                    Some((place, why)) => say(&encode(&Line::Refused(place, why))),
+                    Some((place, why)) => say(&encode(&FilterLine::Refused(place, why))),
                     None => Ok(()),
                 }
             }
@@ -116,19 +119,19 @@ impl Filters {
 
     fn write_counters(&self) -> io::Result<()> {
         let text: String = self.used.iter().map(|(place, used)| format!("{place} {used}\n")).collect();
-        self.counters.as_ref().map_or(Ok(()), |path| put_in_place(path, &text))
+        self.counters.as_ref().map_or(Ok(()), |path| replace_file(path, &text))
     }
 }
 
 /// Returns the line as bytes of the stream.
-fn encode(line: &Line) -> Vec<u8> {
+fn encode(line: &FilterLine) -> Vec<u8> {
     format!("{line}\n").into_bytes()
 }
 
 /// Replaces the file at `path` by a new file.
-fn put_in_place(path: &Path, text: &str) -> io::Result<()> {
+fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Other agents may write beside this one, and strangers may have put links there: the new file has a unique name.
+    // Other agents may write in this folder, and strangers may have placed links there: the new file has a unique name.
     let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
     new.write_all(text.as_bytes())?;
     new.persist(path)?;
@@ -137,7 +140,7 @@ fn put_in_place(path: &Path, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::put_in_place;
+    use super::replace_file;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -150,15 +153,19 @@ mod tests {
             symlink(at("victim"), at(name)).unwrap();
         }
         for (name, text) in [("rules.p1", "one\n"), ("rules.p2", "two\n"), ("rules.p1", "three\n")] {
-            put_in_place(&at(name), text).unwrap();
+            replace_file(&at(name), text).unwrap();
         }
         let read = ["victim", "rules.p1", "rules.p2"].map(|name| fs::read_to_string(at(name)).unwrap());
         assert_eq!(read, ["precious", "three\n", "two\n"]);
         assert!(at("rules.new").is_symlink());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing else is left");
-        assert_eq!(at("rules.p1").metadata().unwrap().permissions().mode() & 0o444, 0o444, "monitors read it");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "no temporary file may be left");
+        assert_eq!(
+            at("rules.p1").metadata().unwrap().permissions().mode() & 0o444,
+            0o444,
+            "the file must be readable for monitors"
+        );
         fs::create_dir(at("folder")).unwrap();
-        assert!(put_in_place(&at("folder"), "text").is_err());
+        assert!(replace_file(&at("folder"), "text").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5);
     }
 }

@@ -1,12 +1,12 @@
 //! Filters: `struct tcmsg`, its attributes, and flower's keys.
 //!
-//! Invariant: the match that is read is about all the frames that the kernel's filter is about, and about more of them only if something
-//! of the filter is not supported.
+//! Invariant: the parsed match covers all frames of the kernel's filter. It covers more frames only if a part of the
+//! filter is not supported.
 
-use crate::netlink::{Bytes, attributes};
+use crate::netlink::{NetlinkBytes, attributes};
 use crate::tc::actions;
 use crate::tc::links::Links;
-use crate::tc::unsupported::{Key, Unsupported};
+use crate::tc::unsupported::{FlowerKey, UnsupportedFilter};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::matching::ClassMatch;
 use nic_switch::{Action, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
@@ -14,22 +14,24 @@ use offload_api::Prefix;
 use offload_formats::protocol;
 use std::collections::BTreeMap;
 
-/// What a message says of a filter.
+/// Content of a filter message.
 #[derive(Debug)]
-pub(crate) enum Said {
-    /// It is there. A rule that is not the filter's leaves its frames to the kernel; and why.
-    There(Box<Rule>, Option<Unsupported>),
-    /// These are not there any more.
+pub(crate) enum ParsedFilter {
+    /// The filter exists. If it is not supported, the rule leaves its frames to the kernel, and the reason is given.
+    There(Box<Rule>, Option<UnsupportedFilter>),
+    /// The selected filters are deleted.
     Gone(Selection),
-    /// It is about a device, or a direction, that is not the switch's.
+    /// The filter belongs to a device or a direction outside the switch.
     Nothing,
 }
 
-/// Reads a message about a filter that came (`there`) or went. `None`: this is no such message.
-pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
-    let head = Bytes(payload.get(..TCMSG)?);
+/// Parses a message about an added (`there`) or deleted filter. Returns `None` if the message is invalid.
+pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<ParsedFilter> {
+    let head = NetlinkBytes(payload.get(..TCMSG)?);
     let (number, handle, parent, info) = (head.u32(4)?, head.u32(8)?, head.u32(12)?, head.u32(16)?);
-    let Some(device) = links.find(number).filter(|_| INGRESS.contains(&parent)) else { return Some(Said::Nothing) };
+    let Some(device) = links.find(number).filter(|_| INGRESS.contains(&parent)) else {
+        return Some(ParsedFilter::Nothing);
+    };
     let (mut kind, mut options, mut chain) = (None, &[][..], 0);
     for (name, value) in attributes(&payload[TCMSG..]) {
         match name {
@@ -41,61 +43,63 @@ pub(crate) fn read(payload: &[u8], there: bool, links: &Links) -> Option<Said> {
     }
     let priority = (info >> 16) as u16;
     if !there {
-        // Without a handle, all of this priority are; without a priority, all of the chain.
+        // Without a handle, all filters of the priority are meant; without a priority, all of the chain.
         let (priority, handle) = (Some(priority).filter(|one| *one != 0), Some(handle).filter(|one| *one != 0));
-        return Some(Said::Gone(Selection { device, chain, priority, handle }));
+        return Some(ParsedFilter::Gone(Selection { device, chain, priority, handle }));
     }
-    // So the kernel begins what it says of each priority.
+    // The kernel announces each priority by such a message.
     if handle == 0 || priority == 0 {
-        return Some(Said::Nothing);
+        return Some(ParsedFilter::Nothing);
     }
     let protocol = Some(u16::from_be(info as u16)).filter(|protocol| *protocol != ALL);
-    let mut read = Read { matching: Match { protocol, ..Match::default() }, why: None };
+    let mut read = FlowerParser { matching: Match { protocol, ..Match::default() }, why: None };
     let kind = kind?;
     let actions = match &kind[..] {
         "flower" => read.flower(options, links),
         _ => {
-            read.refuse(Unsupported::Classifier(kind));
+            read.refuse(UnsupportedFilter::Classifier(kind));
             Vec::new()
         }
     };
     Some(read.rule(device, chain, priority, handle, actions))
 }
 
-/// A match as far as it was read, and the first reason why the rest was not.
-struct Read {
+/// The match parsed so far, and the first reason for which a part is not supported.
+struct FlowerParser {
     matching: Match,
-    why: Option<Unsupported>,
+    why: Option<UnsupportedFilter>,
 }
 
-impl Read {
-    fn refuse(&mut self, why: Unsupported) {
+impl FlowerParser {
+    fn refuse(&mut self, why: UnsupportedFilter) {
         self.why.get_or_insert(why);
     }
 
-    /// The rule of all that was read: if not all of it has a counterpart, one that leaves the frames to the kernel.
-    fn rule(self, device: Device, chain: u32, priority: u16, handle: u32, actions: Vec<Action>) -> Said {
+    /// Returns the rule for the parsed filter. If a part is not supported, the rule leaves the frames to the kernel.
+    fn rule(self, device: Device, chain: u32, priority: u16, handle: u32, actions: Vec<Action>) -> ParsedFilter {
         let rule = |matching, actions| Rule { device, chain, priority, handle: Some(handle), matching, actions };
-        let Read { matching, why } = self;
+        let FlowerParser { matching, why } = self;
         let whole = rule(matching, actions);
         let why = match why {
             None => match whole.check() {
-                Ok(()) => return Said::There(Box::new(whole), None),
+                Ok(()) => return ParsedFilter::There(Box::new(whole), None),
                 Err(error) => error.into(),
             },
             Some(why) => why,
         };
         let pass = rule(whole.matching, vec![Action::Pass]);
+        // A match that the switch rejects is widened to all frames, so that no later filter takes a frame of this one.
         let pass = if pass.check().is_ok() { pass } else { rule(Match::default(), vec![Action::Pass]) };
-        Said::There(Box::new(pass), Some(why))
+        ParsedFilter::There(Box::new(pass), Some(why))
     }
 
     fn flower(&mut self, options: &[u8], links: &Links) -> Vec<Action> {
-        let mut keys: BTreeMap<u16, Bytes<'_>> = attributes(options).collect();
+        let mut keys: BTreeMap<u16, NetlinkBytes<'_>> = attributes(options).collect();
         let flags = keys.remove(&key::FLAGS).and_then(|flags| flags.u32(0)).unwrap_or(0);
         if flags & SKIP_HARDWARE != 0 {
-            self.refuse(Unsupported::SkipHardware);
+            self.refuse(UnsupportedFilter::SkipHardware);
         }
+        // These attributes select no frames.
         for ignored in [key::CLASS, key::IN_HARDWARE] {
             keys.remove(&ignored);
         }
@@ -104,9 +108,9 @@ impl Read {
         self.network(&mut keys);
         self.ports(&mut keys);
         self.tunnel(&mut keys);
-        // A mask of zeros asks for nothing.
+        // An all-zero mask has no effect.
         if let Some((key, _)) = keys.iter().find(|(_, value)| value.0.iter().any(|byte| *byte != 0)) {
-            self.refuse(Unsupported::Key(Key(*key)));
+            self.refuse(UnsupportedFilter::Key(FlowerKey(*key)));
         }
         match actions::read(actions.map_or(&[], |actions| actions.0), links) {
             Ok(actions) => actions,
@@ -127,13 +131,13 @@ impl Read {
         self.matching.source_mac = mac(key::ETH_SOURCE, key::ETH_SOURCE_MASK);
         let inner = keys.remove(&key::ETH_TYPE).and_then(|value| value.port(0));
         let matching = &mut self.matching;
-        // A filter of all protocols may name one nevertheless.
+        // A filter for all protocols may still name an EtherType.
         matching.protocol = matching.protocol.or(inner);
         let vlan = &mut matching.vlan;
         vlan.id = keys.remove(&key::VLAN_ID).and_then(|value| value.u16(0));
         vlan.priority = keys.remove(&key::VLAN_PRIORITY).and_then(|value| value.u8(0));
         let behind = keys.remove(&key::VLAN_ETH_TYPE).and_then(|value| value.port(0));
-        // Of a tagged frame, the kernel calls the EtherType behind the tag by either name.
+        // For a tagged frame, either attribute may hold the EtherType after the tag.
         let tagged = matching.protocol.is_some_and(|protocol| matches!(protocol, 0x8100 | 0x88a8));
         vlan.ether_type = behind.or(inner.filter(|inner| tagged && Some(*inner) != matching.protocol));
     }
@@ -143,13 +147,13 @@ impl Read {
         self.matching.source = self.prefix(keys, [key::IPV4_SOURCE, key::IPV6_SOURCE]);
         self.matching.destination = self.prefix(keys, [key::IPV4_DESTINATION, key::IPV6_DESTINATION]);
         self.matching.class = class(keys, key::CLASS_OF_IP);
-        let number = |value: Option<Bytes<'_>>| value.and_then(|value| value.spi(0)).unwrap_or(0);
+        let number = |value: Option<NetlinkBytes<'_>>| value.and_then(|value| value.spi(0)).unwrap_or(0);
         let (flags, mask) = (number(keys.remove(&key::IP_FLAGS)), number(keys.remove(&key::IP_FLAGS_MASK)));
         let flag = |flag: u32| (mask & flag != 0).then_some(flags & flag != 0);
         self.matching.fragments.fragment = flag(IS_FRAGMENT);
         self.matching.fragments.first = flag(IS_FIRST);
         if mask & !(IS_FRAGMENT | IS_FIRST) != 0 {
-            self.refuse(Unsupported::Mask(Key(key::IP_FLAGS_MASK)));
+            self.refuse(UnsupportedFilter::Mask(FlowerKey(key::IP_FLAGS_MASK)));
         }
     }
 
@@ -166,7 +170,9 @@ impl Read {
             }
             _ => None,
         };
+        // Without a protocol the port keys stay in the map, and the filter is refused because of them.
         let Some(places) = self.matching.ip_protocol.and_then(of) else { return };
+        // A range has keys of its own, which are the same for all protocols.
         let ranges = [key::SOURCE_PORTS, key::DESTINATION_PORTS];
         let mut ports = [None; 2];
         for (port, ((value, mask), range)) in ports.iter_mut().zip(places.into_iter().zip(ranges)) {
@@ -179,7 +185,7 @@ impl Read {
                 (Some(port), None) if whole => Some(Ports::One(port)),
                 (exact, None) => {
                     if exact.is_some() {
-                        self.refuse(Unsupported::Mask(Key(mask)));
+                        self.refuse(UnsupportedFilter::Mask(FlowerKey(mask)));
                     }
                     None
                 }
@@ -199,7 +205,7 @@ impl Read {
                 None | Some(u16::MAX) => Some(port),
                 Some(0) => None,
                 Some(_) => {
-                    self.why.get_or_insert(Unsupported::Mask(Key(value + 1)));
+                    self.why.get_or_insert(UnsupportedFilter::Mask(FlowerKey(value + 1)));
                     None
                 }
             }
@@ -211,14 +217,15 @@ impl Read {
         let (flags, mask) = (number(key::TUNNEL_FLAGS), number(key::TUNNEL_FLAGS_MASK));
         let flag = |flag: u32| (mask & flag != 0).then_some(flags & flag != 0);
         (self.matching.tunnel.checksum, self.matching.tunnel.oam) = (flag(TUNNEL_CHECKSUM), flag(TUNNEL_OAM));
-        // Linux notes of no received packet that it must not be fragmented, and of Geneve's critical options the switch drops packets.
+        // Linux never sets "don't fragment" for a received packet, and the switch drops packets with critical Geneve
+        // options.
         let never = TUNNEL_DONT_FRAGMENT | TUNNEL_CRITICAL;
         if mask & !(TUNNEL_CHECKSUM | TUNNEL_OAM | never) != 0 || flags & mask & never != 0 {
-            self.refuse(Unsupported::Mask(Key(key::TUNNEL_FLAGS_MASK)));
+            self.refuse(UnsupportedFilter::Mask(FlowerKey(key::TUNNEL_FLAGS_MASK)));
         }
     }
 
-    /// Addresses of IPv4 or IPv6: each key is followed by that of its mask.
+    /// Parses an IPv4 or IPv6 prefix. The key after an address is its mask.
     fn prefix(&mut self, keys: &mut Keys<'_>, [ipv4, ipv6]: [u16; 2]) -> Option<Prefix> {
         let mut both = |key: u16| Some((keys.remove(&key)?, keys.remove(&(key + 1))));
         let (key, address, ones) = if let Some((value, mask)) = both(ipv4) {
@@ -230,22 +237,22 @@ impl Read {
         };
         let prefix = ones.and_then(|bits| Prefix::new(address, bits));
         if prefix.is_none() {
-            self.refuse(Unsupported::Mask(Key(key + 1)));
+            self.refuse(UnsupportedFilter::Mask(FlowerKey(key + 1)));
         }
         prefix.filter(|prefix| prefix.bits() > 0)
     }
 }
 
-type Keys<'a> = BTreeMap<u16, Bytes<'a>>;
+type Keys<'a> = BTreeMap<u16, NetlinkBytes<'a>>;
 
-/// A traffic class, whose key is followed by that of its mask. A mask of zeros asks for nothing.
+/// Parses a traffic class. The next key is its mask. An all-zero mask has no effect.
 fn class(keys: &mut Keys<'_>, key: u16) -> Option<ClassMatch> {
     let value = keys.remove(&key)?.u8(0)?;
     let mask = keys.remove(&(key + 1)).map_or(Some(u8::MAX), |mask| mask.u8(0))?;
     Some(ClassMatch::new(value, mask)).filter(|class| class.mask() != 0)
 }
 
-/// How many ones a mask begins with; `None`: others follow.
+/// Returns the number of leading ones of a mask. `None` if other ones follow.
 fn ones(mask: &[u8]) -> Option<u8> {
     let bits = mask.iter().fold((0, true, true), |(bits, all, right), byte| {
         let ones = byte.leading_ones();
@@ -255,12 +262,12 @@ fn ones(mask: &[u8]) -> Option<u8> {
     bits.2.then_some(bits.0)
 }
 
-/// `struct tcmsg`.
+/// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
 const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
 const CHAIN: u16 = 11;
-/// The parents of filters of received frames, of clsact (and of either qdisc in a request) and of the ingress qdisc.
+/// Parents of filters for received frames: clsact (and either qdisc in a request), and the ingress qdisc.
 pub(super) const INGRESS: [u32; 2] = [0xffff_fff2, 0xffff_0000];
 /// `ETH_P_ALL`.
 const ALL: u16 = 3;
@@ -273,7 +280,7 @@ const TUNNEL_CHECKSUM: u32 = 4;
 const TUNNEL_DONT_FRAGMENT: u32 = 8;
 const TUNNEL_OAM: u32 = 16;
 const TUNNEL_CRITICAL: u32 = 32;
-/// How much of the name of a classifier or an action is shown.
+/// Maximum displayed length of the name of a classifier or an action.
 pub(super) const MAX_NAME: usize = 32;
 
 /// `TCA_FLOWER_*`.
@@ -318,7 +325,7 @@ mod key {
     pub(super) const CLASS_OF_IP: u16 = 73;
     pub(super) const TUNNEL_CLASS: u16 = 80;
     pub(super) const IN_HARDWARE: u16 = 86;
-    /// The first and the last of each.
+    /// The first port of a range; the next key is the last one.
     pub(super) const SOURCE_PORTS: u16 = 87;
     pub(super) const DESTINATION_PORTS: u16 = 89;
     pub(super) const TUNNEL_FLAGS: u16 = 110;

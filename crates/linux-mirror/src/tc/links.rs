@@ -1,22 +1,24 @@
-//! Which of a kernel's devices are the switch's, by their names.
+//! The kernel's network devices that belong to the switch, by name.
 //!
-//! A device that is called as rules call it is that one: `p0`, `pf0vf0`, `vxlan0`. So are the tunnel devices that Open vSwitch makes for itself.
+//! A device with a name as in rules, such as `p0`, `pf0vf0` or `vxlan0`, is that device of the switch. So are the
+//! tunnel devices that Open vSwitch creates for itself.
 
-use crate::netlink::{Bytes, attributes};
+use crate::netlink::{NetlinkBytes, attributes};
 use nic_switch::{Device, TunnelDevice, TunnelKind};
 use std::collections::BTreeMap;
 
-/// The switch's devices, by the kernel's numbers.
+/// The switch's devices, by the kernel's interface index.
 #[derive(Debug, Default)]
 pub(crate) struct Links(BTreeMap<u32, Device>);
 
 impl Links {
-    /// Takes what `struct ifinfomsg` and its attributes say of a device that is there. `None`: this is no such message; else whether
-    /// something changed.
+    /// Records an existing device from `struct ifinfomsg` and its attributes. Returns whether anything changed, or
+    /// `None` if the message is invalid.
     pub(crate) fn put(&mut self, payload: &[u8]) -> Option<bool> {
-        let number = Bytes(payload).u32(INDEX)?;
+        let number = NetlinkBytes(payload).u32(INDEX)?;
         let (_, name) = attributes(payload.get(INFO..)?).find(|(kind, _)| *kind == NAME)?;
         let device = device(name.0);
+        // A renamed device may enter or leave the switch.
         let before = match device {
             Some(device) => self.0.insert(number, device),
             None => self.0.remove(&number),
@@ -24,9 +26,9 @@ impl Links {
         Some(before != device)
     }
 
-    /// The same of one that is gone.
-    pub(crate) fn gone(&mut self, payload: &[u8]) -> Option<bool> {
-        Some(self.0.remove(&Bytes(payload).u32(INDEX)?).is_some())
+    /// Removes a deleted device. Returns whether anything changed, or `None` if the message is invalid.
+    pub(crate) fn remove(&mut self, payload: &[u8]) -> Option<bool> {
+        Some(self.0.remove(&NetlinkBytes(payload).u32(INDEX)?).is_some())
     }
 
     pub(crate) fn clear(&mut self) {
@@ -42,7 +44,7 @@ impl Links {
     }
 }
 
-/// The device of a name, which ends with a zero.
+/// Returns the switch's device with a zero-terminated name.
 fn device(name: &[u8]) -> Option<Device> {
     let name = core::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
     let tunnel = |kind| Device::Tunnel(TunnelDevice { kind, number: 0 });
@@ -54,7 +56,9 @@ fn device(name: &[u8]) -> Option<Device> {
     }
 }
 
-/// `struct ifinfomsg`, its `ifi_index`, and IFLA_IFNAME.
+/// Length of `struct ifinfomsg`.
 const INFO: usize = 16;
+/// Offset of `ifi_index`.
 const INDEX: usize = 4;
+/// `IFLA_IFNAME`.
 const NAME: u16 = 3;

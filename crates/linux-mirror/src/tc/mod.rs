@@ -1,9 +1,10 @@
-//! Flower filters of a kernel, mirrored into the switch of an emulated NIC: `tc` steers it.
+//! Flower filters of a kernel, mirrored into the switch of an emulated NIC, so that `tc` controls the switch.
 //!
-//! - [`Watcher`] (`watch`; `links`, `filter`, `actions`, `pedit`): a kernel's messages to [`FilterChange`]s, with rules of
-//!   [`nic_switch`];
-//! - [`Line`], [`Reader`] (`line`): what both sides say to each other, over any stream;
-//! - [`Mirror`] (`mirror`): what the switch is to have; what is left to the kernel, and why ([`Unsupported`]).
+//! - [`FilterWatcher`] (`watch`; `links`, `filter`, `actions`, `pedit`): parses the kernel's messages into [`FilterChange`]s,
+//!   with rules of [`nic_switch`].
+//! - [`FilterLine`], [`LineReader`] (`line`): the protocol between agent and mirror, over any stream.
+//! - [`FilterMirror`] (`mirror`): the rules for the switch; the filters left to the kernel, and the reasons
+//!   ([`UnsupportedFilter`]).
 
 mod actions;
 pub(crate) mod agent;
@@ -15,7 +16,7 @@ mod pedit;
 mod unsupported;
 mod watch;
 
-pub use line::{BadLine, Line, MOST_BYTES, Place, Reader, Used, VERSION};
-pub use mirror::{Mirror, MirrorCounters, Refusal};
-pub use unsupported::{Key, Unsupported};
-pub use watch::{FilterChange, Watcher};
+pub use line::{FilterLine, LineError, LineReader, MAX_LINE_BYTES, RuleId, RuleUse, VERSION};
+pub use mirror::{FilterMirror, FilterMirrorCounters, FilterRefusal};
+pub use unsupported::{FlowerKey, UnsupportedFilter};
+pub use watch::{FilterChange, FilterWatcher};

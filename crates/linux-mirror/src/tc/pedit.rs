@@ -1,7 +1,7 @@
-//! `act_pedit`: words of a header, each with a mask, to fields.
+//! `act_pedit`: translates masked words of a header into edits of fields.
 
-use crate::netlink::{Bytes, attributes};
-use crate::tc::actions::Options;
+use crate::netlink::{NetlinkBytes, attributes};
+use crate::tc::actions::ActionAttributes;
 use nic_switch::{Edit, Mac};
 use offload_formats::{IpVersion, Protocol};
 use std::collections::BTreeMap;
@@ -9,28 +9,28 @@ use std::collections::BTreeMap;
 /// `TCA_PEDIT_PARMS_EX`.
 pub(crate) const PARAMETERS: u16 = 4;
 
-/// The fields that are changed; `None`: not all of what is changed are whole fields that the switch changes.
-pub(crate) fn read(parameters: Bytes<'_>, options: &Options<'_>) -> Option<Vec<Edit>> {
+/// Parses the edits. Returns `None` if a change is not an edit of whole fields that the switch supports.
+pub(crate) fn read(parameters: NetlinkBytes<'_>, options: &ActionAttributes<'_>) -> Option<Vec<Edit>> {
     let count = usize::from(parameters.u8(COUNT)?);
     let mut kinds = attributes(options.get(&KINDS)?.0).map(|(_, kind)| {
-        let kind: Options<'_> = attributes(kind.0).collect();
+        let kind: ActionAttributes<'_> = attributes(kind.0).collect();
         Some((kind.get(&HEADER_TYPE)?.u16(0)?, kind.get(&COMMAND)?.u16(0)?))
     });
     let mut edits = Vec::new();
-    // A field may be several words, which follow each other: what is written of one header, whole bytes only.
+    // A field may span several consecutive words. Written bytes of one header are collected here, as whole bytes.
     let mut written = (0, BTreeMap::new());
     for number in 0..count {
         let at = WORDS + number * WORD;
         let (kept, value): ([u8; 4], [u8; 4]) = (parameters.array(at)?, parameters.array(at + VALUE)?);
         let offset = parameters.u32(at + OFFSET)? as usize;
-        // A place that is told by the packet.
+        // The position depends on the packet.
         if parameters.u32(at + OFFSET_MASK)? != 0 {
             return None;
         }
         let (header, operation) = kinds.next()??;
-        // The one field that is no whole bytes.
+        // The traffic class of IPv6 is the only field that does not consist of whole bytes.
         if (header, operation, offset, kept) == (IPV6, SET, 0, [0xf0, 0x0f, 0xff, 0xff]) {
-            fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
+            split_fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
             edits.push(Edit::TrafficClass(IpVersion::V6, value[0] << 4 | value[1] >> 4));
             continue;
         }
@@ -42,25 +42,25 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &Options<'_>) -> Option<Vec<E
                 _ => return None,
             }
         }
-        // Each in its turn: what is added to is what was written before.
+        // Edits keep their order, because an addition applies to an earlier edit's result.
         if operation != SET || written.0 != header || bytes.keys().any(|byte| written.1.contains_key(byte)) {
-            fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
+            split_fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
         }
         match operation {
             SET => {
                 written.0 = header;
                 written.1.extend(bytes);
             }
-            ADD => edits.push(added(header, &bytes)?),
+            ADD => edits.push(parse_addition(header, &bytes)?),
             _ => return None,
         }
     }
-    fields(written.0, written.1, &mut edits)?;
+    split_fields(written.0, written.1, &mut edits)?;
     Some(edits)
 }
 
-/// The one field that can be added to.
-fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
+/// Returns the edit for an addition. Only the hop limit can be added to.
+fn parse_addition(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
     let (version, place) = match header {
         IPV4 => (IpVersion::V4, 8),
         IPV6 => (IpVersion::V6, 7),
@@ -70,8 +70,9 @@ fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
     (bytes.len() == 1).then_some(Edit::AddToHopLimit(version, limit))
 }
 
-/// The fields that bytes of a header are, which are all of them.
-fn fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
+/// Splits written bytes of a header into fields. Returns `None` if bytes are left over.
+fn split_fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
+    // The version matters only for the two IP headers.
     let version = if header == IPV6 { IpVersion::V6 } else { IpVersion::V4 };
     match header {
         ETHERNET => {
@@ -99,28 +100,34 @@ fn fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) ->
     bytes.is_empty().then_some(())
 }
 
-/// The field of so many bytes at a place, if all of it is written.
+/// Takes the field of `N` bytes at `at`, if all of its bytes were written.
 fn take<const N: usize>(bytes: &mut BTreeMap<usize, u8>, at: usize) -> Option<[u8; N]> {
     let mut field = [0; N];
     for (offset, byte) in field.iter_mut().enumerate() {
         *byte = *bytes.get(&(at + offset))?;
     }
+    // Taken bytes are removed, so that the caller can detect bytes outside all known fields.
     bytes.retain(|place, _| !(at..at + N).contains(place));
     Some(field)
 }
 
 /// `TCA_PEDIT_KEYS_EX`.
 const KINDS: u16 = 5;
-/// `TCA_PEDIT_KEY_EX_HTYPE`, `TCA_PEDIT_KEY_EX_CMD`.
+/// `TCA_PEDIT_KEY_EX_HTYPE`.
 const HEADER_TYPE: u16 = 1;
+/// `TCA_PEDIT_KEY_EX_CMD`.
 const COMMAND: u16 = 2;
-/// `struct tc_pedit_sel`: how many words, and where.
+/// Offset of the number of words in `struct tc_pedit_sel`.
 const COUNT: usize = 20;
+/// Offset of the words in `struct tc_pedit_sel`.
 const WORDS: usize = 24;
-/// `struct tc_pedit_key`: its size, and where its `val`, `off` and `offmask` are.
+/// Length of `struct tc_pedit_key`.
 const WORD: usize = 24;
+/// Offset of `val` in `struct tc_pedit_key`.
 const VALUE: usize = 4;
+/// Offset of `off` in `struct tc_pedit_key`.
 const OFFSET: usize = 8;
+/// Offset of `offmask` in `struct tc_pedit_key`.
 const OFFSET_MASK: usize = 16;
 /// `TCA_PEDIT_KEY_EX_HDR_TYPE_*`.
 const ETHERNET: u16 = 1;

@@ -1,59 +1,59 @@
-//! Why a filter has no counterpart in the switch.
+//! Reasons for which a filter has no counterpart in the switch.
 
 use core::fmt;
 use nic_switch::RuleError;
 
-/// Why a filter of a kernel has no counterpart here: its frames are left to the kernel.
+/// Reason for which a filter of a kernel has no counterpart here, so that its frames are left to the kernel.
 ///
 /// ```
-/// use linux_mirror::tc::Unsupported;
+/// use linux_mirror::tc::UnsupportedFilter;
 ///
 /// assert_eq!(
-///     Unsupported::Classifier("u32".into()).to_string(),
-///     "the switch has no classifier u32: say it in words of flower to have the switch do it"
+///     UnsupportedFilter::Classifier("u32".into()).to_string(),
+///     "the switch has no classifier u32: use flower so that the switch handles the filter"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsupported {
-    /// Another classifier than flower.
-    #[error("the switch has no classifier {0}: say it in words of flower to have the switch do it")]
+pub enum UnsupportedFilter {
+    /// A classifier other than flower.
+    #[error("the switch has no classifier {0}: use flower so that the switch handles the filter")]
     Classifier(String),
-    /// `skip_hw`: it is to stay in software.
-    #[error("it asks for software: leave skip_hw out to have the switch do it")]
+    /// The flag `skip_hw`, which reserves the filter for software.
+    #[error("it has the flag skip_hw: remove the flag so that the switch handles the filter")]
     SkipHardware,
-    /// A key of flower that the switch does not match.
-    #[error("the switch does not match {0}: leave it out to have the switch do it")]
-    Key(Key),
-    /// A mask that is no prefix, or leaves out a part of a field that is matched as a whole.
-    #[error("the switch does not match {0} by this mask: match the whole field, or of addresses a prefix")]
-    Mask(Key),
-    /// An action that the switch does not have, or an option of one.
-    #[error("the switch has no action {0} with these options: see the chapter on the switch for those that it has")]
+    /// A flower key that the switch does not match.
+    #[error("the switch does not match {0}: remove the key so that the switch handles the filter")]
+    Key(FlowerKey),
+    /// A mask that is not a prefix, or that covers a part of a field which is matched as a whole.
+    #[error("the switch does not match {0} by this mask: match the whole field, or a prefix of an address")]
+    Mask(FlowerKey),
+    /// An action or an option that the switch does not have.
+    #[error("the switch has no action {0} with these options: see the chapter on the switch for the supported ones")]
     Action(String),
-    /// What follows an action is neither the next one nor the end.
-    #[error("the switch goes on with the next action behind {0}, or ends: let the kernel do nothing else there")]
+    /// A control action other than the next action or the end.
+    #[error("after {0} the switch can only continue with the next action or end: use one of these controls")]
     Control(String),
-    /// A device that is no port and no tunnel of the switch, by its number.
+    /// A device outside the switch, by its interface index.
     #[error(
-        "it sends to network device number {0}, which the switch has not: name p0, pf0hpf, pf0vfN, card0, vxlanN, gretapN or geneveN"
+        "it sends to network device number {0}, which is no device of the switch: use p0, pf0hpf, pf0vfN, card0, vxlanN, gretapN or geneveN"
     )]
     Device(u32),
-    /// The switch has no such rule.
+    /// A rule that the switch rejects.
     #[error(transparent)]
     Rule(#[from] RuleError),
 }
 
-/// A key of flower, by its number (`TCA_FLOWER_*`); that of its mask is another.
+/// A flower key, by its number (`TCA_FLOWER_*`). Its mask has another number.
 ///
 /// ```
-/// assert_eq!(linux_mirror::tc::Key(75).to_string(), "the hops of IP (flower's key 75)");
-/// assert_eq!(linux_mirror::tc::Key(999).to_string(), "flower's key 999");
+/// assert_eq!(linux_mirror::tc::FlowerKey(75).to_string(), "the hops of IP (flower's key 75)");
+/// assert_eq!(linux_mirror::tc::FlowerKey(999).to_string(), "flower's key 999");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key(pub u16);
+pub struct FlowerKey(pub u16);
 
-impl fmt::Display for Key {
+impl fmt::Display for FlowerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.iter().find(|(first, last, _)| (*first..=*last).contains(&self.0)) {
             Some((.., name)) => write!(f, "{name} (flower's key {})", self.0),
@@ -62,9 +62,9 @@ impl fmt::Display for Key {
     }
 }
 
-/// The first and the last key of something, and what that is: linux/pkt_cls.h.
+/// Names of keys, as (first key, last key, name); see linux/pkt_cls.h.
 const NAMES: [(u16, u16, &str); 29] = [
-    (2, 2, "the device that the frame came by"),
+    (2, 2, "the ingress device"),
     (4, 7, "Ethernet addresses"),
     (10, 17, "addresses of IP"),
     (18, 21, "ports"),
@@ -73,7 +73,7 @@ const NAMES: [(u16, u16, &str); 29] = [
     (43, 46, "ports of a tunnel"),
     (47, 48, "flags of fragments"),
     (49, 56, "the type of ICMP"),
-    (57, 66, "what ARP asks and tells"),
+    (57, 66, "fields of ARP"),
     (67, 70, "MPLS"),
     (71, 72, "flags of TCP"),
     (73, 74, "the traffic class of IP"),
@@ -85,11 +85,11 @@ const NAMES: [(u16, u16, &str); 29] = [
     (87, 90, "ranges of ports"),
     (91, 98, "connection tracking"),
     (99, 99, "MPLS"),
-    (100, 101, "the hash of a frame"),
+    (100, 101, "the hash of the frame"),
     (102, 102, "the number of VLAN tags"),
     (103, 104, "PPPoE"),
     (105, 105, "L2TP"),
-    (106, 106, "that no bridge knows the address"),
+    (106, 106, "the L2 miss flag"),
     (107, 107, "fault management (CFM)"),
     (108, 109, "SPIs"),
     (110, 111, "flags of a tunnel"),
@@ -100,13 +100,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_is_named_once() {
+    fn key_names_do_not_overlap() {
         for pair in NAMES.windows(2) {
             assert!(pair[0].0 <= pair[0].1 && pair[0].1 < pair[1].0, "{pair:?}");
         }
         assert_eq!(
-            Unsupported::Key(Key(57)).to_string(),
-            "the switch does not match what ARP asks and tells (flower's key 57): leave it out to have the switch do it"
+            UnsupportedFilter::Key(FlowerKey(57)).to_string(),
+            "the switch does not match fields of ARP (flower's key 57): remove the key so that the switch handles the filter"
         );
     }
 }

@@ -1,20 +1,20 @@
-//! A kernel's filters, from its netlink messages: what is there, then what becomes of it.
+//! A watcher of a kernel's filters: parses netlink messages into a snapshot and later changes.
 //!
 //! ```text
-//!   handle_datagram: messages --> changes       ask_again: the kernel dropped some --> everything is asked for again
-//!   poll_request: dump of devices, then of each device's filters; one at a time, for the kernel has one dump a socket
+//!   handle_datagram: messages --> changes       ask_again: the kernel dropped messages --> a new snapshot is requested
+//!   poll_request: dump of devices, then of each device's filters; one at a time, because a kernel allows one dump per socket
 //! ```
 //!
-//! Invariant: changes between `Begins` and `Ends` tell of everything that was there when it began and still is.
+//! Invariant: the changes between `Begins` and `Ends` cover all filters that existed at the start and still exist.
 
-use crate::dump::{Dump, KernelRefused};
+use crate::dump::{KernelError, PendingDump};
 use crate::netlink::{DONE, DUMP, ERROR, Message, REQUEST, message, messages};
-use crate::tc::filter::{self, Said};
+use crate::tc::filter::{self, ParsedFilter};
 use crate::tc::links::Links;
-use crate::tc::unsupported::Unsupported;
+use crate::tc::unsupported::UnsupportedFilter;
 use nic_switch::{Rule, Selection};
 
-/// What became of a kernel's filters.
+/// A change of a kernel's filters.
 ///
 /// ```
 /// use nic_switch::{Device, Selection, Vport};
@@ -26,76 +26,72 @@ use nic_switch::{Rule, Selection};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterChange {
-    /// All filters that there are follow.
+    /// Start of a snapshot: all existing filters follow.
     Begins,
-    /// What was not said since it began is not there.
+    /// End of a snapshot. A filter not named since its start does not exist.
     Ends,
-    /// A filter came, or is another now. One that is not supported has a rule that leaves its frames to the kernel, and a reason.
-    There(Box<Rule>, Option<Unsupported>),
-    /// These are gone.
+    /// A filter was added or changed. An unsupported one has a rule that leaves its frames to the kernel, and a reason.
+    There(Box<Rule>, Option<UnsupportedFilter>),
+    /// The selected filters were deleted.
     Gone(Selection),
 }
 
-/// What a kernel's netlink messages say, without the socket.
+/// A watcher of a kernel's filters, without the socket.
 ///
 /// ```
-/// use linux_mirror::tc::Watcher;
+/// use linux_mirror::tc::FilterWatcher;
 ///
-/// let mut watcher = Watcher::new();
-/// let dump = watcher.poll_request().expect("it asks for devices");
+/// let mut watcher = FilterWatcher::new();
+/// let dump = watcher.poll_request().expect("the watcher first requests the devices");
 /// assert_eq!(dump[4..6], 18u16.to_ne_bytes(), "RTM_GETLINK");
-/// assert!(watcher.poll_request().is_none(), "one at a time");
+/// assert!(watcher.poll_request().is_none(), "one dump at a time");
 /// ```
 #[derive(Debug)]
-pub struct Watcher {
-    dump: Dump<Step>,
-    /// The devices whose filters are still to be asked for.
+pub struct FilterWatcher {
+    dump: PendingDump<DumpStep>,
+    /// Devices with filters that remain to be requested.
     devices: Vec<u32>,
     links: Links,
     malformed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum DumpStep {
     Links,
     Filters,
 }
 
-impl Default for Watcher {
-    fn default() -> Watcher {
-        Watcher::new()
+impl Default for FilterWatcher {
+    fn default() -> FilterWatcher {
+        FilterWatcher::new()
     }
 }
 
-impl Watcher {
-    /// It begins with a snapshot.
-    pub fn new() -> Watcher {
-        Watcher { dump: Dump::new(), devices: Vec::new(), links: Links::default(), malformed: 0 }
+impl FilterWatcher {
+    /// Returns a watcher that begins with a snapshot.
+    pub fn new() -> FilterWatcher {
+        FilterWatcher { dump: PendingDump::new(), devices: Vec::new(), links: Links::default(), malformed: 0 }
     }
 
-    /// Asks for everything again: the kernel dropped messages (`ENOBUFS`), or somebody new listens.
-    pub fn ask_again(&mut self) {
+    /// Requests a new snapshot, because the kernel dropped messages (`ENOBUFS`) or a new mirror listens.
+    pub fn request_snapshot(&mut self) {
         self.dump.again = true;
     }
 
-    /// What the kernel is to be sent next.
+    /// Returns the next message for the kernel.
     pub fn poll_request(&mut self) -> Option<Vec<u8>> {
-        if self.dump.begins() {
+        if self.dump.poll_start() {
             self.links.clear();
-            self.dump.ask(Step::Links, |sequence| message(GET_LINK, REQUEST | DUMP, sequence, &[0; 16], &[]));
+            self.dump.query(DumpStep::Links, |sequence| message(GET_LINK, REQUEST | DUMP, sequence, &[0; 16], &[]));
         }
         self.dump.requests.pop_front()
     }
 
-    /// Takes a datagram of the kernel's, and gives `take` what became of filters.
+    /// Parses a datagram of the kernel, and passes the changes to `take`.
     ///
     /// # Errors
-    /// If the kernel does not give them at all.
-    pub fn handle_datagram(
-        &mut self,
-        datagram: &[u8],
-        mut take: impl FnMut(FilterChange),
-    ) -> Result<(), KernelRefused> {
+    /// Fails if the kernel refuses to list devices or filters.
+    pub fn handle_datagram(&mut self, datagram: &[u8], mut take: impl FnMut(FilterChange)) -> Result<(), KernelError> {
         for message in messages(datagram) {
             match message {
                 Some(message) => self.handle_message(&message, &mut take)?,
@@ -105,7 +101,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// How many messages made no sense.
+    /// Returns the number of malformed messages.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
@@ -114,29 +110,30 @@ impl Watcher {
         &mut self,
         message: &Message<'_>,
         take: &mut impl FnMut(FilterChange),
-    ) -> Result<(), KernelRefused> {
-        let answered = self.dump.answered_by(message);
+    ) -> Result<(), KernelError> {
+        let answered = self.dump.query_answered_by(message);
         let answers = answered.is_some();
         let understood = match message.kind {
-            // It may have ended before all was told.
+            // A dump may end early with an error.
             DONE | ERROR if answers => match message.errno() {
                 0 if message.kind == DONE => {
-                    self.go_on(take);
+                    self.continue_dump(take);
                     Some(())
                 }
                 0 => Some(()),
-                // A device that went meanwhile has no filters.
-                NO_DEVICE | INVALID if answered == Some(Step::Filters) => {
-                    self.go_on(take);
+                // A device deleted meanwhile has no filters.
+                NO_DEVICE | INVALID if answered == Some(DumpStep::Filters) => {
+                    self.continue_dump(take);
                     Some(())
                 }
-                errno => return Err(KernelRefused::Filters { errno }),
+                errno => return Err(KernelError::Filters { errno }),
             },
+            // A device that appears or is renamed after the dump has filters that were never requested.
             NEW_LINK => self.links.put(message.payload).map(|changed| self.dump.again |= changed && !answers),
-            DELETE_LINK => self.links.gone(message.payload).map(|changed| self.dump.again |= changed),
+            DELETE_LINK => self.links.remove(message.payload).map(|changed| self.dump.again |= changed),
             NEW_FILTER => self.read(message.payload, true, take),
             DELETE_FILTER => self.read(message.payload, false, take),
-            // With them, filters go that nobody tells of.
+            // The kernel does not announce the filters that are deleted with a qdisc or a chain.
             DELETE_QDISC | DELETE_CHAIN => {
                 self.dump.again = true;
                 Some(())
@@ -149,29 +146,31 @@ impl Watcher {
 
     fn read(&mut self, payload: &[u8], there: bool, take: &mut impl FnMut(FilterChange)) -> Option<()> {
         match filter::read(payload, there, &self.links)? {
-            Said::There(rule, why) => take(FilterChange::There(rule, why)),
-            Said::Gone(selection) => take(FilterChange::Gone(selection)),
-            Said::Nothing => {}
+            ParsedFilter::There(rule, why) => take(FilterChange::There(rule, why)),
+            ParsedFilter::Gone(selection) => take(FilterChange::Gone(selection)),
+            ParsedFilter::Nothing => {}
         }
         Some(())
     }
 
-    /// The last question is answered.
-    fn go_on(&mut self, take: &mut impl FnMut(FilterChange)) {
+    /// Continues the snapshot with the next query.
+    fn continue_dump(&mut self, take: &mut impl FnMut(FilterChange)) {
         match self.dump.step {
             None => return,
-            Some(Step::Links) => {
+            Some(DumpStep::Links) => {
                 self.devices = self.links.numbers();
                 take(FilterChange::Begins);
             }
-            Some(Step::Filters) => {}
+            Some(DumpStep::Filters) => {}
         }
         match self.devices.pop() {
             Some(device) => {
                 let mut tcmsg = [0; 20];
                 tcmsg[4..8].copy_from_slice(&device.to_ne_bytes());
+                // A dump needs a parent; this one covers both qdiscs.
                 tcmsg[12..16].copy_from_slice(&filter::INGRESS[0].to_ne_bytes());
-                self.dump.ask(Step::Filters, |sequence| message(GET_FILTER, REQUEST | DUMP, sequence, &tcmsg, &[]));
+                self.dump
+                    .query(DumpStep::Filters, |sequence| message(GET_FILTER, REQUEST | DUMP, sequence, &tcmsg, &[]));
             }
             None => {
                 self.dump.step = None;
@@ -181,13 +180,23 @@ impl Watcher {
     }
 }
 
+/// `RTM_NEWLINK`.
 const NEW_LINK: u16 = 16;
+/// `RTM_DELLINK`.
 const DELETE_LINK: u16 = 17;
+/// `RTM_GETLINK`.
 const GET_LINK: u16 = 18;
+/// `RTM_DELQDISC`.
 const DELETE_QDISC: u16 = 37;
+/// `RTM_NEWTFILTER`.
 const NEW_FILTER: u16 = 44;
+/// `RTM_DELTFILTER`.
 const DELETE_FILTER: u16 = 45;
+/// `RTM_GETTFILTER`.
 const GET_FILTER: u16 = 46;
+/// `RTM_DELCHAIN`.
 const DELETE_CHAIN: u16 = 101;
+/// `ENODEV`.
 const NO_DEVICE: u32 = 19;
+/// `EINVAL`.
 const INVALID: u32 = 22;

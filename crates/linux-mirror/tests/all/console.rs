@@ -23,7 +23,7 @@ fn agent_goes_on_without_standard_error() {
         let listener = UnixListener::bind(&socket).unwrap();
         listener.set_nonblocking(true).unwrap();
         let mut running = agent().arg(command).arg(&socket).spawn().unwrap();
-        // The agent writes each time why it could not go on.
+        // The agent writes the reason of each failed connection.
         for round in 0..3 {
             let ended = loop {
                 match (listener.accept(), running.try_wait().unwrap()) {
@@ -48,10 +48,10 @@ fn agent_without_output_ends_with_its_own_status() {
         assert_eq!(status(&[command]), Some(2));
         assert_eq!(status(&[command, "--counters"]), Some(2));
     }
-    assert_eq!(status(&["sa", "--counters", "file", "none"]), Some(2), "SAs are counted by their kernel");
+    assert_eq!(status(&["sa", "--counters", "file", "none"]), Some(2), "the command sa has no option --counters");
     assert_eq!(status(&[]), Some(2));
     assert_eq!(status(&["none"]), Some(2));
-    assert_eq!(status(&["--help"]), Some(1), "the help did not arrive");
+    assert_eq!(status(&["--help"]), Some(1), "the help could not be written");
     assert_eq!(status(&["--version"]), Some(1));
 }
 

@@ -1,18 +1,19 @@
-//! What plain TCP costs the hosts, both ends together, at an MTU of 1500.
+//! CPU cost of plain TCP for both hosts together, at an MTU of 1500.
 //!
-//! - `bulk`: one stream, beside smoltcp's with its checksums off; what the emulated devices cost (TSO, LRO, checksums,
-//!   copies to and from frames) beside it, for a real one does that itself;
-//! - `messages`: 64 KiB at a time, to 1 to 10,000 connections in turn, a mebibyte under way whatever their number;
-//! - `messages_large_nic`: the same with NICs that cut and join up to 256 KiB, and have segments wait for others for 32 us:
-//!   there a message is a packet and an acknowledgment.
+//! - `bulk`: one stream, compared with smoltcp without checksums. The cost of the emulated devices (TSO, LRO,
+//!   checksums, copies to and from frames) is reported separately, because real devices do this work in hardware.
+//! - `messages`: messages of 64 KiB to 1 to 10,000 connections in turn, with one mebibyte in flight in total.
+//! - `messages_large_nic`: the same with NICs that cut and join up to 256 KiB and delay received segments by 32 us to
+//!   join them. Each message then costs one packet and one acknowledgment.
 //!
-//! `cargo test -p offload-host-stack --test all messages` counts what the latter take: packets, acknowledgments, turns.
+//! `cargo test -p offload-host-stack --test all messages` counts the packets, acknowledgments and turns of the message
+//! benches.
 //!
-//! Times are CPU time of the thread, so that other programs hardly matter. Compare figures of one run only.
+//! Times are CPU times of the thread, so that other programs hardly affect them. Compare only figures of one run.
 //!
 //! `cargo bench -p offload-host-stack --bench tcp`
 
-#[expect(dead_code, reason = "a test counts as well")]
+#[expect(dead_code, reason = "only a test reads the counts")]
 mod ours;
 mod smol;
 
@@ -21,13 +22,13 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::NicConfig;
 use offload_base::cost::{CpuMeter, CpuReport, Domain};
-use ours::Ours;
-use smol::Smol;
+use ours::StackPair;
+use smol::SmoltcpPair;
 
 fn bulk(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bulk");
-    settle(&mut group, BULK_BYTES);
-    // Made when they are asked for: who runs one bench only, or profiles it, pays for no other.
+    configure(&mut group, BULK_BYTES);
+    // Hosts are created on first use, so that a run of one bench does not pay for the others.
     let mut ours = None;
     group.bench_function("hosts", |bencher| {
         let ours = ours.get_or_insert_with(|| warm(1, &NicConfig::default()));
@@ -40,7 +41,7 @@ fn bulk(criterion: &mut Criterion) {
     let mut smol = None;
     group.bench_function("smoltcp", |bencher| {
         let smol = smol.get_or_insert_with(|| {
-            let mut smol = Smol::new();
+            let mut smol = SmoltcpPair::new();
             smol.transfer(BULK_BYTES);
             smol
         });
@@ -56,7 +57,7 @@ fn messages(criterion: &mut Criterion) {
 
 fn measure_messages(criterion: &mut Criterion, name: &str, config: &NicConfig) {
     let mut group = criterion.benchmark_group(name);
-    settle(&mut group, BULK_BYTES);
+    configure(&mut group, BULK_BYTES);
     for connections in [1, 10, 100, 1000, 10_000] {
         let mut ours = None;
         group.bench_function(BenchmarkId::from_parameter(connections), |bencher| {
@@ -67,15 +68,15 @@ fn measure_messages(criterion: &mut Criterion, name: &str, config: &NicConfig) {
     group.finish();
 }
 
-/// Hosts with so many connections, every window of which holds a message, and none of which is new to its peer: those are
-/// acknowledged packet by packet.
-fn warm(connections: usize, config: &NicConfig) -> Ours {
-    let mut ours = Ours::new(connections, config);
+/// Returns hosts with `connections` connections in a steady state. Each window holds a message, and no connection is
+/// new: peers acknowledge new ones packet by packet.
+fn warm(connections: usize, config: &NicConfig) -> StackPair {
+    let mut ours = StackPair::new(connections, config);
     ours.messages(ours::WARM_EACH * connections as u64 + WARM_MESSAGES);
     ours
 }
 
-fn settle(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
+fn configure(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
     group.throughput(Throughput::Bytes(bytes)).sample_size(10).measurement_time(Duration::from_secs(2));
 }
 

@@ -1,4 +1,4 @@
-//! Two interfaces of smoltcp, each with a queue for a device that keeps its buffers, and no checksums.
+//! Two interfaces of smoltcp without checksums. Each one's device is a pair of queues that reuse their buffers.
 
 use offload_base::cost::{self, Domain};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -8,30 +8,30 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use std::collections::VecDeque;
 
-pub(crate) struct Smol {
+pub(crate) struct SmoltcpPair {
     now: i64,
-    sides: [Side; 2],
+    sides: [SmoltcpHost; 2],
     data: Vec<u8>,
 }
 
-struct Side {
+struct SmoltcpHost {
     interface: Interface,
-    queues: Queues,
+    queues: SmoltcpDevice,
     sockets: SocketSet<'static>,
     socket: SocketHandle,
 }
 
 #[derive(Default)]
-struct Queues {
+struct SmoltcpDevice {
     received: VecDeque<Vec<u8>>,
     sent: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
 }
 
-struct Received<'a>(Vec<u8>, &'a mut Vec<Vec<u8>>);
-struct Sending<'a>(&'a mut VecDeque<Vec<u8>>, Option<Vec<u8>>);
+struct SmoltcpRxToken<'a>(Vec<u8>, &'a mut Vec<Vec<u8>>);
+struct SmoltcpTxToken<'a>(&'a mut VecDeque<Vec<u8>>, Option<Vec<u8>>);
 
-impl RxToken for Received<'_> {
+impl RxToken for SmoltcpRxToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         let result = f(&self.0);
         self.1.push(self.0);
@@ -39,7 +39,7 @@ impl RxToken for Received<'_> {
     }
 }
 
-impl TxToken for Sending<'_> {
+impl TxToken for SmoltcpTxToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         let mut frame = self.1.unwrap_or_default();
         frame.resize(length, 0);
@@ -49,19 +49,19 @@ impl TxToken for Sending<'_> {
     }
 }
 
-impl Device for Queues {
-    type RxToken<'a> = Received<'a>;
-    type TxToken<'a> = Sending<'a>;
+impl Device for SmoltcpDevice {
+    type RxToken<'a> = SmoltcpRxToken<'a>;
+    type TxToken<'a> = SmoltcpTxToken<'a>;
 
-    fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Sending<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(SmoltcpRxToken<'_>, SmoltcpTxToken<'_>)> {
         let frame = self.received.pop_front()?;
         let spare = self.spare.pop();
-        Some((Received(frame, &mut self.spare), Sending(&mut self.sent, spare)))
+        Some((SmoltcpRxToken(frame, &mut self.spare), SmoltcpTxToken(&mut self.sent, spare)))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+    fn transmit(&mut self, _: Instant) -> Option<SmoltcpTxToken<'_>> {
         let spare = self.spare.pop();
-        Some(Sending(&mut self.sent, spare))
+        Some(SmoltcpTxToken(&mut self.sent, spare))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -73,11 +73,11 @@ impl Device for Queues {
     }
 }
 
-impl Smol {
-    /// Hosts with a connection from the first to the second.
-    pub(crate) fn new() -> Smol {
+impl SmoltcpPair {
+    /// Returns hosts with a connection from the first to the second.
+    pub(crate) fn new() -> SmoltcpPair {
         let side = |number: u8| {
-            let mut queues = Queues::default();
+            let mut queues = SmoltcpDevice::default();
             let mac = EthernetAddress([2, 0, 0, 0, 0, number]);
             let mut config = Config::new(HardwareAddress::Ethernet(mac));
             config.random_seed = u64::from(number);
@@ -88,11 +88,11 @@ impl Smol {
             let buffer = || SocketBuffer::new(vec![0; BUFFER_BYTES]);
             let mut sockets = SocketSet::new(Vec::new());
             let socket = sockets.add(Socket::new(buffer(), buffer()));
-            Side { interface, queues, sockets, socket }
+            SmoltcpHost { interface, queues, sockets, socket }
         };
-        let mut smol = Smol { now: 0, sides: [side(1), side(2)], data: vec![0x5a; BUFFER_BYTES] };
+        let mut smol = SmoltcpPair { now: 0, sides: [side(1), side(2)], data: vec![0x5a; BUFFER_BYTES] };
         smol.sides[1].socket().listen(PORT).unwrap();
-        let Side { interface, sockets, socket, .. } = &mut smol.sides[0];
+        let SmoltcpHost { interface, sockets, socket, .. } = &mut smol.sides[0];
         let remote = (IpAddress::v4(10, 0, 0, 2), PORT);
         sockets.get_mut::<Socket<'_>>(*socket).connect(interface.context(), remote, 50_000).unwrap();
         while !smol.sides.iter_mut().all(|side| side.socket().may_send()) {
@@ -106,14 +106,14 @@ impl Smol {
         let (mut sent, mut received) = (0, 0);
         while received < bytes {
             {
-                let _host = cost::domain(Domain::Host(0));
+                let _host_cost = cost::domain(Domain::Host(0));
                 while sent < bytes && self.sides[0].socket().can_send() {
                     let most = self.data.len().min((bytes - sent) as usize);
                     sent += self.sides[0].socket().send_slice(&self.data[..most]).unwrap() as u64;
                 }
             }
             self.step();
-            let _host = cost::domain(Domain::Host(1));
+            let _host_cost = cost::domain(Domain::Host(1));
             while self.sides[1].socket().can_recv() {
                 received += self.sides[1].socket().recv(|data| (data.len(), data.len())).unwrap() as u64;
             }
@@ -124,8 +124,8 @@ impl Smol {
         let mut moved = false;
         for side in 0..2 {
             {
-                let _host = cost::domain(Domain::Host(side as u8));
-                let Side { interface, queues, sockets, .. } = &mut self.sides[side];
+                let _host_cost = cost::domain(Domain::Host(side as u8));
+                let SmoltcpHost { interface, queues, sockets, .. } = &mut self.sides[side];
                 interface.poll(Instant::from_micros(self.now), queues, sockets);
             }
             let [first, second] = &mut self.sides;
@@ -137,12 +137,13 @@ impl Smol {
     }
 }
 
-impl Side {
+impl SmoltcpHost {
     fn socket(&mut self) -> &mut Socket<'static> {
         self.sockets.get_mut(self.socket)
     }
 }
 
-/// Of a socket, each way: what keeps the other end busy and fits the cache.
+/// Size of a socket's send buffer and of its receive buffer: enough to keep the peer busy, and small enough for the
+/// cache.
 const BUFFER_BYTES: usize = 256 << 10;
 const PORT: u16 = 443;

@@ -1,71 +1,72 @@
-//! The interface's own addresses, and whom it reaches how.
+//! The interface's own addresses, and its routes.
 //!
-//! Invariant: a next hop is another host on this Ethernet, never this one, and never an address of many.
+//! Invariant: a next hop is another host on this Ethernet: never this host, and never a multicast or broadcast address.
 
-use super::six::{AdvertisedPrefix, DueSix, Six};
+use super::six::{AdvertisedPrefix, DiscoveryMessage, Ipv6Interface};
 use crate::config::Config;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_api::Prefix;
 use offload_base::Instant;
 
-/// What the interface is called, and which addresses are its neighbours'.
+/// The own addresses, on-link prefixes and routes of an interface.
 #[derive(Clone, Debug)]
-pub(super) struct Addresses {
-    four: Four,
-    six: Option<Six>,
-    /// The first with a packet's destination decides.
+pub(super) struct InterfaceAddresses {
+    four: Ipv4Interface,
+    six: Option<Ipv6Interface>,
+    /// Static routes. The first route that contains a destination is used.
     routes: Vec<(Prefix, Option<IpAddr>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Four {
+struct Ipv4Interface {
     address: Ipv4Addr,
     prefix_len: u8,
     gateway: Option<Ipv4Addr>,
 }
 
-impl Addresses {
-    pub(super) fn new(config: &Config) -> Addresses {
+impl InterfaceAddresses {
+    pub(super) fn new(config: &Config) -> InterfaceAddresses {
         let (address, prefix_len, gateway) = (config.address, config.prefix_len.min(32), config.gateway);
         let random = config.random.stream("offload-host-stack IPv6");
-        let six = config.ipv6.map(|six| Six::new(&six, config.mac, random));
-        Addresses { four: Four { address, prefix_len, gateway }, six, routes: config.routes.clone() }
+        let six = config.ipv6.map(|six| Ipv6Interface::new(&six, config.mac, random));
+        InterfaceAddresses { four: Ipv4Interface { address, prefix_len, gateway }, six, routes: config.routes.clone() }
     }
 
     pub(super) fn set_routes(&mut self, routes: Vec<(Prefix, Option<IpAddr>)>) {
         self.routes = routes;
     }
 
-    /// The interface's IPv4 address.
+    /// Returns the interface's IPv4 address.
     pub(super) fn four(&self) -> Ipv4Addr {
         self.four.address
     }
 
-    pub(super) fn speaks_six(&self) -> bool {
+    pub(super) fn has_ipv6(&self) -> bool {
         self.six.is_some()
     }
 
-    /// Whether `address` is one of the interface's.
-    pub(super) fn are(&self, address: IpAddr) -> bool {
+    /// Returns whether `address` is assigned to the interface.
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => address == self.four.address,
             IpAddr::V6(address) => self.six.as_ref().is_some_and(|six| six.has(address)),
         }
     }
 
-    /// Whether `address` is one of many among whom this host is: all of them on this link, or those whose address
-    /// looks like one of its own (RFC 4291 2.8).
-    pub(super) fn are_among(&self, address: Ipv6Addr) -> bool {
+    /// Returns whether this host is a member of the multicast group `address`: all nodes, or a solicited-node address
+    /// (RFC 4291 2.8).
+    pub(super) fn is_member_of(&self, address: Ipv6Addr) -> bool {
         self.six.as_ref().is_some_and(|six| address == ALL_NODES || six.is_solicited_at(address))
     }
 
-    /// The address under which `destination` is spoken to (RFC 6724 5, rules 2 and 3, as far as there is a choice).
+    /// Returns the source address for `destination` (RFC 6724 5, rules 2 and 3, as far as there is a choice).
     pub(super) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         match destination {
             IpAddr::V4(_) => Some(IpAddr::V4(self.four.address)),
             IpAddr::V6(address) => {
                 let six = self.six.as_ref()?;
+                // RFC 6724 5, rule 2: a link-local destination needs a source of the same scope.
                 let near = address.is_unicast_link_local() || link_local_multicast(address);
                 let source = if near { six.link_local() } else { six.source_for(address) };
                 source.map(IpAddr::V6)
@@ -73,15 +74,16 @@ impl Addresses {
         }
     }
 
-    /// The destination whose way packets for `destination` go.
+    /// Applies the static routes: returns the address that packets for `destination` are routed by.
     pub(super) fn routed(&self, destination: IpAddr) -> IpAddr {
         let route = self.routes.iter().find(|(prefix, _)| prefix.contains(destination));
         route.and_then(|(_, via)| *via).unwrap_or(destination)
     }
 
-    /// The neighbour to which packets for `destination` go. `known`: it was set up by hand as one.
+    /// Returns the neighbour that is the next hop to `destination`. `known` means that `destination` has a static
+    /// neighbour entry.
     pub(super) fn next_hop(&self, destination: IpAddr, known: bool) -> Option<IpAddr> {
-        if self.are(destination) {
+        if self.is_own(destination) {
             return None;
         }
         match destination {
@@ -101,55 +103,56 @@ impl Addresses {
                 if known || self.is_on_link(destination) {
                     return Some(destination);
                 }
-                let elsewhere = is_somebody(address) && !address.is_unicast_link_local();
+                let elsewhere = is_one_host(address) && !address.is_unicast_link_local();
                 six.router().filter(|_| elsewhere).map(IpAddr::V6)
             }
         }
     }
 
-    /// Whether another host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: nobody is many, or nobody; and
-    /// what is said to come from this host, be it from within, does not come by a wire.
-    pub(super) fn may_be_others(&self, address: IpAddr) -> bool {
+    /// Returns whether another host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: a multicast,
+    /// broadcast or unspecified address is no source; and this host's own or loopback addresses never arrive from a
+    /// wire.
+    pub(super) fn may_be_remote_source(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => {
                 let nobody = address.is_broadcast()
                     || address.is_multicast()
                     || address.is_unspecified()
                     || address.is_loopback();
-                !nobody && !self.are(address.into()) && !self.four.is_of_all(address)
+                !nobody && !self.is_own(address.into()) && !self.four.is_network_or_broadcast(address)
             }
-            IpAddr::V6(address) => is_somebody(address) && !self.are(address.into()),
+            IpAddr::V6(address) => is_one_host(address) && !self.is_own(address.into()),
         }
     }
 
-    /// Whether `address` can be another host on this Ethernet.
+    /// Returns whether `address` can be another host on this Ethernet.
     pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
         let near = match address {
-            IpAddr::V4(address) => self.four.shares_prefix(address) && !self.four.is_of_all(address),
-            IpAddr::V6(address) => is_somebody(address) && self.six.as_ref().is_some_and(|six| six.is_on_link(address)),
+            IpAddr::V4(address) => self.four.shares_prefix(address) && !self.four.is_network_or_broadcast(address),
+            IpAddr::V6(address) => is_one_host(address) && self.six.as_ref().is_some_and(|six| six.is_on_link(address)),
         };
-        near && !self.are(address)
+        near && !self.is_own(address)
     }
 
-    /// All of them.
+    /// Returns all assigned addresses.
     pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
         let six = self.six.iter().flat_map(|six| six.addresses().map(IpAddr::V6));
         core::iter::once(IpAddr::V4(self.four.address)).chain(six)
     }
 
-    /// Whether `address` would be one of the interface's, if nobody else has it.
+    /// Returns whether `address` is tentative.
     pub(super) fn is_tentative(&self, address: Ipv6Addr) -> bool {
         self.six.as_ref().is_some_and(|six| six.is_tentative(address))
     }
 
-    /// Somebody else has it.
+    /// Gives up the tentative `address`, because another host has it.
     pub(super) fn give_up(&mut self, address: Ipv6Addr) {
         self.six.iter_mut().for_each(|six| six.give_up(address));
     }
 
-    /// Whether routers' advertisements are believed.
-    pub(super) fn hears_routers(&self) -> bool {
-        self.six.as_ref().is_some_and(Six::hears_routers)
+    /// Returns whether router advertisements are used.
+    pub(super) fn discovers_routers(&self) -> bool {
+        self.six.as_ref().is_some_and(Ipv6Interface::discovers_routers)
     }
 
     pub(super) fn note_router(&mut self, now: Instant, router: Ipv6Addr, lifetime: Duration) {
@@ -164,7 +167,7 @@ impl Addresses {
         self.six.iter_mut().for_each(|six| six.note_prefix(now, prefix));
     }
 
-    /// The largest packet that the link takes for `destination`, if a router said so.
+    /// Returns the advertised link MTU for `destination`.
     pub(super) fn link_mtu(&self, destination: IpAddr) -> Option<u16> {
         self.six.as_ref().filter(|_| destination.is_ipv6())?.mtu()
     }
@@ -173,21 +176,21 @@ impl Addresses {
         self.six.as_ref()?.next_event()
     }
 
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DueSix> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DiscoveryMessage> {
         self.six.as_mut()?.pop_due(now)
     }
 }
 
-impl Four {
+impl Ipv4Interface {
     fn host_bits(&self) -> u32 {
         u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0)
     }
 
-    /// Whether it is the address of this network, or of all in it.
-    fn is_of_all(&self, address: Ipv4Addr) -> bool {
+    /// Returns whether `address` is the network or broadcast address of the local prefix.
+    fn is_network_or_broadcast(&self, address: Ipv4Addr) -> bool {
         let host_bits = self.host_bits();
         let host = address.to_bits() & host_bits;
-        // RFC 3021: in a network of two there is neither.
+        // RFC 3021: a prefix of 31 bits has neither.
         self.prefix_len < 31 && self.shares_prefix(address) && (host == 0 || host == host_bits)
     }
 
@@ -196,14 +199,14 @@ impl Four {
     }
 }
 
-/// Whether an address may be a single host's elsewhere than in this one. IPv4's in IPv6's clothes are none
-/// (RFC 4038 4.2: they belong on no wire).
-pub(super) fn is_somebody(address: Ipv6Addr) -> bool {
+/// Returns whether an address can belong to one other host. IPv4-mapped addresses cannot, because they must not appear
+/// on a wire (RFC 4038 4.2).
+pub(super) fn is_one_host(address: Ipv6Addr) -> bool {
     let nobody = address.is_multicast() || address.is_unspecified() || address.is_loopback();
     !nobody && address.to_ipv4_mapped().is_none()
 }
 
-/// The multicast address at which a host with `address` is solicited (RFC 4291 2.7.1).
+/// Returns the solicited-node multicast address of `address` (RFC 4291 2.7.1).
 pub(super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)
@@ -213,7 +216,7 @@ fn link_local_multicast(address: Ipv6Addr) -> bool {
     address.segments()[0] & 0xff0f == 0xff02
 }
 
-/// RFC 4291 2.7.1.
+/// Multicast address of all nodes (RFC 4291 2.7.1).
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 #[cfg(test)]
@@ -222,10 +225,10 @@ mod tests {
     use crate::config::Ipv6Config;
     use offload_base::Seed;
 
-    fn addresses() -> Addresses {
+    fn addresses() -> InterfaceAddresses {
         let six = Ipv6Config::new(six("fd00:0:0:7::1")).with_gateway(six("fe80::9"));
         let config = Config::new([10, 0, 0, 1].into(), [0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde], Seed(1));
-        Addresses::new(&config.with_gateway([10, 0, 0, 9].into()).with_ipv6(six))
+        InterfaceAddresses::new(&config.with_gateway([10, 0, 0, 9].into()).with_ipv6(six))
     }
 
     fn six(text: &str) -> Ipv6Addr {
@@ -237,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_address_is_made_as_rfc_2464_does() {
-        assert!(addresses().are(ip("fe80::3656:78ff:fe9a:bcde")));
-        assert!(addresses().are_among(solicited_node(six("fe80::3656:78ff:fe9a:bcde"))));
+    fn link_local_address_follows_rfc_2464() {
+        assert!(addresses().is_own(ip("fe80::3656:78ff:fe9a:bcde")));
+        assert!(addresses().is_member_of(solicited_node(six("fe80::3656:78ff:fe9a:bcde"))));
         assert_eq!(solicited_node(six("4037::01:800:200e:8c6c")), six("ff02::1:ff0e:8c6c")); // RFC 4291 2.7.1
     }
 
     #[test]
-    fn neighbours_are_reached_directly_and_others_by_the_gateway() {
+    fn next_hop_is_the_neighbour_or_the_gateway() {
         let addresses = addresses();
         let hops = [
             ("10.0.0.200", Some("10.0.0.200")),
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_tunnel_go_the_way_of_its_other_end() {
+    fn static_routes_lead_to_a_tunnels_far_end() {
         let prefix = |text: &str, bits| Prefix::new(ip(text), bits).unwrap();
         let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
             .with_route(prefix("10.0.0.65", 32), None)
@@ -275,7 +278,7 @@ mod tests {
             .with_route(prefix("10.0.0.0", 8), Some(ip("192.0.2.1")))
             .with_route(prefix("10.0.0.2", 32), None)
             .with_route(prefix("fd00::", 8), Some(ip("10.0.0.9")));
-        let mut addresses = Addresses::new(&config);
+        let mut addresses = InterfaceAddresses::new(&config);
         let ways = [
             ("10.0.0.2", "192.0.2.1"),
             ("10.0.0.70", "10.0.0.9"),
@@ -288,11 +291,11 @@ mod tests {
         }
         addresses.set_routes(vec![(prefix("10.0.0.0", 8), Some(ip("10.0.0.7")))]);
         assert_eq!(addresses.routed(ip("10.0.0.70")), ip("10.0.0.7"));
-        assert_eq!(addresses.routed(ip("fd01::2")), ip("fd01::2"), "there is no such route any more");
+        assert_eq!(addresses.routed(ip("fd01::2")), ip("fd01::2"), "the old routes must be gone");
     }
 
     #[test]
-    fn whoever_is_near_is_spoken_to_from_near() {
+    fn link_local_destination_gets_a_link_local_source() {
         let addresses = addresses();
         assert_eq!(addresses.source_for(ip("fe80::2")), Some(ip("fe80::3656:78ff:fe9a:bcde")));
         assert_eq!(addresses.source_for(ip("fd00:0:0:7::2")), Some(ip("fd00:0:0:7::1")));

@@ -1,15 +1,16 @@
-//! ARP packets, read and written (RFC 826, RFC 5227).
+//! Parsing and building of ARP packets (RFC 826, RFC 5227).
 
-use super::ndp::is_of_one_station;
-use super::{ETHERNET_BYTES, Network};
+use super::ndp::is_unicast_station;
+use super::{ETHERNET_BYTES, NetworkLayer};
 use crate::counters::HostCounters;
 use core::net::Ipv4Addr;
 use offload_api::{Header, TxAsk, TxPacket};
 use offload_base::Instant;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 
-impl Network {
-    /// An ARP packet arrived. If `answers`, a request for this host is answered; what waited for the sender's address is sent.
+impl NetworkLayer {
+    /// Processes an ARP packet. Packets that waited for the sender's address are sent. A request for this host is
+    /// answered if `answers`.
     pub(super) fn on_arp(&mut self, now: Instant, packet: &[u8], answers: bool, counters: &mut HostCounters) {
         let parsed = ArpPacket::new_checked(packet).and_then(|packet| ArpRepr::parse(&packet));
         let Ok(ArpRepr::EthernetIpv4 {
@@ -24,15 +25,16 @@ impl Network {
             return;
         };
         let nobody = sender.is_broadcast() || sender.is_multicast() || sender.is_loopback();
-        if nobody || !is_of_one_station(mac) || sender == self.addresses.four() {
+        // A packet that claims this host's own address is an attack or a misconfiguration.
+        if nobody || !is_unicast_station(mac) || sender == self.addresses.four() {
             counters.arp_in_errors += 1;
             return;
         }
         let asked = operation == ArpOperation::Request && target == self.addresses.four();
-        // RFC 5227 1.1: a probe, which has no sender's address, is to leave no trace.
+        // RFC 5227 1.1: a probe has no sender address, and must not change the table.
         if !sender.is_unspecified() {
             let create = asked && self.addresses.is_on_link(sender.into());
-            self.learn(now, sender.into(), mac, create);
+            self.record(now, sender.into(), mac, create);
         }
         if asked && answers && self.address_answers.allow(now) {
             counters.arp_replies += 1;
@@ -40,8 +42,8 @@ impl Network {
         }
     }
 
-    /// Asks for the Ethernet address of `target`: everybody, or the one who had it last.
-    pub(super) fn ask(&mut self, target: Ipv4Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
+    /// Sends a request for the Ethernet address of `target`, by broadcast or to the last known address.
+    pub(super) fn send_request(&mut self, target: Ipv4Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
         counters.arp_requests += 1;
         let to = at.unwrap_or(EthernetAddress::BROADCAST);
         self.send_arp(ArpOperation::Request, to, EthernetAddress::default(), target, counters);

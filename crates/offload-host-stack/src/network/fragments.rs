@@ -1,10 +1,10 @@
-//! Packets in pieces: received ones put together, sent ones cut to what their path takes.
+//! Reassembly of received fragments, and fragmentation of sent packets.
 //!
-//! Invariant: a packet is put together of fragments that came equally protected by ESP, so it came as they did.
+//! Invariant: all fragments of a packet had the same ESP protection, which therefore is the packet's protection.
 
-use super::icmp::Refusal;
-use super::{ETHERNET_BYTES, Network};
-use crate::counters::{HostCounters, Ip};
+use super::icmp::UndeliverableReason;
+use super::{ETHERNET_BYTES, NetworkLayer};
+use crate::counters::{HostCounters, IpCounter};
 use bytes::BytesMut;
 use offload_api::fragmentation::fragment;
 use offload_api::{Protection, TxPacket};
@@ -13,26 +13,26 @@ use offload_base::{Instant, Rng};
 use offload_formats::reassembly::{FragmentOutcome, Reassembler, ReassemblyLimits};
 use offload_formats::{HeaderProblem, IpHeaders, IpVersion, ReportRule};
 
-/// What waits for the rest of its packet, of each IP.
+/// Incomplete packets of both IP versions.
 #[derive(Debug)]
-pub(super) struct Fragments {
+pub(super) struct IpFragments {
     four: Reassembler,
     six: Reassembler,
-    /// Identifications of IPv6 packets cut here (RFC 7739: not to be guessed).
+    /// Identifications of sent IPv6 fragments, which must be unpredictable (RFC 7739).
     identifications: Rng,
 }
 
-impl Fragments {
-    pub(super) fn new(identifications: Rng) -> Fragments {
+impl IpFragments {
+    pub(super) fn new(identifications: Rng) -> IpFragments {
         let of = |version| Reassembler::new(ReassemblyLimits::for_version(version));
-        Fragments { four: of(IpVersion::V4), six: of(IpVersion::V6), identifications }
+        IpFragments { four: of(IpVersion::V4), six: of(IpVersion::V6), identifications }
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
         earliest(self.four.next_event(), self.six.next_event())
     }
 
-    fn of(&mut self, version: IpVersion) -> &mut Reassembler {
+    fn reassembler(&mut self, version: IpVersion) -> &mut Reassembler {
         match version {
             IpVersion::V4 => &mut self.four,
             IpVersion::V6 => &mut self.six,
@@ -40,9 +40,9 @@ impl Fragments {
     }
 }
 
-impl Network {
-    /// Takes a fragment in; the frame as it would have come whole, if it is the last that was missing. `reply`: as of
-    /// [`refuse`](Self::refuse).
+impl NetworkLayer {
+    /// Processes a fragment. Returns the reassembled frame if the fragment was the last missing one. `reply` is as for
+    /// [`report_undeliverable`](Self::refuse).
     pub(super) fn on_fragment(
         &mut self,
         now: Instant,
@@ -51,18 +51,19 @@ impl Network {
         (came, reply): (Protection, Option<Protection>),
         counters: &mut HostCounters,
     ) -> Option<BytesMut> {
-        counters.count(version, Ip::ReassemblyRequests);
-        let reassembler = self.fragments.of(version);
+        counters.count(version, IpCounter::ReassemblyRequests);
+        let reassembler = self.fragments.reassembler(version);
+        // Fragments with different protection never join, or cleartext could be mixed into a protected packet.
         let taken = reassembler.insert_among(now, frame, ETHERNET_BYTES, came as u64);
-        counters.count_many(version, Ip::ReassemblyFails, reassembler.take_evicted());
+        counters.count_many(version, IpCounter::ReassemblyFails, reassembler.take_evicted());
         match taken {
             FragmentOutcome::Whole(whole) => {
-                counters.count(version, Ip::ReassemblyOks);
+                counters.count(version, IpCounter::ReassemblyOks);
                 return Some(whole);
             }
             FragmentOutcome::Kept | FragmentOutcome::Duplicate => {}
             FragmentOutcome::Refused(refusal) => {
-                counters.count(version, Ip::ReassemblyFails);
+                counters.count(version, IpCounter::ReassemblyFails);
                 match refusal {
                     offload_formats::reassembly::FragmentError::Overlap => counters.reassembly_overlaps += 1,
                     offload_formats::reassembly::FragmentError::Impossible(problem) => {
@@ -75,7 +76,7 @@ impl Network {
         None
     }
 
-    /// Tells the sender of an IPv6 packet, if it is to know, what in its headers is not acceptable.
+    /// Reports an invalid IPv6 header to the packet's sender, if it may be reported.
     pub(super) fn report_problem(
         &mut self,
         now: Instant,
@@ -93,26 +94,32 @@ impl Network {
             ReportRule::Always => !for_many || code == 2,
         };
         if wanted {
-            self.refuse(now, packet, Refusal::Problem { code, pointer }, reply, counters);
+            self.report_undeliverable(now, packet, UndeliverableReason::Problem { code, pointer }, reply, counters);
         }
     }
 
-    /// Gives up packets of which not all came in time, and tells their senders.
+    /// Drops the packets with fragments still missing at their timeout, and reports this to the senders.
     pub(super) fn expire_fragments(&mut self, now: Instant, counters: &mut HostCounters) {
         for version in [IpVersion::V4, IpVersion::V6] {
-            while let Some(expired) = self.fragments.of(version).expire(now) {
-                counters.count(version, Ip::ReassemblyTimeouts);
-                counters.count(version, Ip::ReassemblyFails);
+            while let Some(expired) = self.fragments.reassembler(version).expire(now) {
+                counters.count(version, IpCounter::ReassemblyTimeouts);
+                counters.count(version, IpCounter::ReassemblyFails);
                 if let Some(first) = expired.first {
                     let came = came_among(expired.among);
-                    self.refuse(now, &first[ETHERNET_BYTES..], Refusal::Incomplete, Some(came), counters);
+                    self.report_undeliverable(
+                        now,
+                        &first[ETHERNET_BYTES..],
+                        UndeliverableReason::Incomplete,
+                        Some(came),
+                        counters,
+                    );
                 }
             }
         }
     }
 
-    /// The next packet for a device that takes `mtu` bytes, cut if it is longer than its path takes.
-    pub(crate) fn next_mail(&mut self, now: Instant, mtu: u16, counters: &mut HostCounters) -> Option<TxPacket> {
+    /// Takes the next packet for a device with an MTU of `mtu` bytes. A packet that exceeds the path MTU is fragmented.
+    pub(crate) fn next_packet(&mut self, now: Instant, mtu: u16, counters: &mut HostCounters) -> Option<TxPacket> {
         loop {
             let packet = self.outbox.pop_front()?;
             let Some((version, takes)) = self.is_too_long(now, &packet, mtu) else { return Some(packet) };
@@ -120,12 +127,13 @@ impl Network {
                 IpVersion::V4 => u32::from(u16::from_be_bytes([packet.header[18], packet.header[19]])),
                 IpVersion::V6 => self.fragments.identifications.next_u32(),
             };
+            // The pieces go back to the front of the outbox, so that the packet keeps its place.
             let Ok(pieces) = fragment(packet, ETHERNET_BYTES, takes, identification) else {
-                counters.count(version, Ip::FragmentationFails);
+                counters.count(version, IpCounter::FragmentationFails);
                 continue;
             };
-            counters.count(version, Ip::FragmentationOks);
-            counters.count_many(version, Ip::FragmentsCreated, pieces.len() as u64);
+            counters.count(version, IpCounter::FragmentationOks);
+            counters.count_many(version, IpCounter::FragmentsCreated, pieces.len() as u64);
             for piece in pieces.into_iter().rev() {
                 self.outbox.push_front(piece);
             }
@@ -136,21 +144,21 @@ impl Network {
     /// a packet that the device is still to work on was made to fit.
     fn is_too_long(&self, now: Instant, packet: &TxPacket, mtu: u16) -> Option<(IpVersion, u16)> {
         let bytes = (packet.header.len() + packet.payload_len()).saturating_sub(ETHERNET_BYTES);
-        if !packet.ask.is_nothing() || bytes <= FITS_EVERYWHERE {
+        if !packet.ask.is_nothing() || bytes <= MIN_PATH_MTU {
             return None;
         }
         let ip = packet.header.get(ETHERNET_BYTES..)?;
         let headers = IpHeaders::walk(ip).ok()?;
-        let takes = self.path_mtu_of_datagrams(now, headers.destination(ip), mtu);
+        let takes = self.datagram_path_mtu(now, headers.destination(ip), mtu);
         (bytes > usize::from(takes)).then_some((headers.version, takes))
     }
 }
 
-/// How fragments came that are kept apart from others by this.
+/// Returns the protection of fragments with the reassembly group `among`.
 fn came_among(among: u64) -> Protection {
     let all = [Protection::None, Protection::Authentic, Protection::Secret];
     all.into_iter().find(|came| *came as u64 == among).unwrap_or(Protection::Secret)
 }
 
-/// Linux's min_pmtu: no path is believed to take less.
-const FITS_EVERYWHERE: usize = 552;
+/// Packet length that fits every path: Linux's min_pmtu, below which no path MTU is accepted.
+const MIN_PATH_MTU: usize = 552;

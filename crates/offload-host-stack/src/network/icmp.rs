@@ -1,10 +1,12 @@
-//! ICMP (RFC 792): echo requests are answered, errors about this host's packets are passed on, and packets that
-//! nobody here wants are refused.
+//! ICMP (RFC 792): answers echo requests, passes on errors about this host's packets, and reports undeliverable
+//! packets.
 //!
-//! Invariant: an ICMP error is never answered, nor is anything that came by broadcast (RFC 1122 3.2.2); how many
-//! answers leave in a second is bounded; and what came protected by ESP leaves, quoted or echoed, only as well protected.
+//! Invariants:
+//! - ICMP errors and broadcast packets are not answered (RFC 1122 3.2.2).
+//! - The number of answers per second is bounded.
+//! - An answer that contains ESP-protected bytes leaves with the same protection only.
 
-use super::{Arrival, ETHERNET_BYTES, Network, Why};
+use super::{ETHERNET_BYTES, IcmpErrorCause, NetworkLayer, ReceivedContent};
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
@@ -16,8 +18,8 @@ use offload_formats::{InternetSum, IpHeaders, IpVersion};
 use smallvec::{SmallVec, smallvec};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};
 
-impl Network {
-    /// An ICMP message from `source` arrived.
+impl NetworkLayer {
+    /// Processes an ICMP message from `source`.
     pub(super) fn on_icmp(
         &mut self,
         now: Instant,
@@ -25,7 +27,7 @@ impl Network {
         message: &[u8],
         reply: Option<Protection>,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         counters.icmp_in_messages += 1;
         let Ok(packet) = Icmpv4Packet::new_checked(message) else {
             counters.icmp_in_errors += 1;
@@ -54,45 +56,47 @@ impl Network {
             Icmpv4Message::DstUnreachable => {
                 counters.icmp_in_unreachables += 1;
                 let why = match packet.msg_code() {
-                    2 | 3 => Why::Refused,
+                    2 | 3 => IcmpErrorCause::Refused,
                     // RFC 1191 4: the low half of the second word.
-                    4 => Why::TooLarge { mtu: u16::from_be_bytes([message[6], message[7]]) },
-                    _ => Why::Unreachable,
+                    4 => IcmpErrorCause::TooLarge { mtu: u16::from_be_bytes([message[6], message[7]]) },
+                    _ => IcmpErrorCause::Unreachable,
                 };
                 let quoted = message.get(ICMP_BYTES..).unwrap_or_default();
-                let undelivered = self.undelivered(quoted, why);
+                // The quoted packet identifies the flow; the error's own source may be any router.
+                let undelivered = self.parse_quoted(quoted, why);
                 counters.icmp_in_errors += u64::from(undelivered.is_none());
-                undelivered.map(Arrival::Undelivered)
+                undelivered.map(ReceivedContent::Undelivered)
             }
             _ => None,
         }
     }
 
-    /// Tells the sender of `packet`, given from its IP header on, that nobody wants it here. `reply`: the protection that the
-    /// packet had and an answer needs. `None`: the packet is not answered.
-    pub(super) fn refuse(
+    /// Reports to the sender of `packet`, which begins with its IP header, that it was undeliverable. `reply` is the
+    /// packet's protection, which the answer needs, too. `None` means that the packet is not answered.
+    pub(super) fn report_undeliverable(
         &mut self,
         now: Instant,
         packet: &[u8],
-        refusal: Refusal,
+        refusal: UndeliverableReason,
         reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
         let Ok(headers) = IpHeaders::walk(packet) else {
-            // Headers that cannot be walked are refused in IPv6 only.
-            return self.refuse_six(now, packet, None, refusal, reply, counters);
+            // Only IPv6 reports headers that cannot be parsed.
+            return self.report_six(now, packet, None, refusal, reply, counters);
         };
         let IpAddr::V4(source) = headers.source(packet) else {
-            return self.refuse_six(now, packet, Some(&headers), refusal, reply, counters);
+            return self.report_six(now, packet, Some(&headers), refusal, reply, counters);
         };
         let (kind, code) = match refusal {
-            Refusal::Protocol => (Icmpv4Message::DstUnreachable, 2),
-            Refusal::Port => (Icmpv4Message::DstUnreachable, 3),
-            Refusal::Incomplete => (Icmpv4Message::TimeExceeded, 1),
-            Refusal::Problem { .. } => return,
+            UndeliverableReason::Protocol => (Icmpv4Message::DstUnreachable, 2),
+            UndeliverableReason::Port => (Icmpv4Message::DstUnreachable, 3),
+            UndeliverableReason::Incomplete => (Icmpv4Message::TimeExceeded, 1),
+            UndeliverableReason::Problem { .. } => return,
         };
         let is_echo =
             |kind: u8| matches!(Icmpv4Message::from(kind), Icmpv4Message::EchoRequest | Icmpv4Message::EchoReply);
+        // RFC 1122 3.2.2: an ICMP error is not answered by an error.
         if headers.protocol == ICMP && !packet.get(headers.upper).is_some_and(|kind| is_echo(*kind)) {
             return;
         }
@@ -126,7 +130,8 @@ impl Network {
         self.send_message(now, (source, to.into()), (ICMP, shows), &message, rest, counters);
     }
 
-    /// Sends an ICMP message of either IP, its checksum made, with something in it that came so protected.
+    /// Sends an ICMP message of either IP version with a valid checksum. `shows` is the protection of the bytes that
+    /// the message contains.
     pub(super) fn send_message(
         &mut self,
         now: Instant,
@@ -139,31 +144,32 @@ impl Network {
         let mut header = Header::from_elem(0, ETHERNET_BYTES + IpVersion::of_address(&destination).header_bytes());
         self.write_ip(&mut header, source, destination, protocol, message.len() + rest.len());
         header.extend_from_slice(message);
-        let _scope = cost::work(WorkKind::Copy);
+        let _cost_scope = cost::work(WorkKind::Copy);
         let fragments = if rest.is_empty() { SmallVec::new() } else { smallvec![Bytes::copy_from_slice(rest)] };
         let ask = TxAsk { shows, ..TxAsk::default() };
         self.answer(now, destination, TxPacket { header, fragments, ask }, counters);
     }
 }
 
-/// The header that all messages have, and all of some.
+/// The header of an ICMP message; some messages are a header only.
 pub(super) type IcmpHeader = SmallVec<[u8; 8]>;
 
-/// Why a packet is not wanted.
+/// Reason for which a packet is undeliverable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Refusal {
-    /// Nobody speaks what it carries.
+pub(crate) enum UndeliverableReason {
+    /// Unsupported protocol.
     Protocol,
-    /// Nobody listens at its port.
+    /// Closed port.
     Port,
-    /// Others of its fragments did not come in time.
+    /// Missing fragments at the reassembly timeout.
     Incomplete,
-    /// Something in IPv6's headers is not acceptable.
+    /// Invalid IPv6 header.
     Problem { code: u8, pointer: u32 },
 }
 
+/// Length of an ICMP header.
 pub(super) const ICMP_BYTES: usize = 8;
-/// RFC 1812 4.3.2.3: as much of the packet as makes 576 bytes with the headers in front of it.
+/// Maximum length of a quoted packet: 576 bytes minus the headers (RFC 1812 4.3.2.3).
 const QUOTED_BYTES: usize = 576 - 20 - ICMP_BYTES;
 
 #[cfg(test)]
@@ -178,14 +184,14 @@ mod tests {
     const OTHER: [[u8; 16]; 2] =
         [[10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]];
 
-    fn network() -> Network {
+    fn network() -> NetworkLayer {
         let own = Ipv6Config::new("fd00::1".parse().unwrap());
         let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1)).with_ipv6(own);
         let config = config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
-        Network::new(&config.with_neighbour("fd00::2".parse().unwrap(), [2, 0, 0, 0, 0, 2]))
+        NetworkLayer::new(&config.with_neighbour("fd00::2".parse().unwrap(), [2, 0, 0, 0, 0, 2]))
     }
 
-    /// A packet for this host; `place`: what IPv4 says of fragments.
+    /// Returns a packet for this host. `place` is IPv4's fragment field.
     fn packet(ipv6: bool, protocol: u8, place: u16, text: &[u8]) -> RxPacket {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         if ipv6 {
@@ -219,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_a_packet_says_how_that_came() {
+    fn answers_require_the_protection_of_their_request() {
         let datagram = [0x13, 0x88, 0, 9, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let option = [&[17, 0, 0x80, 4, 0, 0, 0, 0][..], &datagram].concat();
         let fragment = [&[17, 0, 0, 1, 0, 0, 0, 7][..], &datagram].concat();
@@ -236,13 +242,13 @@ mod tests {
         ];
         for (which, mut packet) in packets.into_iter().enumerate() {
             let (mut network, mut counters) = (network(), HostCounters::default());
-            if let Some(Arrival::Datagram(_)) = network.receive(Instant::ZERO, &mut packet, &mut counters) {
+            if let Some(ReceivedContent::Datagram(_)) = network.receive(Instant::ZERO, &mut packet, &mut counters) {
                 network.refuse_datagram(Instant::ZERO, &packet.frame, packet.meta.protection, &mut counters);
             }
             let later = Instant::ZERO + Duration::from_secs(61);
             network.handle_timeouts(later, &mut counters);
             let answer =
-                network.next_mail(later, 1500, &mut counters).unwrap_or_else(|| panic!("an answer to {which}"));
+                network.next_packet(later, 1500, &mut counters).unwrap_or_else(|| panic!("an answer to {which}"));
             assert_eq!(answer.ask, TxAsk { shows: Protection::Secret, ..TxAsk::default() }, "{which}");
         }
     }

@@ -1,15 +1,14 @@
-//! Identifications of IPv4 packets that belong to no connection (RFC 6864): of fragments, they tell which packet they are
-//! of.
+//! Identifications of IPv4 packets without a connection (RFC 6864). They group the fragments of a packet.
 //!
-//! Invariant: packets to one destination count on, so that none is taken for another soon; what is sent to one destination
-//! tells nothing of what is sent to others, or would tell anybody who asks how much this host sends (RFC 7739 3).
+//! Invariants: identifications to one destination count up, so that none is reused soon. They reveal nothing of the
+//! packets to other destinations; otherwise any remote host could learn how much this host sends (RFC 7739 3).
 
 use crate::hash::SipKey;
 use core::hash::{BuildHasher, Hasher};
 use core::net::Ipv4Addr;
 use offload_base::Rng;
 
-/// A keyed hash of the ends, and one of many counters (RFC 7739 5.3).
+/// Generator of identifications: a keyed hash of the addresses, plus one of many counters (RFC 7739 5.3).
 #[derive(Debug)]
 pub(super) struct Identifications {
     key: SipKey,
@@ -22,12 +21,13 @@ impl Identifications {
         Identifications { key, counters: Box::new([0; COUNTERS]) }
     }
 
-    /// The first of those for the next `packets` packets of `protocol` from `source` to `destination`.
+    /// Returns the first identification for the next `packets` packets of `protocol` from `source` to `destination`.
     pub(super) fn next(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, packets: u16) -> u16 {
         let mut hasher = self.key.build_hasher();
         hasher.write_u64(u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()));
         hasher.write_u64(protocol.into());
         let hash = hasher.finish();
+        // The low bits of the hash are the offset, so the counter is chosen by other bits.
         let counter = &mut self.counters[(hash >> 16) as usize % COUNTERS];
         let first = *counter;
         *counter = first.wrapping_add(packets);
@@ -35,7 +35,8 @@ impl Identifications {
     }
 }
 
-/// So many destinations rarely share one; two that do learn of each other's packets, but not where they began.
+/// Number of counters. With so many, two destinations rarely share one. If they do, each sees the other's packets in
+/// the count, but not the other's offset.
 const COUNTERS: usize = 1024;
 
 #[cfg(test)]
@@ -46,7 +47,7 @@ mod tests {
     const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
     #[test]
-    fn one_destination_counts_on_and_hears_nothing_of_another() {
+    fn identifications_per_destination_are_independent() {
         let mut identifications = Identifications::new(Seed(1).stream("idents"));
         let [one, another] = [2, 3].map(|last| Ipv4Addr::new(10, 0, 0, last));
         let first = identifications.next(HERE, one, 17, 1);
@@ -56,6 +57,6 @@ mod tests {
         assert_eq!(identifications.next(HERE, one, 17, 4), first.wrapping_add(1));
         assert_eq!(identifications.next(HERE, one, 17, 1), first.wrapping_add(5));
         let begins = |seed| Identifications::new(Seed(seed).stream("idents")).next(HERE, one, 17, 1);
-        assert_ne!(begins(1), begins(2), "another key, another beginning");
+        assert_ne!(begins(1), begins(2), "another key gives another start");
     }
 }

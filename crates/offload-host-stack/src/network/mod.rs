@@ -1,16 +1,15 @@
-//! Ethernet and IP of both versions: from a frame to the segment in it, and from a segment to a packet for the device.
+//! Ethernet and IP of both versions: parses frames into segments, and builds packets of segments.
 //!
-//! - [`addresses`]: what the interface is called, and whom it reaches how;
-//! - [`six`], [`routers`]: IPv6 addresses of its own, and what routers say;
-//! - [`arp`], [`ndp`], [`neighbours`]: which Ethernet address the next hop has;
-//! - [`icmp`], [`icmp_six`], [`quoted`]: echoes, errors in and out; [`paths`]: how large a packet may be;
-//! - [`fragments`]: packets in pieces; [`identifications`]: what IPv4 tells them apart by; [`udp`]: datagrams.
+//! - [`addresses`]: the interface's addresses and routes; [`six`], [`routers`]: IPv6 addresses and router discovery.
+//! - [`arp`], [`ndp`], [`neighbours`]: address resolution.
+//! - [`icmp`], [`icmp_six`], [`quoted`]: echoes and errors; [`paths`]: path MTUs.
+//! - [`fragments`]: fragmentation and reassembly; [`identifications`]: IPv4 identifications; [`udp`]: datagrams.
 //!
-//! What leaves of its own accord (requests, answers, packets whose next hop is known at last) waits in the outbox
-//! until the stack hands it to the device.
+//! Packets without a connection (requests, answers, datagrams, and packets that waited for address resolution) wait in
+//! the outbox until the stack gives them to the device.
 //!
-//! Invariant: what [`Network::receive`] lets through is a whole packet for this host, and nothing behind its IP length
-//! is looked at.
+//! Invariant: a packet that [`NetworkLayer::receive`] accepts is complete and addressed to this host. Bytes after its IP
+//! length are ignored.
 
 mod addresses;
 mod arp;
@@ -26,21 +25,21 @@ mod routers;
 mod six;
 mod udp;
 
-pub(crate) use quoted::{Undelivered, Why};
+pub(crate) use quoted::{IcmpErrorCause, UndeliveredPacket};
 
 use crate::config::Config;
-use crate::counters::{HostCounters, Ip};
+use crate::counters::{HostCounters, IpCounter};
 use crate::limit::RateLimit;
 use crate::tcp::segment::Segment;
-use addresses::Addresses;
+use addresses::InterfaceAddresses;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU64;
 use core::ops::Range;
-use fragments::Fragments;
-use icmp::Refusal;
+use fragments::IpFragments;
+use icmp::UndeliverableReason;
 use identifications::Identifications;
-use neighbours::{Due, Hop, Neighbours};
+use neighbours::{NeighbourAction, NeighbourTable, NextHop};
 use offload_api::rx::Checksums;
 use offload_api::{
     EcnCodepoint, FlowKey, Header, LAYERS, PathCaps, Prefix, Protocol, RxMeta, RxPacket, StreamAsk, TxAsk, TxPacket,
@@ -49,68 +48,67 @@ use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use offload_formats::protocol::{ICMP, ICMPV6, NO_NEXT_HEADER, TCP, UDP};
 use offload_formats::{HeaderError, InternetSum, IpHeaders, IpVersion};
-use paths::Paths;
+use paths::PathMtuTable;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use std::collections::VecDeque;
 
-/// The interface's addresses and whom it reaches.
+/// The network layer of an interface.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct NetworkLayer {
     mac: EthernetAddress,
-    addresses: Addresses,
-    neighbours: Neighbours,
-    paths: Paths,
-    /// What was said of datagrams, of which nothing is remembered: anybody who knows an open port can say it, and no segment
-    /// gets smaller for that (RFC 5927 7).
-    paths_of_datagrams: Paths,
-    fragments: Fragments,
+    addresses: InterfaceAddresses,
+    neighbours: NeighbourTable,
+    paths: PathMtuTable,
+    /// Path MTUs reported for datagrams, kept apart from those for TCP. Sent datagrams are not recorded, so a stranger
+    /// who knows an open port can forge such a report; it must not affect segments (RFC 5927 7).
+    paths_of_datagrams: PathMtuTable,
+    fragments: IpFragments,
     outbox: VecDeque<TxPacket>,
-    /// To ARP requests and neighbour solicitations.
+    /// Limit of answers to ARP requests and neighbour solicitations.
     address_answers: RateLimit,
     echoes: RateLimit,
     refusals: RateLimit,
     identifications: Identifications,
 }
 
-/// What came in a frame.
+/// Content of a received frame.
 #[derive(Debug)]
-pub(crate) enum Arrival {
+pub(crate) enum ReceivedContent {
     /// A TCP segment.
-    Tcp(Parsed),
-    /// A datagram for `port`.
+    Tcp(ParsedSegment),
+    /// A datagram.
     Datagram(ParsedDatagram),
-    /// Word of a packet that did not get through.
-    Undelivered(Undelivered),
+    /// An ICMP error about a sent packet.
+    Undelivered(UndeliveredPacket),
 }
 
-/// A datagram found in a frame.
+/// A datagram parsed from a frame.
 #[derive(Debug)]
 pub(crate) struct ParsedDatagram {
     pub(crate) from: SocketAddr,
-    /// The address and port of this host.
+    /// Local address and port.
     pub(crate) to: SocketAddr,
     pub(crate) ecn: EcnCodepoint,
-    /// Where in the frame the payload lies.
+    /// Position of the payload in the frame.
     pub(crate) payload: Range<usize>,
 }
 
-/// A TCP packet found in a frame.
+/// A TCP segment parsed from a frame.
 #[derive(Debug)]
-pub(crate) struct Parsed {
-    /// The flow, seen from this host.
+pub(crate) struct ParsedSegment {
+    /// The flow, from this host's view.
     pub(crate) flow: FlowKey,
-    /// The TCP header's content.
+    /// The TCP header.
     pub(crate) segment: Segment,
-    /// Where in the frame the payload lies.
+    /// Position of the payload in the frame.
     pub(crate) payload: Range<usize>,
-    /// A SYN of a flow that was open before, and waited out its end until this came: where the numbers begin that it
-    /// did not use.
+    /// Lowest initial sequence number of a new connection, if the segment is a SYN that replaced a connection in
+    /// TIME-WAIT.
     pub(crate) unused_from: Option<Seq>,
 }
 
-/// Whether a frame is of interest to every shard of a host, not to one connection's alone: ARP, and ICMP of both
-/// kinds.
+/// Returns whether a frame concerns every shard of a host: ARP, or ICMP of either version.
 pub(crate) fn concerns_all_shards(frame: &[u8]) -> bool {
     let Some(packet) = frame.get(ETHERNET_BYTES..) else { return false };
     match [frame[12], frame[13]] {
@@ -121,67 +119,68 @@ pub(crate) fn concerns_all_shards(frame: &[u8]) -> bool {
     }
 }
 
-/// A segment to be sent, with its payload and what the device is to do.
+/// A segment to be sent, with its payload and the device's work on it.
 #[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct OutgoingSegment<'a> {
     pub(crate) flow: &'a FlowKey,
     pub(crate) segment: &'a Segment,
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
     pub(crate) streams: [Option<StreamAsk>; LAYERS],
-    /// The identification of the first packet cut from this one; IPv6 has none.
+    /// IPv4 identification of the first packet cut from this one.
     pub(crate) ident: u16,
-    /// The most payload bytes a packet may have; a longer payload is for the device to cut.
+    /// Maximum payload of one packet. The device cuts a longer payload.
     pub(crate) mss: usize,
-    /// Routers may mark the packet rather than drop it (RFC 3168 5).
+    /// Whether routers may mark the packet instead of dropping it (RFC 3168 5).
     pub(crate) ecn_capable: bool,
-    /// Bytes a second that the device is to keep the flow to, if it can.
+    /// Rate for the device, in bytes per second.
     pub(crate) rate: Option<NonZeroU64>,
 }
 
-impl Network {
-    pub(crate) fn new(config: &Config) -> Network {
-        let mut neighbours = Neighbours::default();
+impl NetworkLayer {
+    pub(crate) fn new(config: &Config) -> NetworkLayer {
+        let mut neighbours = NeighbourTable::default();
         config.neighbours.iter().for_each(|(address, mac)| neighbours.fix(*address, EthernetAddress(*mac)));
-        Network {
+        NetworkLayer {
             mac: EthernetAddress(config.mac),
-            addresses: Addresses::new(config),
+            addresses: InterfaceAddresses::new(config),
             neighbours,
-            paths: Paths::default(),
-            paths_of_datagrams: Paths::default(),
-            fragments: Fragments::new(config.random.stream("offload-host-stack fragments")),
+            paths: PathMtuTable::default(),
+            paths_of_datagrams: PathMtuTable::default(),
+            fragments: IpFragments::new(config.random.stream("offload-host-stack fragments")),
             outbox: VecDeque::new(),
-            address_answers: RateLimit::new(ADDRESS_ANSWERS_A_SECOND),
-            echoes: RateLimit::new(ECHOES_A_SECOND),
-            refusals: RateLimit::new(REFUSALS_A_SECOND).drawn_from(config.random.stream("offload-host-stack refusals")),
+            address_answers: RateLimit::new(MAX_ADDRESS_ANSWERS_PER_SECOND),
+            echoes: RateLimit::new(MAX_ECHOES_PER_SECOND),
+            refusals: RateLimit::new(MAX_ERRORS_PER_SECOND)
+                .drawn_from(config.random.stream("offload-host-stack refusals")),
             identifications: Identifications::new(config.random.stream("offload-host-stack idents")),
         }
     }
 
-    /// The interface's IPv4 address.
+    /// Returns the interface's IPv4 address.
     pub(crate) fn address(&self) -> Ipv4Addr {
         self.addresses.four()
     }
 
-    /// All addresses of the interface.
+    /// Returns all addresses of the interface.
     pub(crate) fn all_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.all()
     }
 
-    /// The address under which `destination` is spoken to, if the interface has one of its kind.
+    /// Returns the source address for `destination`. `None` if the interface has no address of that IP version.
     pub(crate) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         self.addresses.source_for(destination)
     }
 
-    /// Whether packets for `destination` can be sent at all.
+    /// Returns whether `destination` has a route.
     pub(crate) fn reaches(&self, destination: IpAddr) -> bool {
         self.next_hop(destination).is_some()
     }
 
-    /// The Ethernet address to which packets for `destination` go; if it is not known, it is asked for from now on.
+    /// Returns the Ethernet address of the next hop to `destination`, or starts its resolution and returns `None`.
     pub(crate) fn resolve(&mut self, now: Instant, destination: IpAddr) -> Option<EthernetAddress> {
         match self.neighbours.find(now, self.next_hop(destination)?) {
-            Hop::Known(mac) => Some(mac),
-            Hop::Asked => None,
+            NextHop::Known(mac) => Some(mac),
+            NextHop::Asked => None,
         }
     }
 
@@ -189,27 +188,27 @@ impl Network {
         self.addresses.set_routes(routes);
     }
 
-    /// The neighbour to which packets for `destination` go.
+    /// Returns the neighbour that is the next hop to `destination`.
     fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
-        // This host's own addresses are nobody else's way.
-        let way = if self.addresses.are(destination) { destination } else { self.addresses.routed(destination) };
+        // Routes do not apply to this host's own addresses.
+        let way = if self.addresses.is_own(destination) { destination } else { self.addresses.routed(destination) };
         self.addresses.next_hop(way, self.neighbours.is_fixed(way))
     }
 
-    /// The largest packet with a segment that may be sent to `destination` where the interface takes `mtu`.
+    /// Returns the path MTU for segments to `destination`, where `mtu` is the interface's MTU.
     pub(crate) fn path_mtu(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
         let mtu = self.addresses.link_mtu(destination).map_or(mtu, |of_link| of_link.min(mtu));
         self.paths.find(now, destination).map_or(mtu, |(narrow, _)| narrow.min(mtu))
     }
 
-    /// The same of any other packet.
-    pub(super) fn path_mtu_of_datagrams(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
+    /// Returns the path MTU for other packets to `destination`.
+    pub(super) fn datagram_path_mtu(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
         let mtu = self.path_mtu(now, destination, mtu);
         self.paths_of_datagrams.find(now, destination).map_or(mtu, |(narrow, _)| narrow.min(mtu))
     }
 
-    /// A packet of `protocol`, of `length` bytes, was too large for the path to `destination`, which is `told` to take
-    /// `mtu`. Returns what will be believed.
+    /// Processes a report that a packet of `protocol` with `length` bytes exceeded the path MTU to `destination`.
+    /// `told` is the reported MTU. Returns the new path MTU, or `None` if the report is implausible.
     pub(crate) fn narrow_path(
         &mut self,
         now: Instant,
@@ -225,22 +224,25 @@ impl Network {
         paths.narrow(now, destination, length, told)
     }
 
-    /// When [`handle_timeouts`](Self::handle_timeouts) wants to be called.
+    /// Returns the time of the next timer, at which [`handle_timeouts`](Self::handle_timeouts) must be called.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         let of_packets = earliest(self.neighbours.next_event(), self.fragments.next_event());
         earliest(of_packets, self.addresses.next_event())
     }
 
-    /// Asks for the addresses that are due, and gives up fragments whose time is over. Returns the TCP flows whose
-    /// packets go nowhere, for nobody answered.
+    /// Sends the requests that are due and drops expired fragments. Returns the TCP flows with packets dropped because
+    /// address resolution failed.
     pub(crate) fn handle_timeouts(&mut self, now: Instant, counters: &mut HostCounters) -> Vec<FlowKey> {
         let mut lost = Vec::new();
         self.configure_six(now, counters);
+        // Router discovery comes first, because a new address can be the source of these requests.
         while let Some(due) = self.neighbours.pop_due(now) {
             match due {
-                Due::Ask { address: IpAddr::V4(address), at } => self.ask(address, at, counters),
-                Due::Ask { address: IpAddr::V6(address), at } => self.solicit(address, at, counters),
-                Due::GiveUp { waiting } => lost.extend(waiting.iter().filter_map(|packet| flow_of(&packet.header))),
+                NeighbourAction::Ask { address: IpAddr::V4(address), at } => self.send_request(address, at, counters),
+                NeighbourAction::Ask { address: IpAddr::V6(address), at } => self.solicit(address, at, counters),
+                NeighbourAction::GiveUp { waiting } => {
+                    lost.extend(waiting.iter().filter_map(|packet| flow_of(&packet.header)))
+                }
             }
         }
         counters.unresolved_discards += self.neighbours.take_lost();
@@ -248,52 +250,54 @@ impl Network {
         lost
     }
 
-    /// Whether datagrams find space in the outbox: half of it is for answers.
+    /// Returns whether datagrams may enter the outbox. Half of the outbox is reserved for answers.
     pub(crate) fn takes_datagrams(&self) -> bool {
-        self.outbox.len() < OUTBOX_PACKETS / 2
+        self.outbox.len() < MAX_OUTBOX_PACKETS / 2
     }
 
-    pub(crate) fn has_mail(&self) -> bool {
+    pub(crate) fn has_packets(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Finds what a packet holds for the layers above; `None`, and answered or counted, if it is nothing for them. A
-    /// fragment that was the last to come becomes the whole, of which the device has said nothing.
+    /// Parses a packet for the layers above. Returns `None` if the packet was handled here, or was invalid and counted.
+    /// If the packet is the last fragment, it becomes the reassembled packet, for which the device has given no
+    /// verdict.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
         received: &mut RxPacket,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
-        self.take_in(now, received, true, counters)
+    ) -> Option<ReceivedContent> {
+        self.receive_frame(now, received, true, counters)
     }
 
-    /// Takes in a packet that another shard of this host has received and answers. This shard learns from the packet, and
-    /// sends only the packets that waited for an address.
-    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<Arrival> {
-        // The shard that received the packet has counted it.
-        self.take_in(now, received, false, &mut HostCounters::default())
+    /// Processes a packet that another shard of this host received and answers. This shard only learns from it, and
+    /// sends the packets that waited for an address.
+    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<ReceivedContent> {
+        // The receiving shard has counted the packet.
+        self.receive_frame(now, received, false, &mut HostCounters::default())
     }
 
-    fn take_in(
+    fn receive_frame(
         &mut self,
         now: Instant,
         received: &mut RxPacket,
         answers: bool,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         let Ok(ethernet) = EthernetFrame::new_checked(&received.frame) else {
             counters.ip_in_receives += 1;
             counters.ip_in_header_errors += 1;
             return None;
         };
         let (mine, to) = (ethernet.dst_addr() == self.mac, ethernet.dst_addr());
+        // A host without IPv6 treats IPv6 frames as an unknown protocol.
         let version = match ethernet.ethertype() {
             EthernetProtocol::Arp if mine || to.is_broadcast() => {
                 self.on_arp(now, ethernet.payload(), answers, counters);
                 return None;
             }
-            EthernetProtocol::Ipv6 if self.addresses.speaks_six() => IpVersion::V6,
+            EthernetProtocol::Ipv6 if self.addresses.has_ipv6() => IpVersion::V6,
             EthernetProtocol::Ipv4 => IpVersion::V4,
             _ => {
                 counters.ip_in_receives += 1;
@@ -304,29 +308,29 @@ impl Network {
                 return None;
             }
         };
-        counters.count(version, Ip::InReceives);
+        counters.count(version, IpCounter::InReceives);
         // RFC 2464 7: what is for many has an address that begins like this.
         let for_many = version == IpVersion::V6 && to.0[..2] == [0x33, 0x33];
         if !(mine || for_many) {
-            counters.count(version, Ip::InAddressErrors);
+            counters.count(version, IpCounter::InAddressErrors);
             return None;
         }
         match self.receive_packet(now, received, version, false, answers, counters) {
-            Step::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
-                Step::Arrived(arrival) => Some(arrival),
-                Step::Nothing => None,
-                Step::Whole => {
-                    // A fragment within a fragment: nobody sends such in earnest.
-                    counters.count(version, Ip::InHeaderErrors);
+            ParseStep::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
+                ParseStep::Arrived(arrival) => Some(arrival),
+                ParseStep::Nothing => None,
+                ParseStep::Whole => {
+                    // A fragment within a fragment: no real host sends one.
+                    counters.count(version, IpCounter::InHeaderErrors);
                     None
                 }
             },
-            Step::Arrived(arrival) => Some(arrival),
-            Step::Nothing => None,
+            ParseStep::Arrived(arrival) => Some(arrival),
+            ParseStep::Nothing => None,
         }
     }
 
-    /// `in_pieces`: the packet came in fragments. `answers`: this shard answers the packet.
+    /// Parses one packet. `in_pieces` means that it was reassembled, `answers` that this shard answers it.
     fn receive_packet(
         &mut self,
         now: Instant,
@@ -335,10 +339,11 @@ impl Network {
         in_pieces: bool,
         answers: bool,
         counters: &mut HostCounters,
-    ) -> Step {
+    ) -> ParseStep {
         let (checksums, came) = (received.meta.checksums, received.meta.protection);
         let reply = answers.then_some(came);
         let packet = &received.frame[ETHERNET_BYTES..];
+        // A joined packet may exceed its length field, so the field is not compared with the packet.
         let parsed = match received.joined {
             Some(_) => IpHeaders::parse_joined(packet),
             None => IpHeaders::parse(packet),
@@ -346,16 +351,16 @@ impl Network {
         let headers = match parsed {
             Ok(headers) if headers.version == version => headers,
             Err(HeaderError::Unacceptable(problem)) if version == IpVersion::V6 => {
-                counters.count(version, Ip::InHeaderErrors);
+                counters.count(version, IpCounter::InHeaderErrors);
                 let to = Ipv6Packet::new_unchecked(packet).dst_addr();
-                if self.addresses.are(to.into()) || self.addresses.are_among(to) {
+                if self.addresses.is_own(to.into()) || self.addresses.is_member_of(to) {
                     self.report_problem(now, packet, problem, to.is_multicast(), reply, counters);
                 }
-                return Step::Nothing;
+                return ParseStep::Nothing;
             }
             _ => {
-                counters.count(version, Ip::InHeaderErrors);
-                return Step::Nothing;
+                counters.count(version, IpCounter::InHeaderErrors);
+                return ParseStep::Nothing;
             }
         };
         if version == IpVersion::V4 && checksums == Checksums::Unchecked {
@@ -363,61 +368,64 @@ impl Network {
             sum.add(&packet[..headers.upper]);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
-                return Step::Nothing;
+                return ParseStep::Nothing;
             }
         }
-        // A device that says "bad" speaks of IPv4's header or of the transport's; who cares which.
+        // A device reports one verdict on the IPv4 and the transport checksum. A UDP checksum of zero needs a closer
+        // look.
         if checksums == Checksums::Bad && headers.protocol != UDP {
             counters.checksum_errors += 1;
-            return Step::Nothing;
+            return ParseStep::Nothing;
         }
         let (source, destination) = (headers.source(packet), headers.destination(packet));
-        let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.are_among(address));
-        if !(self.addresses.are(destination) || for_many) || !self.may_be_source(source, headers.protocol) {
-            counters.count(version, Ip::InAddressErrors);
-            return Step::Nothing;
+        let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.is_member_of(address));
+        if !(self.addresses.is_own(destination) || for_many) || !self.may_be_source(source, headers.protocol) {
+            counters.count(version, IpCounter::InAddressErrors);
+            return ParseStep::Nothing;
         }
         if headers.fragment.is_some() {
             let whole = self.on_fragment(now, &received.frame, version, (came, reply), counters);
-            let Some(whole) = whole else { return Step::Nothing };
+            let Some(whole) = whole else { return ParseStep::Nothing };
             *received = RxPacket::new(whole, RxMeta { protection: came, ..RxMeta::default() });
-            return Step::Whole;
+            return ParseStep::Whole;
         }
         let arrival = match (headers.protocol, version) {
             (ICMP, IpVersion::V4) => {
-                let IpAddr::V4(source) = source else { return Step::Nothing };
+                let IpAddr::V4(source) = source else { return ParseStep::Nothing };
                 self.on_icmp(now, source, &packet[headers.upper..headers.end], reply, counters)
             }
             // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
             (ICMPV6, IpVersion::V6) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
                 counters.ndp_in_errors += 1;
-                // Put together, other shards would take it for a whole one.
+                // Otherwise the other shards would get the reassembled packet and take it for an unfragmented one.
                 received.frame.clear();
-                return Step::Nothing;
+                return ParseStep::Nothing;
             }
             (ICMPV6, IpVersion::V6) => self.on_icmp_six(now, packet, &headers, reply, counters),
             _ if for_many => {
-                counters.count(version, Ip::InAddressErrors);
+                counters.count(version, IpCounter::InAddressErrors);
                 None
             }
+            // TCP and UDP are unicast here, so the multicast case above precedes them.
             (TCP, _) => self.on_tcp(packet, &headers, checksums, counters),
             (UDP, _) => self.on_udp(packet, &headers, checksums, counters),
             (NO_NEXT_HEADER, IpVersion::V6) => None,
             _ => {
-                counters.count(version, Ip::InUnknownProtocols);
-                self.refuse(now, &packet[..headers.end], Refusal::Protocol, reply, counters);
+                counters.count(version, IpCounter::InUnknownProtocols);
+                self.report_undeliverable(now, &packet[..headers.end], UndeliverableReason::Protocol, reply, counters);
                 None
             }
         };
-        arrival.map_or(Step::Nothing, Step::Arrived)
+        arrival.map_or(ParseStep::Nothing, ParseStep::Arrived)
     }
 
-    /// Whether a packet of `protocol` may come from `address`. Neighbours are solicited by one who has no address yet (RFC
-    /// 4861 7.1.1), and who has this host's address says so by that (RFC 4862 5.4).
+    /// Returns whether a packet of `protocol` may come from `address`. A host without an address sends solicitations
+    /// from the unspecified address (RFC 4861 7.1.1), and a host that has this host's address reveals it by a packet
+    /// (RFC 4862 5.4).
     fn may_be_source(&self, address: IpAddr, protocol: u8) -> bool {
         let of_discovery =
-            protocol == ICMPV6 && (address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) || self.addresses.are(address));
-        of_discovery || self.addresses.may_be_others(address)
+            protocol == ICMPV6 && (address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) || self.addresses.is_own(address));
+        of_discovery || self.addresses.may_be_remote_source(address)
     }
 
     fn on_tcp(
@@ -426,7 +434,7 @@ impl Network {
         headers: &IpHeaders,
         checksums: Checksums,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         let (source, destination) = (headers.source(packet), headers.destination(packet));
         let bytes = &packet[headers.upper..headers.end];
         if checksums == Checksums::Unchecked {
@@ -443,24 +451,24 @@ impl Network {
             return None;
         };
         segment.marked = headers.ecn(packet) == CONGESTION_EXPERIENCED;
+        // The flow is seen from this host, so source and destination are swapped.
         let local = SocketAddr::new(destination, segment.destination_port);
         let flow = FlowKey::tcp(local, SocketAddr::new(source, segment.source_port));
         let payload = ETHERNET_BYTES + headers.upper + header_bytes..ETHERNET_BYTES + headers.end;
-        Some(Arrival::Tcp(Parsed { flow, segment, payload, unused_from: None }))
+        Some(ReceivedContent::Tcp(ParsedSegment { flow, segment, payload, unused_from: None }))
     }
 
-    /// The packet for a segment. `None` if there is nothing to hand to the device now: there is no way to the
-    /// destination, and that is counted; or the next hop's address is being asked for, and the packet waits. One that
-    /// a context is to work on does not wait, for its stream would have to answer for it then: it counts as lost on
-    /// its way, and is sent again like any other.
+    /// Builds the packet for a segment. Returns `None` without a route, which is counted, and while the next hop's
+    /// address is being resolved; then the packet waits. A packet with a context does not wait, because its stream
+    /// would have to answer for it later: it counts as lost and is sent again.
     pub(crate) fn packet(
         &mut self,
         now: Instant,
-        outgoing: Outgoing<'_>,
+        outgoing: OutgoingSegment<'_>,
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let Outgoing { flow, segment, fragments, streams, ident, mss, ecn_capable, rate } = outgoing;
+        let OutgoingSegment { flow, segment, fragments, streams, ident, mss, ecn_capable, rate } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
         let version = IpVersion::of_address(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
@@ -471,6 +479,7 @@ impl Network {
         if version == IpVersion::V4 {
             let mut ip = Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
             ip.set_ident(ident);
+            // DF is cleared only if the reported MTU was below the accepted minimum, so that routers have to fragment.
             ip.set_checksum(0);
             ip.set_dont_frag(!self.paths.find(now, destination).is_some_and(|(_, may_fragment)| may_fragment));
         }
@@ -478,6 +487,7 @@ impl Network {
             version.set_ecn(&mut header[ETHERNET_BYTES..], ECN_CAPABLE);
         }
         segment.emit(&mut header[tcp_at..]);
+        // Without checksum offload the checksums are computed here, over all fragments.
         if !caps.checksum {
             fill_checksums(&mut header, version, source, destination, &fragments);
         }
@@ -489,19 +499,20 @@ impl Network {
             rate: rate.filter(|_| caps.pacing),
             ..TxAsk::default()
         };
-        self.address_to(now, destination, TxPacket { header, fragments, ask }, counters)
+        self.set_next_hop(now, destination, TxPacket { header, fragments, ask }, counters)
     }
 
-    /// `address` was heard of at `mac`. What waited for that is sent.
-    fn learn(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, create: bool) {
-        for mut packet in self.neighbours.learn(now, address, mac, create) {
+    /// Records that `address` is at `mac`, and sends the packets that waited for it.
+    fn record(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, create: bool) {
+        for mut packet in self.neighbours.record(now, address, mac, create) {
             EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
             self.outbox.push_back(packet);
         }
     }
 
-    /// Puts the next hop's address on `packet`; keeps it if that is not known.
-    fn address_to(
+    /// Sets the next hop's Ethernet address. If it is unknown, the packet waits or is dropped, and the result is
+    /// `None`.
+    fn set_next_hop(
         &mut self,
         now: Instant,
         destination: IpAddr,
@@ -510,18 +521,19 @@ impl Network {
     ) -> Option<TxPacket> {
         let version = IpVersion::of_address(&destination);
         let Some(next_hop) = self.next_hop(destination) else {
-            counters.count(version, Ip::OutNoRoutes);
+            counters.count(version, IpCounter::OutNoRoutes);
             return None;
         };
-        counters.count(version, Ip::OutRequests);
+        counters.count(version, IpCounter::OutRequests);
         match self.neighbours.find(now, next_hop) {
-            Hop::Known(mac) => {
+            NextHop::Known(mac) => {
                 EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
                 Some(packet)
             }
-            Hop::Asked => {
+            NextHop::Asked => {
+                // A waiting packet would hold references into a stream that can be released meanwhile.
                 if !packet.ask.has_context() {
-                    self.neighbours.keep(next_hop, packet);
+                    self.neighbours.queue(next_hop, packet);
                 } else {
                     counters.unresolved_discards += 1;
                 }
@@ -530,8 +542,8 @@ impl Network {
         }
     }
 
-    /// Writes Ethernet and IP headers for `bytes` bytes of what comes behind them, but for the next hop's address. Of what
-    /// the device cuts, there may be more than the length tells.
+    /// Writes the Ethernet and IP headers for `bytes` payload bytes, without the next hop's address. A packet that the
+    /// device cuts may exceed the length field.
     fn write_ip(&self, header: &mut [u8], source: IpAddr, destination: IpAddr, protocol: u8, bytes: usize) {
         let mut ethernet = EthernetFrame::new_unchecked(&mut header[..]);
         ethernet.set_src_addr(self.mac);
@@ -556,31 +568,31 @@ impl Network {
                 ip.set_src_addr(source);
                 ip.set_dst_addr(destination);
             }
-            _ => debug_assert!(false, "both ends of a flow speak one IP"),
+            _ => debug_assert!(false, "both ends of a flow must have the same IP version"),
         }
         let version = IpVersion::of_address(&destination);
         version.set_length(&mut header[ETHERNET_BYTES..], version.header_bytes() + bytes);
     }
 
-    /// Sends what belongs to no connection to `destination`, an IPv4 header finished here.
+    /// Sends a packet without a connection to `destination`, and completes its IPv4 header.
     fn answer(&mut self, now: Instant, destination: IpAddr, mut packet: TxPacket, counters: &mut HostCounters) {
         if let IpAddr::V4(to) = destination {
-            // It may be fragmented, so its identification must tell it from others. Of several that the device cuts, each
-            // has its own, counted from the first one's.
+            // The packet may be fragmented, so it needs a unique identification. Packets cut by the device count on
+            // from the first one's.
             let packets = packet.ask.mss.map_or(1, |bytes| packet.payload_len().div_ceil(usize::from(bytes)));
             let ip = &mut packet.header[ETHERNET_BYTES..ETHERNET_BYTES + IpVersion::V4.header_bytes()];
             let mut ip = Ipv4Packet::new_unchecked(ip);
             ip.set_ident(self.identifications.next(ip.src_addr(), to, ip.next_header().into(), packets as u16));
             ip.fill_checksum();
         }
-        if let Some(packet) = self.address_to(now, destination, packet, counters) {
+        if let Some(packet) = self.set_next_hop(now, destination, packet, counters) {
             self.post(packet, counters);
         }
     }
 
-    /// Puts a packet in the outbox, if there is space.
+    /// Puts a packet into the outbox. If the outbox is full, the packet is dropped and counted.
     fn post(&mut self, packet: TxPacket, counters: &mut HostCounters) {
-        if self.outbox.len() < OUTBOX_PACKETS {
+        if self.outbox.len() < MAX_OUTBOX_PACKETS {
             self.outbox.push_back(packet);
         } else {
             counters.answers_dropped += 1;
@@ -588,16 +600,16 @@ impl Network {
     }
 }
 
-/// How far a packet has got.
-enum Step {
-    /// To the layers above.
-    Arrived(Arrival),
-    /// It was the last fragment that was missing, and is the whole now.
+/// Result of parsing a packet.
+enum ParseStep {
+    /// Content for the layers above.
+    Arrived(ReceivedContent),
+    /// The packet was the last missing fragment, and is now the reassembled packet.
     Whole,
     Nothing,
 }
 
-/// The flow of a TCP packet that this host has made.
+/// Returns the flow of a TCP packet built by this host.
 fn flow_of(header: &[u8]) -> Option<FlowKey> {
     let packet = header.get(ETHERNET_BYTES..)?;
     let headers = IpHeaders::walk(packet).ok().filter(|headers| headers.protocol == TCP)?;
@@ -621,19 +633,18 @@ fn fill_checksums(header: &mut [u8], version: IpVersion, source: IpAddr, destina
     TcpPacket::new_unchecked(tcp_header).set_checksum(sum.finish());
 }
 
-/// Ethernet header, without a VLAN tag.
+/// Length of an Ethernet header without VLAN tag.
 pub(crate) const ETHERNET_BYTES: usize = 14;
-/// Routers that a packet may pass.
+/// Hop limit of sent packets.
 const HOP_LIMIT: u8 = 64;
-/// RFC 3168 5: ECT(0), and CE.
+/// ECT(0) and CE (RFC 3168 5).
 const ECN_CAPABLE: u8 = 0b10;
 const CONGESTION_EXPERIENCED: u8 = 0b11;
-/// Answers, requests and resolved packets that wait for the device's room; packets that the answer to a question lets
-/// go come on top, and fragments of one packet.
-const OUTBOX_PACKETS: usize = 256;
-/// Questions for this host's Ethernet address answered in a second.
-const ADDRESS_ANSWERS_A_SECOND: u32 = 1000;
-/// Echo requests answered in a second: enough for a flood of pings, not for all that a wire can carry.
-const ECHOES_A_SECOND: u32 = 10_000;
-/// Errors sent in a second (RFC 1812 4.3.2.8): Linux's icmp_msgs_per_sec.
-const REFUSALS_A_SECOND: u32 = 1000;
+/// Capacity of the outbox. Packets released by address resolution, and fragments of one packet, may exceed it.
+const MAX_OUTBOX_PACKETS: usize = 256;
+/// Maximum number of answered ARP requests and neighbour solicitations per second.
+const MAX_ADDRESS_ANSWERS_PER_SECOND: u32 = 1000;
+/// Maximum number of answered echo requests per second: enough for a flood ping, but not for a full link.
+const MAX_ECHOES_PER_SECOND: u32 = 10_000;
+/// Maximum number of ICMP errors sent per second (RFC 1812 4.3.2.8): Linux's icmp_msgs_per_sec.
+const MAX_ERRORS_PER_SECOND: u32 = 1000;

@@ -1,13 +1,13 @@
-//! Neighbour discovery (RFC 4861): what ARP is to IPv4.
+//! Neighbour discovery (RFC 4861), the equivalent of ARP in IPv6.
 //!
-//! Routers, and whether somebody else has this host's addresses, are [`routers`](super::routers)' affair; a
-//! neighbour that asks whether an address is taken is answered here.
+//! Router discovery and duplicate address detection are in [`routers`](super::routers). Probes of other hosts for this
+//! host's addresses are answered here.
 //!
-//! Invariant: nothing is believed that has passed a router (7.1).
+//! Invariant: a message that has passed a router is ignored (7.1).
 
-use super::addresses::{ALL_NODES, is_somebody, solicited_node};
+use super::addresses::{ALL_NODES, is_one_host, solicited_node};
 use super::icmp_six::{ethernet_of, fill_checksum};
-use super::{ETHERNET_BYTES, ICMPV6, Network};
+use super::{ETHERNET_BYTES, ICMPV6, NetworkLayer};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use offload_api::{Header, TxAsk, TxPacket};
@@ -16,19 +16,20 @@ use offload_formats::{IpHeaders, IpVersion};
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message, Ipv6Packet};
 
-/// A solicitation or an advertisement, as far as this host has use for it.
+/// The relevant parts of a solicitation or an advertisement.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct NeighbourMessage {
     target: Ipv6Addr,
-    /// The Ethernet address of the source of a solicitation, of the target of an advertisement.
+    /// Ethernet address of a solicitation's source, or of an advertisement's target.
     mac: Option<EthernetAddress>,
-    /// RFC 4861 4.4: an answer; and one that is to replace what was known.
+    /// Solicited flag of an advertisement (RFC 4861 4.4).
     solicited: bool,
+    /// Override flag of an advertisement: the message replaces a known address.
     overrides: bool,
 }
 
-impl Network {
-    /// A solicitation or advertisement arrived in `packet`, its checksum right.
+impl NetworkLayer {
+    /// Processes a solicitation or an advertisement in `packet`. Its checksum was verified.
     pub(super) fn on_neighbour_message(
         &mut self,
         now: Instant,
@@ -48,8 +49,9 @@ impl Network {
             true => counters.neighbour_solicits_in += 1,
             false => counters.neighbour_advertisements_in += 1,
         }
-        let parsed = (hop_limit == FRESH && message[1] == 0).then(|| Message::parse(message, asks)).flatten();
-        let Some(message) = parsed.filter(|message| is_somebody(message.target)) else {
+        let parsed =
+            (hop_limit == MAX_HOP_LIMIT && message[1] == 0).then(|| NeighbourMessage::parse(message, asks)).flatten();
+        let Some(message) = parsed.filter(|message| is_one_host(message.target)) else {
             counters.ndp_in_errors += 1;
             return;
         };
@@ -63,38 +65,40 @@ impl Network {
         &mut self,
         now: Instant,
         (source, destination): (Ipv6Addr, Ipv6Addr),
-        message: Message,
+        message: NeighbourMessage,
         answers: bool,
         counters: &mut HostCounters,
     ) {
-        // RFC 4861 7.1.1: whoever has no address yet asks the solicited ones, and does not say where it is.
+        // RFC 4861 7.1.1: a host without an address probes the solicited-node address, and sends no Ethernet address.
         let nobody = source.is_unspecified();
         let wrong = if nobody {
             destination != solicited_node(message.target) || message.mac.is_some()
         } else {
-            !is_somebody(source) || self.addresses.are(source.into())
+            !is_one_host(source) || self.addresses.is_own(source.into())
         };
         if wrong {
             counters.ndp_in_errors += 1;
             return;
         }
         if self.addresses.is_tentative(message.target) {
-            // RFC 4862 5.4.3: whoever is about to take it as well. To all others this host does not have it yet.
+            // RFC 4862 5.4.3: a prober is about to take the same address. Other hosts get no answer while the address
+            // is tentative.
             if nobody {
                 self.on_duplicate(message.target, counters);
             }
             return;
         }
-        if !self.addresses.are(message.target.into()) {
+        if !self.addresses.is_own(message.target.into()) {
             return;
         }
         if let Some(mac) = message.mac {
+            // A solicitation usually precedes traffic, so its sender gets an entry.
             let create = self.addresses.is_on_link(source.into());
             let moved = self.neighbours.known(source.into()).is_some_and(|known| known != mac);
-            self.learn(now, source.into(), mac, create);
+            self.record(now, source.into(), mac, create);
             if moved {
-                // RFC 4861 7.2.3: it is used, and no proof of anything.
-                self.neighbours.doubt(source.into());
+                // RFC 4861 7.2.3: a changed address is used, but does not confirm reachability.
+                self.neighbours.mark_outdated(source.into());
             }
         }
         if !(answers && self.address_answers.allow(now)) {
@@ -104,14 +108,14 @@ impl Network {
         counters.neighbour_advertisements_out += 1;
         let flags = OVERRIDE | if nobody { 0 } else { SOLICITED };
         let to = if nobody { ALL_NODES } else { source };
-        let mut packet = self.message_about(Icmpv6Message::NeighborAdvert, flags, (message.target, to), message.target);
+        let mut packet = self.build_message(Icmpv6Message::NeighborAdvert, flags, (message.target, to), message.target);
         let mac = if nobody { Some(EthernetAddress(ethernet_of(ALL_NODES))) } else { message.mac };
         match mac {
             Some(mac) => {
                 EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
                 self.post(packet, counters);
             }
-            // It did not say where it is.
+            // The solicitation contained no Ethernet address.
             None => self.answer(now, source.into(), packet, counters),
         }
     }
@@ -121,12 +125,12 @@ impl Network {
         now: Instant,
         source: Ipv6Addr,
         destination: Ipv6Addr,
-        message: Message,
+        message: NeighbourMessage,
         counters: &mut HostCounters,
     ) {
         let target = IpAddr::V6(message.target);
-        // RFC 4861 7.1.2; and nobody else speaks for this host.
-        if (destination.is_multicast() && message.solicited) || !is_somebody(source) || self.addresses.are(target) {
+        // RFC 4861 7.1.2. An advertisement of this host's own address is invalid, too.
+        if (destination.is_multicast() && message.solicited) || !is_one_host(source) || self.addresses.is_own(target) {
             counters.ndp_in_errors += 1;
             return;
         }
@@ -136,18 +140,18 @@ impl Network {
         }
         let known = self.neighbours.known(target);
         let Some(mac) = message.mac.or(known) else { return };
-        // RFC 4861 7.2.5: what does not override another address only casts doubt on it.
+        // RFC 4861 7.2.5: without the override flag, another address only marks the entry as outdated.
         if known.is_some_and(|known| known != mac) && !message.overrides {
-            self.neighbours.doubt(target);
+            self.neighbours.mark_outdated(target);
             return;
         }
-        self.learn(now, target, mac, false);
+        self.record(now, target, mac, false);
         if !message.solicited {
-            self.neighbours.doubt(target);
+            self.neighbours.mark_outdated(target);
         }
     }
 
-    /// Asks for the Ethernet address of `target`: all who might have it, or the one who had it last.
+    /// Sends a solicitation for `target`, by multicast or to the last known Ethernet address.
     pub(super) fn solicit(&mut self, target: Ipv6Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
         let Some(IpAddr::V6(source)) = self.addresses.source_for(target.into()) else { return };
         counters.neighbour_solicits_out += 1;
@@ -155,13 +159,13 @@ impl Network {
             Some(mac) => (target, mac),
             None => (solicited_node(target), EthernetAddress(ethernet_of(solicited_node(target)))),
         };
-        let mut packet = self.message_about(Icmpv6Message::NeighborSolicit, 0, (source, to), target);
+        let mut packet = self.build_message(Icmpv6Message::NeighborSolicit, 0, (source, to), target);
         EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
         self.post(packet, counters);
     }
 
-    /// A message about `target` that says where this host is, its Ethernet destination left out.
-    fn message_about(
+    /// Builds a message about `target` with this host's Ethernet address. The caller sets the Ethernet destination.
+    fn build_message(
         &self,
         kind: Icmpv6Message,
         flags: u8,
@@ -177,7 +181,7 @@ impl Network {
         self.neighbour_message(message, source, to)
     }
 
-    /// A packet with a message that is to pass no router, its Ethernet destination left out.
+    /// Builds a packet with a message that must not pass a router. The caller sets the Ethernet destination.
     pub(super) fn neighbour_message(
         &self,
         mut message: SmallVec<[u8; 32]>,
@@ -188,51 +192,55 @@ impl Network {
         fill_checksum(&mut message, &[], ends);
         let mut header = Header::from_elem(0, ETHERNET_BYTES + IpVersion::V6.header_bytes());
         self.write_ip(&mut header, ends.0, ends.1, ICMPV6, message.len());
-        Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_hop_limit(FRESH);
+        Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_hop_limit(MAX_HOP_LIMIT);
         header.extend_from_slice(&message);
         TxPacket { header, fragments: SmallVec::new(), ask: TxAsk::default() }
     }
 }
 
-impl Message {
-    /// RFC 4861 4.3, 4.4 and 4.6; 7.1: an option of no length spoils all of it, as does an address that nobody has.
-    fn parse(bytes: &[u8], asks: bool) -> Option<Message> {
+impl NeighbourMessage {
+    /// Parses a message (RFC 4861 4.3, 4.4 and 4.6). An option of length zero, or an Ethernet address that no station
+    /// can have, makes the whole message invalid (7.1).
+    fn parse(bytes: &[u8], asks: bool) -> Option<NeighbourMessage> {
         let target: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
         let wanted = if asks { SOURCE_MAC } else { TARGET_MAC };
         let (mut options, mut mac) = (&bytes[24..], None);
         while let [kind, eighths, ..] = *options {
             let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;
             if kind == wanted && eighths == 1 {
-                mac = Some(somebodys_mac(option)?);
+                mac = Some(parse_unicast_mac(option)?);
             }
             options = &options[option.len()..];
         }
         let flags = if asks { 0 } else { bytes[4] };
         let (solicited, overrides) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
-        options.is_empty().then_some(Message { target: target.into(), mac, solicited, overrides })
+        options.is_empty().then_some(NeighbourMessage { target: target.into(), mac, solicited, overrides })
     }
 }
 
-/// The Ethernet address in an option, if it can be that of one station: not nobody's, nor that of many.
-pub(super) fn somebodys_mac(option: &[u8]) -> Option<EthernetAddress> {
+/// Returns the Ethernet address in an option. `None` if it is zero or a group address.
+pub(super) fn parse_unicast_mac(option: &[u8]) -> Option<EthernetAddress> {
     let address = EthernetAddress::from_bytes(option.get(2..8)?);
-    is_of_one_station(address).then_some(address)
+    is_unicast_station(address).then_some(address)
 }
 
-/// Whether an Ethernet address can be that of one station.
-pub(super) fn is_of_one_station(address: EthernetAddress) -> bool {
+/// Returns whether an Ethernet address can belong to a station.
+pub(super) fn is_unicast_station(address: EthernetAddress) -> bool {
     address.is_unicast() && address != EthernetAddress::default()
 }
 
-/// Whether an ICMPv6 message is one of neighbour discovery, routers' included: types 133 to 137.
+/// Returns whether an ICMPv6 message belongs to neighbour or router discovery: types 133 to 137.
 pub(super) fn is_discovery(message: &[u8]) -> bool {
     matches!(message, [133..=137, ..])
 }
 
-/// The hop limit of what has passed no router.
-pub(super) const FRESH: u8 = 255;
+/// Hop limit of a packet that has passed no router.
+pub(super) const MAX_HOP_LIMIT: u8 = 255;
+/// Solicited flag of an advertisement.
 const SOLICITED: u8 = 0x40;
+/// Override flag of an advertisement.
 const OVERRIDE: u8 = 0x20;
-/// Options: the Ethernet address of the source, of the target.
+/// Type of the option with the source's Ethernet address.
 pub(super) const SOURCE_MAC: u8 = 1;
+/// Type of the option with the target's Ethernet address.
 const TARGET_MAC: u8 = 2;

@@ -1,29 +1,28 @@
-//! What routers have said about the packets that paths can take (RFC 1191, RFC 8201).
+//! Path MTUs reported by routers (RFC 1191, RFC 8201).
 //!
-//! Invariant: at most as many paths as the bound says, each until its ten minutes are over.
+//! Invariant: the number of entries is bounded, and each expires after ten minutes.
 
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_base::Instant;
 use std::collections::BTreeMap;
 
-/// Paths narrower than the interface.
+/// Paths with a smaller MTU than the interface.
 #[derive(Debug, Default)]
-pub(crate) struct Paths {
-    narrow: BTreeMap<IpAddr, Narrow>,
+pub(crate) struct PathMtuTable {
+    narrow: BTreeMap<IpAddr, PathMtu>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Narrow {
+struct PathMtu {
     mtu: u16,
-    /// It is narrower still than what will be believed: routers have to fragment, as IPv4's can.
+    /// Whether the reported MTU was below the accepted minimum, so that routers have to fragment (IPv4 only).
     may_fragment: bool,
     until: Instant,
 }
 
-impl Paths {
-    /// The largest packet that the path to `destination` takes, if it is known to be narrow; and whether routers may
-    /// fragment it.
+impl PathMtuTable {
+    /// Returns the path MTU to `destination` and whether routers may fragment. `None` if no smaller MTU is known.
     pub(crate) fn find(&self, now: Instant, destination: IpAddr) -> Option<(u16, bool)> {
         if self.narrow.is_empty() {
             return None;
@@ -32,74 +31,75 @@ impl Paths {
         Some((narrow.mtu, narrow.may_fragment))
     }
 
-    /// A router could not forward a packet of `length` bytes to `destination`, and said it would one of `told` (0: it
-    /// did not say). Returns what will be believed; `None` if it makes no sense.
+    /// Processes a report that a packet of `length` bytes to `destination` was too large. `told` is the reported MTU, 0
+    /// if none was reported. Returns the new path MTU, or `None` if the report is implausible.
     pub(crate) fn narrow(&mut self, now: Instant, destination: IpAddr, length: u16, told: u16) -> Option<u16> {
         let (told, least) = match destination {
-            IpAddr::V4(_) if told == 0 => (plateau_below(length), LEAST),
-            IpAddr::V4(_) => (told, LEAST),
-            // RFC 8201 4: a path of fewer bytes than every link has is none.
-            IpAddr::V6(_) if told < LEAST_IPV6 => return None,
-            IpAddr::V6(_) => (told, LEAST_IPV6),
+            IpAddr::V4(_) if told == 0 => (plateau_below(length), MIN_IPV4_MTU),
+            IpAddr::V4(_) => (told, MIN_IPV4_MTU),
+            // RFC 8201 4: no IPv6 link has a smaller MTU than the minimum.
+            IpAddr::V6(_) if told < MIN_IPV6_MTU => return None,
+            IpAddr::V6(_) => (told, MIN_IPV6_MTU),
         };
         if told >= length {
             return None;
         }
         let mtu = told.max(least);
-        // RFC 8201 4: no router's word makes a path wider. It may be late, or a lie.
+        // RFC 8201 4: a report never raises the path MTU, because it may be late or forged.
         if let Some((known, _)) = self.find(now, destination).filter(|(known, _)| *known < mtu) {
             return Some(known);
         }
         let until = now + LIFETIME;
+        // A flood of forged reports can displace entries, but not grow the table.
         if !self.narrow.contains_key(&destination)
-            && self.narrow.len() >= PATHS
+            && self.narrow.len() >= MAX_PATHS
             && let Some(oldest) = self.narrow.iter().min_by_key(|(_, narrow)| narrow.until).map(|(address, _)| *address)
         {
             self.narrow.remove(&oldest);
         }
-        self.narrow.insert(destination, Narrow { mtu, may_fragment: told < least, until });
+        self.narrow.insert(destination, PathMtu { mtu, may_fragment: told < least, until });
         Some(mtu)
     }
 }
 
-/// RFC 1191 7: the next smaller of the sizes that are common.
+/// Returns the next smaller common MTU (RFC 1191 7).
 fn plateau_below(length: u16) -> u16 {
-    PLATEAUS.into_iter().find(|plateau| *plateau < length).unwrap_or(LEAST)
+    PLATEAUS.into_iter().find(|plateau| *plateau < length).unwrap_or(MIN_IPV4_MTU)
 }
 
-/// RFC 1191, table 7-1.
+/// Common MTUs (RFC 1191, table 7-1).
 const PLATEAUS: [u16; 10] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
-/// Linux's min_pmtu: to believe less would let anyone who guesses right make a host send crumbs.
-const LEAST: u16 = 552;
-/// RFC 8200 5: what every link takes.
-const LEAST_IPV6: u16 = 1280;
-/// RFC 1191 6.3; Linux's mtu_expires.
+/// Minimum IPv4 path MTU: Linux's min_pmtu. With a smaller one, a forged report could make a host send tiny segments.
+const MIN_IPV4_MTU: u16 = 552;
+/// Minimum MTU of every IPv6 link (RFC 8200 5).
+const MIN_IPV6_MTU: u16 = 1280;
+/// Lifetime of an entry (RFC 1191 6.3; Linux's mtu_expires).
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Paths remembered.
-const PATHS: usize = 256;
+/// Maximum number of entries.
+const MAX_PATHS: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn believes_what_makes_sense_for_ten_minutes() {
-        let (mut paths, to) = (Paths::default(), IpAddr::from([10, 1, 0, 1]));
+    fn plausible_reports_apply_for_ten_minutes() {
+        let (mut paths, to) = (PathMtuTable::default(), IpAddr::from([10, 1, 0, 1]));
         let later = Instant::ZERO + Duration::from_secs(601);
-        assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1500), None, "it was not too large");
+        assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1500), None, "a report of a larger MTU must be ignored");
         assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1400), Some(1400));
         assert_eq!(paths.find(Instant::ZERO, to), Some((1400, false)));
-        assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1499), Some(1400), "no wider than it was");
+        assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1499), Some(1400), "a report must not raise the path MTU");
         assert_eq!(paths.find(Instant::ZERO, to), Some((1400, false)));
         assert_eq!(paths.find(later, to), None);
-        assert_eq!(paths.narrow(later, to, 1500, 0), Some(1492), "the next plateau");
+        assert_eq!(paths.narrow(later, to, 1500, 0), Some(1492), "without a reported MTU, the next plateau is used");
         assert_eq!(paths.narrow(later, to, 1500, 68), Some(552));
         assert_eq!(paths.find(later, to), Some((552, true)));
     }
 
     #[test]
-    fn no_path_of_ipv6_takes_less_than_every_link_does() {
-        let (mut paths, to) = (Paths::default(), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
+    fn ipv6_path_mtu_is_at_least_1280() {
+        let (mut paths, to) = (PathMtuTable::default(), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
         for nonsense in [0, 68, 1279, 1500] {
             assert_eq!(paths.narrow(Instant::ZERO, to, 1500, nonsense), None);
         }
@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn remembers_a_bounded_number() {
-        let mut paths = Paths::default();
+    fn number_of_paths_is_bounded() {
+        let mut paths = PathMtuTable::default();
         for number in 0..1000 {
             let now = Instant::ZERO + Duration::from_millis(u64::from(number));
             paths.narrow(now, address(number), 1500, 1400);
         }
-        assert_eq!(paths.narrow.len(), PATHS);
+        assert_eq!(paths.narrow.len(), MAX_PATHS);
         assert!(paths.find(Instant::ZERO, address(999)).is_some());
     }
 }

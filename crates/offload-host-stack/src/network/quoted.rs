@@ -1,38 +1,41 @@
-//! What an ICMP error quotes: the beginning of a packet that this host has sent.
+//! Parsing of the packets that ICMP errors quote.
 
-use super::Network;
+use super::NetworkLayer;
 use offload_api::{FlowKey, Protocol};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
 
-/// A report that a packet of this host did not get through.
+/// A report of an undelivered packet of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Undelivered {
-    /// Its flow.
+pub(crate) struct UndeliveredPacket {
+    /// The packet's flow.
     pub(crate) flow: FlowKey,
-    /// A TCP segment's sequence number.
+    /// Sequence number of a TCP segment.
     pub(crate) seq: Seq,
-    /// Bytes of the whole packet.
+    /// Length of the whole packet in bytes.
     pub(crate) length: u16,
-    pub(crate) why: Why,
+    /// Cause of the error.
+    pub(crate) why: IcmpErrorCause,
 }
 
-/// Why it did not.
+/// Cause of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Nobody there listens, or speaks the protocol.
+pub(crate) enum IcmpErrorCause {
+    /// The port is closed, or the protocol unsupported.
     Refused,
-    /// There is no way to the host.
+    /// The host is unreachable.
     Unreachable,
-    /// A router would have to fragment it; what it could forward, 0 if it did not say.
+    /// The packet exceeded an MTU on the path. `mtu` is the reported MTU, 0 if none was reported.
     TooLarge { mtu: u16 },
 }
 
-impl Network {
-    /// The packet that is quoted from its IP header on; `None` if it is not TCP or UDP from this host.
-    pub(super) fn undelivered(&self, quoted: &[u8], why: Why) -> Option<Undelivered> {
-        // A quotation is cut short: its headers are not held against its length.
+impl NetworkLayer {
+    /// Parses the quoted packet, which begins with its IP header. Returns `None` if it is not a TCP or UDP packet of
+    /// this host.
+    pub(super) fn parse_quoted(&self, quoted: &[u8], why: IcmpErrorCause) -> Option<UndeliveredPacket> {
+        // A quotation is truncated, so the packet length is not checked against it.
         let headers = IpHeaders::walk(quoted).ok()?;
+        // Only the first fragment contains the ports.
         if headers.fragment.is_some_and(|fragment| fragment.offset > 0) {
             return None;
         }
@@ -42,13 +45,14 @@ impl Network {
             super::UDP => Protocol::Udp,
             _ => return None,
         };
-        if !self.addresses.are(source) {
+        // An error about a packet of another host is forged or misrouted.
+        if !self.addresses.is_own(source) {
             return None;
         }
-        // RFC 792: at least eight bytes of what came behind the header. RFC 4443 promises more.
+        // RFC 792: at least eight bytes after the IP header. RFC 4443 guarantees more.
         let start = quoted.get(headers.upper..headers.upper + 8)?;
         let port = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
-        Some(Undelivered {
+        Some(UndeliveredPacket {
             flow: FlowKey { protocol, local: (source, port(0)).into(), remote: (destination, port(2)).into() },
             seq: Seq(u32::from_be_bytes([start[4], start[5], start[6], start[7]])),
             length: u16::try_from(headers.end).unwrap_or(u16::MAX),

@@ -1,15 +1,16 @@
-//! Routers asked and heard (RFC 4861 6.3), and addresses checked before they are used (RFC 4862 5.4).
+//! Router discovery (RFC 4861 6.3), and duplicate address detection (RFC 4862 5.4).
 //!
-//! Of an advertisement this host takes the router, for as long as it serves, prefixes, addresses made of them, and the
-//! link's MTU. Hop limit, timers and whatever is told by DHCPv6 stay what they are: who lowers a hop limit cuts a host off.
+//! From an advertisement, this host uses the router with its lifetime, the prefixes, addresses made of them, and the
+//! link's MTU. It ignores the hop limit, timers and DHCPv6 flags, because a forged low hop limit would cut the host
+//! off.
 //!
-//! Invariant: an advertisement is believed as a whole or not at all, and only if it has passed no router (6.1.2).
+//! Invariant: an advertisement is used as a whole or not at all, and only if it has passed no router (6.1.2).
 
-use super::Network;
+use super::NetworkLayer;
 use super::addresses::{ALL_NODES, solicited_node};
 use super::icmp_six::ethernet_of;
-use super::ndp::{FRESH, SOURCE_MAC, somebodys_mac};
-use super::six::{AdvertisedPrefix, DueSix};
+use super::ndp::{MAX_HOP_LIMIT, SOURCE_MAC, parse_unicast_mac};
+use super::six::{AdvertisedPrefix, DiscoveryMessage};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
@@ -18,27 +19,27 @@ use offload_formats::IpHeaders;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message};
 
-/// What a router says.
+/// A parsed router advertisement.
 #[derive(Debug)]
-struct Advertisement {
+struct RouterAdvertisement {
     lifetime: Duration,
     mac: Option<EthernetAddress>,
     mtu: Option<u32>,
     prefixes: SmallVec<[AdvertisedPrefix; 4]>,
 }
 
-impl Network {
-    /// Asks what is due at `now`: who has an address, where routers are.
+impl NetworkLayer {
+    /// Sends the duplicate-address probes and router solicitations that are due.
     pub(super) fn configure_six(&mut self, now: Instant, counters: &mut HostCounters) {
         while let Some(due) = self.addresses.pop_due(now) {
             match due {
-                DueSix::Probe(address) => self.probe(address, counters),
-                DueSix::SolicitRouters => self.solicit_routers(counters),
+                DiscoveryMessage::Probe(address) => self.probe(address, counters),
+                DiscoveryMessage::SolicitRouters => self.solicit_routers(counters),
             }
         }
     }
 
-    /// A router's advertisement arrived in `packet`, its checksum right.
+    /// Processes a router advertisement in `packet`. Its checksum was verified.
     pub(super) fn on_router_advertisement(
         &mut self,
         now: Instant,
@@ -47,19 +48,20 @@ impl Network {
         counters: &mut HostCounters,
     ) {
         counters.router_advertisements_in += 1;
-        if !self.addresses.hears_routers() {
+        if !self.addresses.discovers_routers() {
             return;
         }
         let message = &packet[headers.upper..headers.end];
         let (hop_limit, code) = (packet[7], message[1]);
         let IpAddr::V6(router) = headers.source(packet) else { return };
-        let acceptable = hop_limit == FRESH && code == 0 && router.is_unicast_link_local();
-        let Some(advertisement) = acceptable.then(|| Advertisement::parse(message)).flatten() else {
+        let acceptable = hop_limit == MAX_HOP_LIMIT && code == 0 && router.is_unicast_link_local();
+        let Some(advertisement) = acceptable.then(|| RouterAdvertisement::parse(message)).flatten() else {
             counters.ndp_in_errors += 1;
             return;
         };
+        // The router's own address option saves a later solicitation.
         if let Some(mac) = advertisement.mac {
-            self.learn(now, router.into(), mac, true);
+            self.record(now, router.into(), mac, true);
         }
         self.addresses.note_router(now, router, advertisement.lifetime);
         if let Some(mtu) = advertisement.mtu {
@@ -68,13 +70,13 @@ impl Network {
         advertisement.prefixes.iter().for_each(|prefix| self.addresses.note_prefix(now, prefix));
     }
 
-    /// Somebody has, or wants, an address that this host was about to take.
+    /// Gives up a tentative address, because another host has or wants it.
     pub(super) fn on_duplicate(&mut self, address: Ipv6Addr, counters: &mut HostCounters) {
         counters.duplicate_addresses += 1;
         self.addresses.give_up(address);
     }
 
-    /// Asks, from nobody, whether somebody has `address`.
+    /// Sends a duplicate-address probe for `address`, from the unspecified address.
     fn probe(&mut self, address: Ipv6Addr, counters: &mut HostCounters) {
         counters.neighbour_solicits_out += 1;
         let mut message: SmallVec<[u8; 32]> = SmallVec::new();
@@ -98,18 +100,18 @@ impl Network {
     }
 }
 
-impl Advertisement {
-    /// RFC 4861 4.2, 4.6; 6.1.2: an option of no length spoils all of it.
-    fn parse(bytes: &[u8]) -> Option<Advertisement> {
+impl RouterAdvertisement {
+    /// Parses an advertisement (RFC 4861 4.2, 4.6). An option of length zero makes the whole message invalid (6.1.2).
+    fn parse(bytes: &[u8]) -> Option<RouterAdvertisement> {
         let word = |bytes: &[u8], at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let lifetime = Duration::from_secs(u64::from(u16::from_be_bytes([*bytes.get(6)?, *bytes.get(7)?])));
-        let mut advertisement = Advertisement { lifetime, mac: None, mtu: None, prefixes: SmallVec::new() };
+        let mut advertisement = RouterAdvertisement { lifetime, mac: None, mtu: None, prefixes: SmallVec::new() };
         let mut options = bytes.get(16..)?;
         while let [kind, eighths, ..] = *options {
             let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;
             match (kind, eighths) {
                 (SOURCE_MAC, 1) => {
-                    advertisement.mac = Some(somebodys_mac(option)?);
+                    advertisement.mac = Some(parse_unicast_mac(option)?);
                 }
                 (MTU, 1) => advertisement.mtu = word(option, 4),
                 (PREFIX, 4) => {
@@ -131,10 +133,13 @@ impl Advertisement {
     }
 }
 
-/// RFC 4291 2.7.1.
+/// Multicast address of all routers (RFC 4291 2.7.1).
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Options, and the flags of the first.
+/// Type of the prefix option.
 const PREFIX: u8 = 3;
+/// Type of the MTU option.
 const MTU: u8 = 5;
+/// On-link flag of the prefix option.
 const ON_LINK: u8 = 0x80;
+/// Autonomous-configuration flag of the prefix option.
 const AUTONOMOUS: u8 = 0x40;

@@ -1,7 +1,7 @@
-//! UDP headers, read and written (RFC 768; over IPv6, RFC 8200 8.1).
+//! Parsing and building of UDP headers (RFC 768; over IPv6, RFC 8200 8.1).
 
-use super::icmp::Refusal;
-use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, ParsedDatagram};
+use super::icmp::UndeliverableReason;
+use super::{ETHERNET_BYTES, MAX_OUTBOX_PACKETS, NetworkLayer, ParsedDatagram, ReceivedContent};
 use crate::counters::HostCounters;
 use crate::udp::SendError;
 use bytes::Bytes;
@@ -14,16 +14,17 @@ use offload_formats::protocol::UDP;
 use offload_formats::{InternetSum, IpHeaders, IpVersion};
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
 
-impl Network {
-    /// A datagram arrived in `packet`.
+impl NetworkLayer {
+    /// Processes the datagram in `packet`.
     pub(super) fn on_udp(
         &self,
         packet: &[u8],
         headers: &IpHeaders,
         checksums: Checksums,
         counters: &mut HostCounters,
-    ) -> Option<Arrival> {
+    ) -> Option<ReceivedContent> {
         let datagram = &packet[headers.upper..headers.end];
+        // Destination port 0 is reserved and belongs to no socket.
         let Some(udp) = UdpPacket::new_checked(datagram).ok().filter(|udp| udp.dst_port() != 0) else {
             counters.udp_in_errors += 1;
             return None;
@@ -46,7 +47,7 @@ impl Network {
             return None;
         }
         let start = ETHERNET_BYTES + headers.upper;
-        Some(Arrival::Datagram(ParsedDatagram {
+        Some(ReceivedContent::Datagram(ParsedDatagram {
             from: SocketAddr::new(source, udp.src_port()),
             to: SocketAddr::new(headers.destination(packet), udp.dst_port()),
             ecn: EcnCodepoint::from_bits(headers.ecn(packet)),
@@ -54,7 +55,7 @@ impl Network {
         }))
     }
 
-    /// Tells the sender of the datagram in `frame`, which came so protected, that nobody listens at its port.
+    /// Reports a closed port to the sender of the datagram in `frame`. `came` is the datagram's protection.
     pub(crate) fn refuse_datagram(
         &mut self,
         now: Instant,
@@ -62,12 +63,11 @@ impl Network {
         came: Protection,
         counters: &mut HostCounters,
     ) {
-        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, Some(came), counters);
+        self.report_undeliverable(now, &frame[ETHERNET_BYTES..], UndeliverableReason::Port, Some(came), counters);
     }
 
-    /// Puts datagrams on their way: one, to be cut into fragments if the path takes no packet of its size and nothing
-    /// speaks against it; or several, as packets that the device cuts, or one by one if it does not. `caps` are the
-    /// device's.
+    /// Queues datagrams: a single one, fragmented if it exceeds the path MTU and may be; or several, cut by a device
+    /// with UDP segmentation, or else one by one. `caps` are the device's capabilities.
     pub(crate) fn send_datagrams(
         &mut self,
         now: Instant,
@@ -78,67 +78,68 @@ impl Network {
     ) -> Result<(), SendError> {
         let TxDatagram { to, segment, .. } = datagrams;
         let source = SocketAddr::new(self.source_of(to, datagrams.source)?, port);
-        let (all, fits) = (datagrams.payload_len(), self.fits_path(now, &to, caps));
+        let (all, fits) = (datagrams.payload_len(), self.max_unfragmented_bytes(now, &to, caps));
         let each = segment.map_or(all, |bytes| all.min(bytes.get().into()));
         let may_cut = segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
         if each > fits && !may_cut {
             return Err(SendError::SegmentTooLong { most: fits });
         }
-        let most = segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()) * SEGMENTS_AT_MOST).min(most_bytes(&to));
+        let most = segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()) * MAX_SEGMENTS).min(max_bytes(&to));
         if all > most {
             return Err(SendError::TooLong { most });
         }
-        // Where the path takes less than the device, packets that the device cuts are none the smaller for it.
+        // The limit for packets that the device cuts is the device's, not the path's.
         let offered = if caps.checksum && caps.udp_segmentation { caps.tso_max_bytes as usize } else { 0 };
         let at_once = (offered / each.max(1)).max(1);
         let packets = datagrams.count().div_ceil(at_once);
-        if !self.takes_datagrams() || self.outbox.len() + packets > OUTBOX_PACKETS {
+        // All packets of a call must fit, because a partial send could not be reported.
+        if !self.takes_datagrams() || self.outbox.len() + packets > MAX_OUTBOX_PACKETS {
             return Err(SendError::Full);
         }
         for _ in 0..packets {
             let part = datagrams.split_to(at_once);
             counters.udp_out_datagrams += part.count() as u64;
-            // No device makes a checksum over fragments.
+            // A device cannot compute a checksum over several fragments.
             let checksum = caps.checksum && each <= fits;
             self.send_packet(now, source, part, checksum, counters);
         }
         Ok(())
     }
 
-    /// The address that datagrams to `to` are sent from: `source`, if they name one.
+    /// Returns the source address of datagrams to `to`: `source` if given and acceptable.
     pub(crate) fn source_of(&self, to: SocketAddr, source: Option<IpAddr>) -> Result<IpAddr, SendError> {
         let usual = self.source_to(to)?;
         match source {
-            Some(source) if source.is_ipv4() != usual.is_ipv4() || !self.addresses.are(source) => {
+            Some(source) if source.is_ipv4() != usual.is_ipv4() || !self.addresses.is_own(source) => {
                 Err(SendError::ForeignSource)
             }
             source => Ok(source.unwrap_or(usual)),
         }
     }
 
-    /// The most bytes of a datagram that the path to `to` takes as one packet; of several datagrams together, the most that
-    /// a packet has space for; and how many may be sent at once.
+    /// Returns the limits for datagrams to `to`: bytes of one datagram within the path MTU, number of segments per
+    /// call, and total bytes of all segments.
     pub(crate) fn datagram_limits(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> SendLimits {
         SendLimits {
-            bytes: self.fits_path(now, to, caps).min(most_bytes(to)),
-            segments: SEGMENTS_AT_MOST,
-            segments_bytes: most_bytes(to),
+            bytes: self.max_unfragmented_bytes(now, to, caps).min(max_bytes(to)),
+            segments: MAX_SEGMENTS,
+            segments_bytes: max_bytes(to),
         }
     }
 
-    /// The address from which `to` is reached.
+    /// Returns the default source address for `to`.
     fn source_to(&self, to: SocketAddr) -> Result<IpAddr, SendError> {
         let source = self.addresses.source_for(to.ip()).filter(|_| to.port() != 0 && self.reaches(to.ip()));
         source.ok_or(SendError::Unreachable)
     }
 
-    /// The most bytes of a datagram that the path to `to` takes as one packet.
-    fn fits_path(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
+    /// Returns the maximum datagram length within the path MTU to `to`.
+    fn max_unfragmented_bytes(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
         let headers = IpVersion::of_address(&to.ip()).header_bytes() + UDP_BYTES;
-        usize::from(self.path_mtu_of_datagrams(now, to.ip(), caps.mtu)).saturating_sub(headers)
+        usize::from(self.datagram_path_mtu(now, to.ip(), caps.mtu)).saturating_sub(headers)
     }
 
-    /// Puts headers on datagrams and sends them. What is not asked of the device is done here.
+    /// Builds the packet of datagrams and sends it. Work that the device does not do is done here.
     fn send_packet(
         &mut self,
         now: Instant,
@@ -147,6 +148,7 @@ impl Network {
         checksum: bool,
         counters: &mut HostCounters,
     ) {
+        // A single datagram needs no segmentation by the device.
         let mss = datagrams.segment.filter(|_| datagrams.count() > 1).map(NonZeroU16::get);
         let TxDatagram { to, ecn, pieces, ask, dont_fragment, .. } = datagrams;
         let ask = TxAsk { checksum, mss, packet: ask, ..TxAsk::default() };
@@ -168,23 +170,24 @@ impl Network {
             let mut sum = InternetSum::pseudo_header(UDP, source, destination, bytes);
             sum.add(&header[udp_at..]);
             pieces.iter().for_each(|piece| sum.add(piece));
-            // RFC 768: a sum of zero is sent as its other form, for zero says that there is none.
+            // RFC 768: a computed sum of zero is sent as all ones, because zero means no checksum.
             let sum = Some(sum.finish()).filter(|sum| *sum != 0).unwrap_or(u16::MAX);
             UdpPacket::new_unchecked(&mut header[udp_at..]).set_checksum(sum);
         }
+        // Empty pieces are dropped, because a descriptor has no use for a fragment without bytes.
         let fragments = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         self.answer(now, destination, TxPacket { header, fragments, ask }, counters);
     }
 }
 
-/// The most bytes of a datagram that a packet to `to` has space for. IPv4's length counts its own header.
-fn most_bytes(to: &SocketAddr) -> usize {
+/// Returns the maximum datagram length in a packet to `to`. IPv4's length field includes the header.
+fn max_bytes(to: &SocketAddr) -> usize {
     let version = IpVersion::of_address(&to.ip());
     let headers = UDP_BYTES + if version == IpVersion::V4 { version.header_bytes() } else { 0 };
     usize::from(u16::MAX) - headers
 }
 
-/// Linux's UDP_MAX_SEGMENTS. One by one, they all find space in the outbox.
-const SEGMENTS_AT_MOST: usize = 128;
-/// A UDP header.
+/// Linux's UDP_MAX_SEGMENTS. The outbox has room for so many single datagrams.
+const MAX_SEGMENTS: usize = 128;
+/// Length of a UDP header.
 const UDP_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! A listening port.
+//! An async TCP listener.
 
 use super::{Shard, TcpStream};
 use core::fmt;
@@ -7,7 +7,7 @@ use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
 
-/// A port at which connections are taken, by either IP. Dropping it closes the port and resets what nobody accepted.
+/// A TCP listener for both IP versions. Dropping it closes the port and resets the connections that were not accepted.
 ///
 /// ```
 /// use offload_host_stack::Host;
@@ -26,24 +26,24 @@ pub struct TcpListener {
 
 impl TcpListener {
     pub(crate) fn new(shard: Arc<Shard>, port: u16) -> TcpListener {
-        shard.hold();
+        shard.add_handle();
         TcpListener { shard, port }
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
     ///
     /// # Errors
-    /// None at present; as with other listeners, a caller should be ready for them.
+    /// Never at present. Callers should still handle errors, as with other listeners.
     pub async fn accept(&mut self) -> io::Result<TcpStream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// The next connection; one task waits at a time.
+    /// Polls for the next connection. Only the task of the last call is woken.
     ///
     /// # Errors
     /// As for [`accept`](Self::accept).
@@ -66,10 +66,11 @@ impl Drop for TcpListener {
     fn drop(&mut self) {
         self.shard.with(|inner, now| {
             inner.stack.close_listener(now, self.port);
+            // The waker belongs to this listener. A later listener of the port must not wake its task.
             inner.accepting.remove(&self.port);
             inner.transmit(now);
         });
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 

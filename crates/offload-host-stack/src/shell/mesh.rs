@@ -1,39 +1,39 @@
-//! Between the shards of a host: a mailbox for each, and who empties it.
+//! Mailboxes between the shards of a host.
 //!
-//! Invariant: no mailbox is locked for longer than it takes to put packets in or take them out, and none while another is;
-//! so shards on different threads may hand packets to each other whichever way.
+//! Invariant: a mailbox is locked only while packets are put in or taken out, and never together with another mailbox.
+//! Shards on different threads can therefore pass packets to each other without a deadlock.
 
-use crate::stack::shards::Passed;
+use crate::stack::shards::PassedPacket;
 use core::task::Waker;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the shards of a host share.
+/// The state shared by the shards of a host.
 #[derive(Debug)]
-pub(crate) struct Mesh {
-    mailboxes: Vec<Mutex<Mailbox>>,
-    /// The device does not spread packets by the table it began with.
+pub(crate) struct ShardMesh {
+    mailboxes: Vec<Mutex<ShardMailbox>>,
+    /// Whether the device's indirection table has changed.
     flows_moved: AtomicBool,
 }
 
-/// What others have handed to a shard.
+/// Packets that other shards have passed to one shard.
 #[derive(Debug, Default)]
-struct Mailbox {
-    packets: Vec<Passed>,
-    /// The shard's service task, if it would sleep.
+struct ShardMailbox {
+    packets: Vec<PassedPacket>,
+    /// Waker of the shard's service task, if the task has ever polled the mailbox.
     reader: Option<Waker>,
-    /// Nobody empties it any more.
+    /// Whether the shard's service task has ended.
     closed: bool,
 }
 
-impl Mesh {
-    pub(crate) fn new(shards: usize) -> Mesh {
+impl ShardMesh {
+    pub(crate) fn new(shards: usize) -> ShardMesh {
         let mailboxes = (0..shards).map(|_| Mutex::default()).collect();
-        Mesh { mailboxes, flows_moved: AtomicBool::new(false) }
+        ShardMesh { mailboxes, flows_moved: AtomicBool::new(false) }
     }
 
-    /// The table by which the device spreads packets is about to change.
+    /// Records that the device's indirection table is about to change.
     pub(crate) fn note_flows_moved(&self) {
         self.flows_moved.store(true, Ordering::Release);
     }
@@ -42,8 +42,8 @@ impl Mesh {
         self.flows_moved.load(Ordering::Acquire)
     }
 
-    /// What came for `shard`; `reader` is woken at the next packet.
-    pub(crate) fn collect(&self, shard: usize, reader: &Waker) -> Vec<Passed> {
+    /// Takes the packets for `shard`. The next packet wakes `reader`.
+    pub(crate) fn collect(&self, shard: usize, reader: &Waker) -> Vec<PassedPacket> {
         let mut mailbox = self.mailbox(shard);
         if !mailbox.reader.as_ref().is_some_and(|known| known.will_wake(reader)) {
             mailbox.reader = Some(reader.clone());
@@ -51,13 +51,13 @@ impl Mesh {
         core::mem::take(&mut mailbox.packets)
     }
 
-    /// Nobody looks after the packets of `shard` any more.
+    /// Closes the mailbox of `shard` because its service task ends.
     pub(crate) fn close(&self, shard: usize) {
-        *self.mailbox(shard) = Mailbox { closed: true, ..Mailbox::default() };
+        *self.mailbox(shard) = ShardMailbox { closed: true, ..ShardMailbox::default() };
     }
 
-    /// Hands on what `shard` has nothing to do with. Returns how many found no room.
-    pub(crate) fn post(&self, shard: usize, passed: Vec<Passed>) -> u64 {
+    /// Delivers packets from `shard` to other shards. Returns the number of packets dropped because a mailbox was full.
+    pub(crate) fn post(&self, shard: usize, passed: Vec<PassedPacket>) -> u64 {
         let mut wakers = SmallVec::<[Waker; 4]>::new();
         let mut dropped = 0;
         for packet in passed {
@@ -69,12 +69,13 @@ impl Mesh {
             }
             dropped += u64::from(!self.put_in_next(shard, packet, &mut wakers));
         }
+        // Waking happens without a lock: a waker may run its task on this thread.
         wakers.into_iter().for_each(Waker::wake);
         dropped
     }
 
-    /// Puts a packet into the mailbox of the next shard that there still is.
-    fn put_in_next(&self, shard: usize, mut packet: Passed, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
+    /// Puts a packet into the mailbox of the next shard that is still served.
+    fn put_in_next(&self, shard: usize, mut packet: PassedPacket, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
         let mut next = (shard + 1) % self.mailboxes.len();
         while self.mailbox(next).closed {
             if packet.left == 0 {
@@ -86,12 +87,13 @@ impl Mesh {
         self.put(next, packet, wakers)
     }
 
-    fn put(&self, shard: usize, packet: Passed, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
+    fn put(&self, shard: usize, packet: PassedPacket, wakers: &mut SmallVec<[Waker; 4]>) -> bool {
         let mut mailbox = self.mailbox(shard);
-        if mailbox.closed || mailbox.packets.len() >= MOST_PACKETS {
-            // For a shard that is no more, there is nothing to be lost.
+        if mailbox.closed || mailbox.packets.len() >= MAX_PACKETS {
+            // A packet for a closed shard is no loss, because the shard has no flows any more.
             return mailbox.closed;
         }
+        // A waker is needed only for the first packet: the reader then takes all of them.
         if mailbox.packets.is_empty() {
             wakers.extend(mailbox.reader.clone());
         }
@@ -99,10 +101,10 @@ impl Mesh {
         true
     }
 
-    fn mailbox(&self, shard: usize) -> MutexGuard<'_, Mailbox> {
+    fn mailbox(&self, shard: usize) -> MutexGuard<'_, ShardMailbox> {
         self.mailboxes[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Packets in a mailbox: as many as a device's receive ring takes.
-const MOST_PACKETS: usize = 1024;
+/// Capacity of a mailbox in packets: the size of a device's receive ring.
+const MAX_PACKETS: usize = 1024;

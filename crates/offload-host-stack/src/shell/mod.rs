@@ -1,12 +1,13 @@
-//! The async shell: one mutex around a stack and its device, and the tasks that wait for them.
+//! The async shell: one mutex around a stack and its device, and the wakers of the tasks that wait for them.
 //!
-//! A host with several queues to its device is several such shards ([`Host::shards`]), and [`mesh`] between them.
+//! A host with several device queues consists of several such shards ([`Host::shards`]), connected by a [`mesh`].
 //!
-//! Calls of the application run to completion under the mutex: they queue, and send what may be sent. A service
-//! task ([`Host::serve`]) does the same for interrupts and timers. Wakers are called after the mutex is free.
+//! Application calls run under the mutex from start to end: they queue data and send as much as possible. A service
+//! task ([`Host::serve`]) does the same for interrupts and timers. Wakers are called after the mutex is released.
 //!
-//! Invariant: whenever the mutex is free, everybody for whom something has changed was or will be woken, and the
-//! service task knows of a deadline at least as early as the stack's next one.
+//! Invariants, whenever the mutex is free:
+//! - Each task for which something changed has been woken, or is about to be.
+//! - The service task has an alarm that is not later than the stack's next deadline.
 
 mod listener;
 mod mesh;
@@ -22,12 +23,12 @@ use crate::config::Config;
 use crate::counters::HostCounters;
 use crate::flow_table::ConnectionId;
 use crate::stack::Stack;
-use crate::stack::shards::Passed;
+use crate::stack::shards::PassedPacket;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Context, Poll, Waker};
-use mesh::Mesh;
+use mesh::ShardMesh;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{ContextRefusal, NetDevice, Prefix};
 use offload_base::{Instant, Timers, time::earliest};
@@ -35,11 +36,12 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use udp::UdpWaiting;
+use udp::UdpWakers;
 
-/// A host on a network: a stack and its device, for as many tasks and threads as want it. Clones are the same host.
+/// A host on a network: a stack and its device, shared by any number of tasks and threads. Clones are handles of the
+/// same host.
 ///
-/// Somebody has to run [`serve`](Host::serve).
+/// A task must run [`serve`](Host::serve).
 ///
 /// ```
 /// use offload_host_stack::{Config, Host, TcpStream};
@@ -58,33 +60,33 @@ pub struct Host {
     shard: Arc<Shard>,
 }
 
-/// A stack, its device, and who waits.
+/// One stack with its device and the wakers of waiting tasks.
 pub(crate) struct Shard {
     inner: Mutex<Inner>,
     timers: Arc<dyn Timers>,
-    /// What it shares with the other shards of its host, if there are some, and which one it is.
-    mesh: Option<(Arc<Mesh>, usize)>,
+    /// The mesh that connects the host's shards, and the index of this shard. `None` if the host has one shard only.
+    mesh: Option<(Arc<ShardMesh>, usize)>,
 }
 
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) device: Box<dyn NetDevice>,
-    /// By [`ConnectionId::index`].
-    waiting: Vec<Waiting>,
+    /// Wakers by [`ConnectionId::index`].
+    waiting: Vec<ConnectionWakers>,
     accepting: BTreeMap<u16, Waker>,
-    udp: BTreeMap<u16, UdpWaiting>,
+    udp: BTreeMap<u16, UdpWakers>,
     service: Option<Waker>,
-    /// When the service task will look again by itself.
+    /// Time of the service task's alarm.
     service_at: Option<Instant>,
-    /// There is more to send, which the service task is to go on with.
+    /// Whether there is more to send, so that the service task must continue.
     unfinished: bool,
-    /// Hosts, streams and listeners there are.
+    /// Number of hosts, streams, sockets and listeners that use the shard.
     handles: usize,
 }
 
-/// Who waits for a connection.
+/// Tasks that wait for a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct ConnectionWakers {
     pub(crate) opened: Option<Waker>,
     pub(crate) readable: Option<Waker>,
     pub(crate) writable: Option<Waker>,
@@ -92,20 +94,21 @@ pub(crate) struct Waiting {
     pub(crate) device_event: Option<Waker>,
 }
 
-type Wakers = SmallVec<[Waker; 8]>;
+type ReadyWakers = SmallVec<[Waker; 8]>;
 
 impl Host {
-    /// A host with `config` on `device`.
+    /// Returns a host with `config` on `device`.
     pub fn new(config: Config, device: Box<dyn NetDevice>, timers: Arc<dyn Timers>) -> Host {
-        Host::of_stack(Stack::new(config), device, timers, None)
+        Host::from_stack(Stack::new(config), device, timers, None)
     }
 
-    /// The shards of one host with `config`, one for each queue of its device, in the order of the queues. Each has its own
-    /// connections, and its own [`serve`](Host::serve) to be run; what one receives for another, it hands on.
+    /// Returns the shards of one host: one shard per queue of its device, in the order of the queues. Each shard has
+    /// its own connections and its own [`serve`](Host::serve) task. A packet for a connection of another shard is
+    /// passed on.
     ///
-    /// Each flow should be where its packets come to: connections opened from a shard are, and those that come to a
-    /// port at which every shard listens. A socket on one shard only is found by what comes to the others as well, at the
-    /// price of handing it on.
+    /// Passing packets on costs time. Two kinds of connections avoid it: connections opened from a shard, and
+    /// connections to a port at which every shard listens. A socket on one shard only also gets the packets that other
+    /// shards receive for it.
     ///
     /// ```
     /// use offload_host_stack::{Config, Host, TcpListener};
@@ -121,24 +124,24 @@ impl Host {
     /// ```
     ///
     /// # Panics
-    /// If there are more than 32,767 queues.
+    /// Panics if there are more than 32,767 queues.
     pub fn shards(config: Config, queues: Vec<Box<dyn NetDevice>>, timers: Arc<dyn Timers>) -> Vec<Host> {
         let count = u16::try_from(queues.len()).ok().filter(|count| *count <= u16::MAX / 2);
-        let count = count.expect("a device has at most 32,767 queues");
-        let mesh = Arc::new(Mesh::new(queues.len()));
+        let count = count.expect("a host must have at most 32,767 queues");
+        let mesh = Arc::new(ShardMesh::new(queues.len()));
         let shard = |(index, device): (usize, Box<dyn NetDevice>)| {
-            let stack = Stack::of_shard(config.clone(), index as u16, count);
+            let stack = Stack::for_shard(config.clone(), index as u16, count);
             let mesh = (count > 1).then(|| (mesh.clone(), index));
-            Host::of_stack(stack, device, timers.clone(), mesh)
+            Host::from_stack(stack, device, timers.clone(), mesh)
         };
         queues.into_iter().enumerate().map(shard).collect()
     }
 
-    fn of_stack(
+    fn from_stack(
         stack: Stack,
         device: Box<dyn NetDevice>,
         timers: Arc<dyn Timers>,
-        mesh: Option<(Arc<Mesh>, usize)>,
+        mesh: Option<(Arc<ShardMesh>, usize)>,
     ) -> Host {
         let inner = Inner {
             stack,
@@ -154,14 +157,14 @@ impl Host {
         Host { shard: Arc::new(Shard { inner: Mutex::new(inner), timers, mesh }) }
     }
 
-    /// The task that serves interrupts and timers. It ends when no host, stream or listener is left and the last
-    /// connection is over (TIME-WAIT included). Run it once; a second one would take the first one's wake-ups.
+    /// Returns the task that serves interrupts and timers. It ends when no handle is left and the last connection has
+    /// closed (including TIME-WAIT). Run one such task per shard: a second one would steal the first one's wake-ups.
     pub fn serve(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         serve::serve(self.shard.clone())
     }
 
-    /// Opens a connection to `remote`, from `local_port` or from any port that is free. The SYN leaves now; to
-    /// drop the future is to give up.
+    /// Opens a connection to `remote`, from `local_port` or from a free port. The SYN leaves now. Dropping the future
+    /// aborts the attempt.
     pub fn connect(
         &self,
         local_port: Option<u16>,
@@ -169,6 +172,7 @@ impl Host {
     ) -> impl Future<Output = io::Result<TcpStream>> + Send + 'static + use<> {
         let opened = self.shard.with(|inner, now| {
             let Inner { stack, device, .. } = inner;
+            // The port is chosen so that the device delivers the flow's packets to this shard.
             let id = stack.connect_where(now, local_port, remote, &|flow| device.serves(flow))?;
             inner.transmit(now);
             Ok::<_, io::Error>(id)
@@ -184,67 +188,68 @@ impl Host {
         })
     }
 
-    /// Listens at `port`, with up to `backlog` connections that nobody has accepted.
+    /// Listens at `port`. At most `backlog` connections wait to be accepted.
     ///
     /// # Errors
-    /// If somebody else listens there.
+    /// Fails if the port has a listener already.
     pub fn listen(&self, port: u16, backlog: usize) -> io::Result<TcpListener> {
         self.shard.with(|inner, _| inner.stack.listen(port, backlog))?;
         Ok(TcpListener::new(self.shard.clone(), port))
     }
 
-    /// Opens a UDP socket at `port`, or at any port that is free.
+    /// Opens a UDP socket at `port`, or at a free port if `port` is `None`.
     ///
     /// # Errors
-    /// If somebody else has the port, or none is free.
+    /// Fails if the port is in use, or if no free port was found.
     pub fn bind_udp(&self, port: Option<u16>) -> io::Result<UdpSocket> {
         let port = self.shard.with(|inner, _| inner.stack.bind_udp(port))?;
         Ok(UdpSocket::new(self.shard.clone(), port))
     }
 
-    /// The host's IPv4 address.
+    /// Returns the host's IPv4 address.
     pub fn address(&self) -> Ipv4Addr {
         self.shard.with(|inner, _| inner.stack.config().address)
     }
 
-    /// The host's IPv6 address, if it speaks IPv6.
+    /// Returns the host's configured IPv6 address. `None` if the host speaks IPv4 only.
     pub fn ipv6_address(&self) -> Option<Ipv6Addr> {
         self.shard.with(|inner, _| inner.stack.config().ipv6.map(|six| six.address))
     }
 
-    /// The Ethernet address to which packets for `destination` go: a neighbour's or a gateway's. `None`: there is no way, or it is
-    /// not known yet, and is asked for: ask again later. What a NIC is told that sends by itself, of tunnels for example.
+    /// Returns the Ethernet address of the next hop to `destination`: a neighbour or a gateway. Returns `None` without
+    /// a route, and while address resolution, which this call starts, is under way; then call again later. A NIC that
+    /// sends packets of its own needs this address, for example for tunnels.
     pub fn next_hop(&self, destination: IpAddr) -> Option<[u8; 6]> {
         self.shard.with(|inner, now| inner.stack.next_hop(now, destination))
     }
 
-    /// Puts these in the place of all routes that there are ([`Config::with_route`]); of several shards, each has its own. Connections go the new way
-    /// from their next packet on.
+    /// Replaces all routes ([`Config::with_route`]) of this shard. Connections use the new routes from their next
+    /// packet on.
     pub fn set_routes(&self, routes: Vec<(Prefix, Option<IpAddr>)>) {
         self.shard.with(|inner, _| inner.stack.set_routes(routes));
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> HostCounters {
         self.shard.with(|inner, _| *inner.stack.counters())
     }
 
-    /// How many connections there are, in whatever state.
+    /// Returns the number of connections, in any state.
     pub fn connections(&self) -> usize {
         self.shard.with(|inner, _| inner.stack.connections())
     }
 
-    /// Bytes that the queues of all connections take now: what is to be sent and is not acknowledged, what came and is not read.
+    /// Returns the memory of all connections' queues in bytes: unacknowledged and unread data.
     pub fn tcp_memory(&self) -> usize {
         self.shard.with(|inner, _| inner.stack.tcp_memory())
     }
 
-    /// Has packets whose hash ends in `n` come to the shard `table[n]` from now on. Connections stay where they are: what
-    /// comes to another shard for them is handed on, but for those that the device follows itself, whose packets come as
-    /// before. New ones that come from elsewhere follow the table; those opened from here do not.
+    /// Sets the device's indirection table: packets with hash `n` go to shard `table[n]`. Existing connections stay at
+    /// their shards. Their packets are passed on if they arrive elsewhere; flows that the device steers by itself keep
+    /// their queue. Connections from peers follow the table, and connections opened from here do not.
     ///
     /// # Errors
-    /// If this is not one of several shards, if `table` names one that is not there, or if the device is busy.
+    /// Fails if the host has one shard only, `table` names a missing shard, or the device is busy.
     pub fn set_indirection(&self, table: &[u16; INDIRECTION_ENTRIES]) -> io::Result<()> {
         if let Some((mesh, _)) = &self.shard.mesh {
             mesh.note_flows_moved();
@@ -258,8 +263,9 @@ impl Host {
         })
     }
 
-    /// Calls `f` with the host's device, between packets. What happens to contexts that are made here and follow no flow,
-    /// nobody hears: the [`DatagramSocket`](offload_api::DatagramSocket) that wants to know makes its own.
+    /// Calls `f` with the host's device, between packets. No one gets the events of contexts that are created here
+    /// without a flow. A protocol that needs them creates its contexts through a
+    /// [`DatagramSocket`](offload_api::DatagramSocket).
     pub fn with_device<R>(&self, f: impl FnOnce(&mut dyn NetDevice) -> R) -> R {
         self.shard.with(|inner, _| f(&mut *inner.device))
     }
@@ -267,14 +273,14 @@ impl Host {
 
 impl Clone for Host {
     fn clone(&self) -> Host {
-        self.shard.hold();
+        self.shard.add_handle();
         Host { shard: self.shard.clone() }
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 
@@ -285,13 +291,14 @@ impl fmt::Debug for Host {
 }
 
 impl Shard {
-    /// Runs `f` under the mutex, then wakes the tasks that it concerns.
+    /// Calls `f` under the mutex, then wakes the tasks for which something changed.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Inner, Instant) -> R) -> R {
         let mut inner = self.lock();
-        // Under the mutex, so that time goes forward for the stack whichever thread calls.
+        // The clock is read under the mutex, so that the stack's time never goes back, on whichever thread a call runs.
         let now = self.timers.now();
         let result = f(&mut inner, now);
-        let mut wakers = Wakers::new();
+        // Wakers are called after the lock is released, because a waker may run its task on this thread.
+        let mut wakers = ReadyWakers::new();
         inner.collect_ready(&mut wakers);
         inner.collect_service(&mut wakers);
         drop(inner);
@@ -300,7 +307,7 @@ impl Shard {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere leaves a stack that is whole between calls.
+        // A panic elsewhere leaves the stack consistent, because the stack is consistent between calls.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -308,8 +315,8 @@ impl Shard {
         &*self.timers
     }
 
-    /// Gives the other shards what is theirs.
-    pub(crate) fn hand_on(&self, packets: Vec<Passed>) {
+    /// Passes packets on to the other shards.
+    pub(crate) fn pass_on_packets(&self, packets: Vec<PassedPacket>) {
         let Some((mesh, index)) = &self.mesh else { return };
         let dropped = mesh.post(*index, packets);
         if dropped > 0 {
@@ -317,15 +324,16 @@ impl Shard {
         }
     }
 
-    /// One more handle.
-    pub(crate) fn hold(&self) {
+    /// Adds a handle.
+    pub(crate) fn add_handle(&self) {
         self.lock().handles += 1;
     }
 
-    /// One handle less; the service task looks whether it is needed.
-    pub(crate) fn let_go(&self) {
+    /// Removes a handle. The last one wakes the service task, which may have to end.
+    pub(crate) fn remove_handle(&self) {
         let service = {
             let mut inner = self.lock();
+            // The last handle wakes the service task, which ends when the last connection has closed.
             inner.handles -= 1;
             if inner.handles == 0 { inner.service.take() } else { None }
         };
@@ -336,26 +344,26 @@ impl Shard {
 }
 
 impl Inner {
-    /// Sends what may be sent.
+    /// Sends as much as possible. The service task continues if data are left.
     pub(crate) fn transmit(&mut self, now: Instant) {
         self.unfinished |= !self.stack.transmit(now, &mut *self.device);
     }
 
-    /// Who waits for connection `id`.
-    pub(crate) fn waiting(&mut self, id: ConnectionId) -> &mut Waiting {
+    /// Returns the wakers of connection `id`.
+    pub(crate) fn waiting(&mut self, id: ConnectionId) -> &mut ConnectionWakers {
         if id.index() >= self.waiting.len() {
-            self.waiting.resize_with(id.index() + 1, Waiting::default);
+            self.waiting.resize_with(id.index() + 1, ConnectionWakers::default);
         }
         &mut self.waiting[id.index()]
     }
 
-    /// Waits for a connection at `port`, with one waker.
+    /// Stores the waker for a connection at `port`. A listener has one waker.
     pub(crate) fn wait_to_accept(&mut self, port: u16, cx: &Context<'_>) {
         self.accepting.insert(port, cx.waker().clone());
     }
 
-    /// Who waits for the UDP socket at `port`.
-    pub(crate) fn udp_waiting(&mut self, port: u16) -> &mut UdpWaiting {
+    /// Returns the wakers of the UDP socket at `port`.
+    pub(crate) fn udp_waiting(&mut self, port: u16) -> &mut UdpWakers {
         self.udp.entry(port).or_default()
     }
 
@@ -371,7 +379,7 @@ impl Inner {
         earliest(self.stack.next_event(), self.device.next_event())
     }
 
-    pub(crate) fn collect_ready(&mut self, wakers: &mut Wakers) {
+    pub(crate) fn collect_ready(&mut self, wakers: &mut ReadyWakers) {
         while let Some((id, ready)) = self.stack.next_ready() {
             let Some(waiting) = self.waiting.get_mut(id.index()) else { continue };
             let mut take = |ready: bool, waker: &mut Option<Waker>| {
@@ -397,8 +405,8 @@ impl Inner {
         }
     }
 
-    /// The service task has to know of an earlier deadline, and of what is left to do.
-    fn collect_service(&mut self, wakers: &mut Wakers) {
+    /// Wakes the service task if there is work left, or if the next deadline is earlier than its alarm.
+    fn collect_service(&mut self, wakers: &mut ReadyWakers) {
         if core::mem::take(&mut self.unfinished) {
             wakers.extend(self.service.clone());
             return;

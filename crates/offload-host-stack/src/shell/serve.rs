@@ -1,6 +1,6 @@
-//! The service task: drains the device, does what is due, arms the interrupt, rechecks, and parks.
+//! The service task: drains the device, handles timers, arms the interrupt, checks again, and sleeps.
 
-use super::{Shard, Wakers};
+use super::{ReadyWakers, Shard};
 use core::future::{Future, poll_fn};
 use core::task::{Context, Poll, Waker};
 use offload_base::Alarm;
@@ -12,17 +12,19 @@ pub(crate) fn serve(shard: Arc<Shard>) -> impl Future<Output = ()> + Send + 'sta
 }
 
 fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<()> {
-    for _ in 0..ROUNDS_A_POLL {
-        let mut wakers = Wakers::new();
+    // Wakers are collected under the lock and called after it: a woken task would only wait for the lock.
+    for _ in 0..MAX_ROUNDS_PER_POLL {
+        let mut wakers = ReadyWakers::new();
         let (deadline, idle, is_over, handed_on) = {
             let mut inner = shard.lock();
             let inner = &mut *inner;
             let now = shard.timers().now();
+            // Application calls wake this task through the stored waker when an earlier deadline or more work appears.
             if !inner.service.as_ref().is_some_and(|service| service.will_wake(cx.waker())) {
                 inner.service = Some(cx.waker().clone());
             }
             if let Some((mesh, index)) = &shard.mesh {
-                // Looked at by whoever is to be woken for it: nothing that comes from now on is missed.
+                // The mailbox is read after the waker is stored there, so a later packet wakes this task.
                 let passed = mesh.collect(*index, cx.waker());
                 if mesh.flows_have_moved() {
                     inner.stack.note_flows_moved();
@@ -35,17 +37,19 @@ fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Pol
             inner.collect_ready(&mut wakers);
             let is_over = !inner.is_needed();
             if is_over {
-                // Nobody is left who could wait for anything.
+                // No application handle is left, so no call will need the service task.
                 inner.service = None;
             }
-            // Arm, then look again: what came in between would otherwise wait for the next interrupt.
+            // Packets that arrive between the poll and the arming would wait for the next interrupt, so `arm` checks
+            // the rings once more.
             let idle = !is_over && !more && inner.device.arm(cx.waker());
             let deadline = inner.next_event();
             inner.service_at = deadline;
             (deadline, idle, is_over, handed_on)
         };
         wakers.into_iter().for_each(Waker::wake);
-        shard.hand_on(handed_on);
+        // Packets for other shards are delivered without this shard's lock, which the other shards may want meanwhile.
+        shard.pass_on_packets(handed_on);
         if is_over {
             if let Some((mesh, index)) = &shard.mesh {
                 mesh.close(*index);
@@ -56,10 +60,10 @@ fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Pol
             return Poll::Pending;
         }
     }
-    // Others have their turn.
+    // The task yields after a few rounds, so that a busy device does not starve other tasks.
     cx.waker().wake_by_ref();
     Poll::Pending
 }
 
-/// Rounds before other tasks have their turn.
-const ROUNDS_A_POLL: usize = 4;
+/// Rounds in one poll of the service task.
+const MAX_ROUNDS_PER_POLL: usize = 4;

@@ -1,9 +1,9 @@
-//! A connection in an application's hands: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
+//! An async TCP stream: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
 
-use super::{Inner, Shard, Waiting};
+use super::{ConnectionWakers, Inner, Shard};
 use crate::config::{CongestionAlgorithm, KeepAlive};
 use crate::flow_table::ConnectionId;
-use crate::tcp::{ConnectionError, State, TcpStats};
+use crate::tcp::{ConnectionError, TcpState, TcpStats};
 use bytes::Bytes;
 use core::fmt;
 use core::net::SocketAddr;
@@ -23,18 +23,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A TCP connection.
 ///
-/// As a [`SegmentStream`] it carries tagged ranges both ways; as `AsyncRead + AsyncWrite` it is like any other
-/// stream. Each kind of waiting (to read, to write, for acknowledgments, for device events) is one task's at a time.
+/// As a [`SegmentStream`] it carries tagged ranges in both directions. As `AsyncRead + AsyncWrite` it is an ordinary
+/// byte stream. One task at a time can wait for each event: readable, writable, acknowledged, device event.
 ///
-/// **Dropping it** is an orderly close: what was queued is delivered, sealed by software if no device will, with
-/// nobody polling; then the FIN is. What was received and not read, or comes later, is thrown away, and answered
-/// with a reset once everything queued has been acknowledged, so that the peer knows.
+/// **Dropping it** closes the connection in order. The stack delivers the queued data, sealed in software if no device
+/// will seal them, and then the FIN. Nobody has to poll. Received data that were not read, or that arrive later, are
+/// discarded. After all queued data are acknowledged, the stack answers them with a reset, to tell the peer.
 ///
 /// ```
 /// use offload_host_stack::TcpStream;
 /// use offload_api::{SegmentStream, TxTag};
 ///
-/// /// Copies what arrives back to where it came from, and says what the device made of it.
+/// /// Sends received data back, and prints the device's TLS verdict on each segment.
 /// async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
 ///     while let Some(segment) = core::future::poll_fn(|cx| stream.poll_segment(cx)).await? {
 ///         println!("{:?}: {:?}", segment.seq, segment.meta.tls());
@@ -51,31 +51,32 @@ pub struct TcpStream {
     shard: Arc<Shard>,
     id: ConnectionId,
     flow: FlowKey,
-    /// What is left of a segment that `AsyncRead` has read from.
+    /// Rest of a segment that `AsyncRead` has read in part.
     unread: Option<RxSegment>,
 }
 
 impl TcpStream {
     pub(crate) fn new(shard: Arc<Shard>, id: ConnectionId) -> TcpStream {
-        shard.hold();
+        shard.add_handle();
         let flow = shard.with(|inner, _| {
-            *inner.waiting(id) = Waiting::default();
+            // The index may have been used by an earlier connection, whose wakers must not be called.
+            *inner.waiting(id) = ConnectionWakers::default();
             inner.stack.flow(id)
         });
         TcpStream { shard, id, flow, unread: None }
     }
 
-    /// This end's address and port.
+    /// Returns the local address and port.
     pub fn local_addr(&self) -> SocketAddr {
         self.flow.local
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     pub fn peer_addr(&self) -> SocketAddr {
         self.flow.remote
     }
 
-    /// Whether short segments leave at once (true), or wait for an acknowledgment or a flush (false, the default).
+    /// Sets whether short segments leave at once. Otherwise (the default) they wait for an acknowledgment or a flush.
     pub fn set_nodelay(&self, nodelay: bool) {
         self.shard.with(|inner, now| {
             inner.stack.set_nodelay(self.id, nodelay);
@@ -83,7 +84,7 @@ impl TcpStream {
         });
     }
 
-    /// Whether the peer is probed when nothing has been heard of it for long.
+    /// Sets the probing of a silent peer. `None` disables probing.
     pub fn set_keep_alive(&self, keep_alive: Option<KeepAlive>) {
         self.shard.with(|inner, now| {
             inner.stack.set_keep_alive(now, self.id, keep_alive);
@@ -91,8 +92,8 @@ impl TcpStream {
         });
     }
 
-    /// How long bytes may wait for their acknowledgment before the connection is given up. `None`: as long as the
-    /// configured number of retransmissions takes.
+    /// Sets the maximum time that sent bytes may stay unacknowledged; then the connection is aborted. `None` leaves the
+    /// limit to the configured number of retransmissions.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.shard.with(|inner, now| {
             inner.stack.set_user_timeout(now, self.id, timeout);
@@ -100,12 +101,12 @@ impl TcpStream {
         });
     }
 
-    /// What controls congestion from now on; the window stays.
+    /// Replaces the congestion control. The window is kept.
     pub fn set_congestion(&self, algorithm: CongestionAlgorithm) {
         self.shard.with(|inner, _| inner.stack.set_congestion(self.id, algorithm));
     }
 
-    /// Whether data leave no faster than window and round-trip time ask for: see [`Stack::set_paced`](crate::Stack::set_paced).
+    /// Sets whether data are paced: see [`Stack::set_paced`](crate::Stack::set_paced).
     pub fn set_paced(&self, paced: bool) {
         self.shard.with(|inner, now| {
             inner.stack.set_paced(self.id, paced);
@@ -113,9 +114,8 @@ impl TcpStream {
         });
     }
 
-    /// How many bytes a second leave at most, counted as [`TxAsk::rate`](offload_api::TxAsk::rate) counts them. The device
-    /// spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)), they leave as they
-    /// would without.
+    /// Limits the send rate in bytes per second, counted as in [`TxAsk::rate`](offload_api::TxAsk::rate). The device
+    /// spaces the packets. Without [`PathCaps::pacing`](offload_api::PathCaps::pacing) the limit has no effect.
     pub fn set_pacing_rate(&self, rate: Option<NonZeroU64>) {
         self.shard.with(|inner, now| {
             inner.stack.set_pacing_rate(self.id, rate);
@@ -123,12 +123,12 @@ impl TcpStream {
         });
     }
 
-    /// Figures of the connection.
+    /// Returns the figures of the connection.
     pub fn stats(&self) -> TcpStats {
         self.shard.with(|inner, _| inner.stack.stats(self.id))
     }
 
-    /// The sequence number of the first byte this end sends or sent.
+    /// Returns the sequence number of the first byte in the send direction.
     pub fn first_seq(&self) -> Seq {
         self.shard.with(|inner, _| inner.stack.first_seq(self.id))
     }
@@ -140,19 +140,20 @@ impl TcpStream {
                 return Poll::Ready(Err(error.into()));
             }
             if inner.stack.state(id).is_opening() {
-                remember(&mut inner.waiting(id).opened, cx.waker());
+                store_waker(&mut inner.waiting(id).opened, cx.waker());
                 return Poll::Pending;
             }
             Poll::Ready(Ok(()))
         })
     }
 
-    /// The next range, or why there is none.
-    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+    /// Polls for the next received range. `None` at the end of the stream.
+    fn poll_range(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if let Some(unread) = self.unread.take() {
             return Poll::Ready(Ok(Some(unread)));
         }
         let id = self.id;
+        // Received data come before the end and before an error, so that no byte is lost to a reader.
         self.shard.with(|inner, now| {
             if let Some(segment) = inner.stack.take(id) {
                 return Poll::Ready(Ok(Some(segment)));
@@ -163,11 +164,11 @@ impl TcpStream {
             if let Some(error) = inner.stack.error(id) {
                 return Poll::Ready(Err(error.into()));
             }
-            if inner.stack.state(id) == State::Closed {
+            if inner.stack.state(id) == TcpState::Closed {
                 return Poll::Ready(Ok(None));
             }
-            remember(&mut inner.waiting(id).readable, cx.waker());
-            // The answer may be to something that was queued and not flushed.
+            store_waker(&mut inner.waiting(id).readable, cx.waker());
+            // The peer may be waiting for data that were queued and not flushed.
             if inner.stack.has_work() {
                 inner.transmit(now);
             }
@@ -175,32 +176,32 @@ impl TcpStream {
         })
     }
 
-    /// What the device has to say, for the application.
-    fn poll_news(inner: &mut Inner, id: ConnectionId, listener: &Waker) -> Poll<DeviceEvent> {
+    /// Polls for the next device event.
+    fn poll_event_of(inner: &mut Inner, id: ConnectionId, listener: &Waker) -> Poll<DeviceEvent> {
         match inner.stack.device_event(id) {
             Some(event) => Poll::Ready(event),
             None => {
-                remember(&mut inner.waiting(id).device_event, listener);
+                store_waker(&mut inner.waiting(id).device_event, listener);
                 Poll::Pending
             }
         }
     }
 
-    /// Room in the send queue.
+    /// Polls for room in the send queue.
     fn poll_writable(inner: &mut Inner, id: ConnectionId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !inner.stack.may_send(id) {
             return Poll::Ready(Err(inner.stack.error(id).map_or(io::ErrorKind::BrokenPipe.into(), Into::into)));
         }
         match inner.stack.room(id) {
             0 => {
-                remember(&mut inner.waiting(id).writable, cx.waker());
+                store_waker(&mut inner.waiting(id).writable, cx.waker());
                 Poll::Pending
             }
             room => Poll::Ready(Ok(room)),
         }
     }
 
-    /// Room in the send queue; what is queued is sent first if there is none.
+    /// Polls for room in the send queue. If there is none, the queued data are sent first.
     fn poll_room_after_sending(
         inner: &mut Inner,
         now: Instant,
@@ -209,6 +210,7 @@ impl TcpStream {
     ) -> Poll<io::Result<usize>> {
         let room = TcpStream::poll_writable(inner, id, cx);
         if room.is_pending() {
+            // A waiting writer flushes implicitly: a short segment held back by Nagle would otherwise block the queue.
             inner.stack.push(id);
             inner.transmit(now);
         }
@@ -224,11 +226,11 @@ impl TcpStream {
             if let Some(error) = inner.stack.error(id) {
                 return Poll::Ready(Err(error.into()));
             }
-            if inner.stack.state(id) == State::Closed {
+            if inner.stack.state(id) == TcpState::Closed {
                 return Poll::Ready(Err(ConnectionError::Aborted.into()));
             }
-            remember(&mut inner.waiting(id).acknowledged, cx.waker());
-            // What is waited for has to leave.
+            store_waker(&mut inner.waiting(id).acknowledged, cx.waker());
+            // The bytes in question must be sent before they can be acknowledged.
             inner.stack.push(id);
             inner.transmit(now);
             Poll::Pending
@@ -238,7 +240,7 @@ impl TcpStream {
 
 impl SegmentStream for TcpStream {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
-        self.poll_take(cx)
+        self.poll_range(cx)
     }
 
     fn next_seq(&self) -> Option<Seq> {
@@ -292,9 +294,10 @@ impl SegmentStream for TcpStream {
     ) -> Poll<io::Result<SendProgress>> {
         let id = self.id;
         self.shard.with(|inner, now| {
-            if let Poll::Ready(event) = TcpStream::poll_news(inner, id, listener) {
+            if let Poll::Ready(event) = TcpStream::poll_event_of(inner, id, listener) {
                 return Poll::Ready(Ok(SendProgress::News(event)));
             }
+            // Without room no piece is requested, because a requested piece must be queued.
             ready!(TcpStream::poll_room_after_sending(inner, now, id, cx))?;
             let mut first = None;
             while let Some((data, tag)) = pieces(inner.stack.sent_bytes(id)) {
@@ -314,7 +317,7 @@ impl SegmentStream for TcpStream {
         });
     }
 
-    /// The connection lives on by itself.
+    /// Returns at once, because the stack delivers queued data even after the stream is dropped.
     fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         SegmentStream::flush(self);
         Poll::Ready(Ok(()))
@@ -365,7 +368,7 @@ impl SegmentStream for TcpStream {
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
         let id = self.id;
-        self.shard.with(|inner, _| TcpStream::poll_news(inner, id, cx.waker()))
+        self.shard.with(|inner, _| TcpStream::poll_event_of(inner, id, cx.waker()))
     }
 }
 
@@ -374,15 +377,15 @@ impl AsyncRead for TcpStream {
         let stream = self.get_mut();
         let mut read = 0;
         while buf.remaining() > 0 {
-            let mut segment = match stream.poll_take(cx) {
+            let mut segment = match stream.poll_range(cx) {
                 Poll::Ready(Ok(Some(segment))) => segment,
                 Poll::Ready(Ok(None)) => break,
-                // What was read comes first; the error is still there at the next call.
+                // The bytes read so far are returned first. The next call returns the error.
                 Poll::Ready(Err(_)) | Poll::Pending if read > 0 => break,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             };
-            let _scope = cost::work(WorkKind::Copy);
+            let _cost_scope = cost::work(WorkKind::Copy);
             let bytes = segment.data.len().min(buf.remaining());
             buf.put_slice(&segment.data[..bytes]);
             read += bytes;
@@ -401,6 +404,8 @@ impl AsyncRead for TcpStream {
 impl AsyncWrite for TcpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let id = self.id;
+        // `room` is at least 1, so a ready result never means zero bytes written, which would be an error for the
+        // caller.
         self.shard.with(|inner, now| {
             let room = match TcpStream::poll_writable(inner, id, cx) {
                 Poll::Ready(Ok(room)) => room,
@@ -427,11 +432,12 @@ impl AsyncWrite for TcpStream {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         self.shard.with(|inner, now| {
-            *inner.waiting(self.id) = Waiting::default();
+            // The slot may be reused by the next connection with this index.
+            *inner.waiting(self.id) = ConnectionWakers::default();
             inner.stack.detach(now, self.id);
             inner.transmit(now);
         });
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 
@@ -441,8 +447,8 @@ impl fmt::Debug for TcpStream {
     }
 }
 
-/// Keeps the task's waker, if it is not the one kept already.
-fn remember(kept: &mut Option<Waker>, waker: &Waker) {
+/// Stores the waker unless the stored one wakes the same task.
+fn store_waker(kept: &mut Option<Waker>, waker: &Waker) {
     if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
         *kept = Some(waker.clone());
     }

@@ -1,4 +1,4 @@
-//! A UDP socket in an application's hands.
+//! An async UDP socket.
 
 use super::{Inner, Shard};
 use crate::udp::SendError;
@@ -14,8 +14,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// A UDP socket; for protocols that have a device work on their packets, a [`DatagramSocket`]. Datagrams that nobody reads are dropped and counted once some 200 KiB of them wait. Any number of tasks
-/// may wait for them: each datagram is one task's. Dropping it closes the port.
+/// A UDP socket, and a [`DatagramSocket`] for protocols whose packets a device processes. The receive queue holds about
+/// 200 KiB; further datagrams are dropped and counted. Any number of tasks may wait for datagrams; each datagram goes
+/// to one task. Dropping the socket closes the port.
 ///
 /// ```
 /// use offload_host_stack::Host;
@@ -33,18 +34,19 @@ pub struct UdpSocket {
     port: u16,
 }
 
-/// Who waits for a socket.
+/// Tasks that wait for a socket.
 #[derive(Debug, Default)]
-pub(crate) struct UdpWaiting {
+pub(crate) struct UdpWakers {
     pub(crate) readable: Vec<Waker>,
     pub(crate) writable: Vec<Waker>,
     pub(crate) device_event: Vec<Waker>,
 }
 
-/// Notes that a task waits, once. Those that have given up waiting are not known: beyond a few, all look again.
-fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
+/// Stores the task's waker, once per task. Tasks that have stopped waiting leave their wakers behind, so a full list
+/// wakes all tasks, and the tasks still waiting register again.
+fn store_waker(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
     if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-        if waiting.len() == MOST_WAITING {
+        if waiting.len() == MAX_WAKERS {
             waiting.drain(..).for_each(Waker::wake);
         }
         waiting.push(cx.waker().clone());
@@ -53,18 +55,18 @@ fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
 
 impl UdpSocket {
     pub(crate) fn new(shard: Arc<Shard>, port: u16) -> UdpSocket {
-        shard.hold();
+        shard.add_handle();
         UdpSocket { shard, port }
     }
 
-    /// This end's IPv4 address and port; [`local_addrs`](Self::local_addrs) has the others, too.
+    /// Returns the IPv4 address and the port. [`local_addrs`](Self::local_addrs) returns all addresses.
     pub fn local_addr(&self) -> SocketAddr {
         let address = self.shard.with(|inner, _| inner.stack.config().address);
         SocketAddr::V4(SocketAddrV4::new(address, self.port))
     }
 
-    /// All addresses at which the socket takes datagrams now, with its port: IPv4's first; then, of IPv6, the link-local one,
-    /// that which was set up, and those made of routers' prefixes.
+    /// Returns all current addresses of the socket, with its port: IPv4, then IPv6 link-local, configured, and
+    /// autoconfigured.
     ///
     /// ```
     /// use offload_host_stack::UdpSocket;
@@ -78,15 +80,15 @@ impl UdpSocket {
         addresses.into_iter().map(|address| SocketAddr::new(address, self.port)).collect()
     }
 
-    /// The next datagram, and who sent it.
+    /// Waits for the next datagram. Returns its payload and its source.
     ///
     /// # Errors
-    /// None at present; as with other sockets, a caller should be ready for them.
+    /// Never at present. Callers should still handle errors, as with other sockets.
     pub async fn recv_from(&self) -> io::Result<(BytesMut, SocketAddr)> {
         poll_fn(|cx| self.poll_recv_from(cx)).await
     }
 
-    /// The next datagram, and who sent it.
+    /// Polls for the next datagram. Returns its payload and its source.
     ///
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
@@ -94,22 +96,22 @@ impl UdpSocket {
         self.shard.with(|inner, _| match inner.stack.take_single_datagram(self.port) {
             Some(datagram) => Poll::Ready(Ok(datagram)),
             None => {
-                remember(&mut inner.udp_waiting(self.port).readable, cx);
+                store_waker(&mut inner.udp_waiting(self.port).readable, cx);
                 Poll::Pending
             }
         })
     }
 
-    /// Sends `data` to `to`, as soon as the device takes it. Whether it arrives, nobody says.
+    /// Sends `data` to `to` as one datagram, as soon as the device has room. Delivery is not guaranteed. A datagram
+    /// above the path MTU is sent in fragments.
     ///
     /// # Errors
-    /// `HostUnreachable` if there is no way to `to`, `InvalidInput` if no packet has space for `data`. What a path does not
-    /// take as one packet goes in fragments.
+    /// `HostUnreachable` if `to` has no route, `InvalidInput` if `data` exceed the maximum packet size.
     pub async fn send_to(&self, data: Bytes, to: SocketAddr) -> io::Result<()> {
         poll_fn(|cx| self.poll_send_to(cx, &data, to)).await
     }
 
-    /// Sends `data` to `to`, or waits until the device takes it.
+    /// Polls the sending of `data` to `to`.
     ///
     /// # Errors
     /// As for [`send_to`](Self::send_to).
@@ -120,12 +122,12 @@ impl UdpSocket {
         })
     }
 
-    /// Sends `data` to `to` as datagrams of `bytes` bytes each, but for the last, as soon as the device takes them. One
-    /// call, and with a device that segments UDP one packet for it, where there would be up to 128.
+    /// Sends `data` to `to` as datagrams of `bytes` bytes each (the last may be shorter), as soon as the device has
+    /// room. One call sends up to 128 datagrams; a device that segments UDP gets one packet for all of them.
     ///
     /// # Errors
-    /// `HostUnreachable` if there is no way to `to`; `InvalidInput` if the path takes no packet with a datagram of that size,
-    /// or there are too many of them: 128, and together some 65,500 bytes.
+    /// `HostUnreachable` if `to` has no route; `InvalidInput` if a datagram exceeds the path MTU, or if `data` exceed
+    /// 128 datagrams or about 65,500 bytes.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -142,7 +144,7 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_send_segmented(cx, &data, bytes, to)).await
     }
 
-    /// Sends `data` to `to` as datagrams of `bytes` bytes each, or waits until the device takes them.
+    /// Polls the sending of `data` to `to` as datagrams of `bytes` bytes each.
     ///
     /// # Errors
     /// As for [`send_segmented`](Self::send_segmented).
@@ -172,7 +174,7 @@ impl UdpSocket {
                 Poll::Ready(Ok(()))
             }
             Err(SendError::Full) => {
-                remember(&mut inner.udp_waiting(self.port).writable, cx);
+                store_waker(&mut inner.udp_waiting(self.port).writable, cx);
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(error.into())),
@@ -180,7 +182,8 @@ impl UdpSocket {
     }
 }
 
-/// With a device: that of the shard at which the socket was opened. Asks may be for contexts of any socket of that shard.
+/// The device is the one of the shard at which the socket was opened. A datagram may name contexts of any socket of
+/// that shard.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -189,7 +192,7 @@ impl UdpSocket {
 /// use std::collections::VecDeque;
 /// use std::future::poll_fn;
 ///
-/// /// Answers what was marked on its way.
+/// /// Answers each datagram that carries a congestion mark.
 /// async fn report_marks(host: Host) -> Result<(), Box<dyn std::error::Error>> {
 ///     let mut socket = host.bind_udp(Some(7))?;
 ///     let mut received = Vec::new();
@@ -215,9 +218,10 @@ impl DatagramSocket for UdpSocket {
             let stopped = loop {
                 let queued = before - batch.len();
                 let Some(first) = batch.front() else { break None };
+                // The clone is cheap, because payloads are shared; the batch must stay intact if the send fails.
                 match inner.stack.send_datagrams(now, self.port, first.clone(), &*inner.device) {
                     Ok(()) => drop(batch.pop_front()),
-                    // The device takes what waits, and then there may be space for more.
+                    // The device takes the queued datagrams now; then there may be room for more.
                     Err(SendError::Full) if handed_over < queued => {
                         inner.transmit(now);
                         handed_over = queued;
@@ -231,9 +235,10 @@ impl DatagramSocket for UdpSocket {
             }
             match stopped {
                 Some((SendError::Full, _)) if sent == 0 => {
-                    remember(&mut inner.udp_waiting(self.port).writable, cx);
+                    store_waker(&mut inner.udp_waiting(self.port).writable, cx);
                     Poll::Pending
                 }
+                // After a partial success the error is not reported. The next call meets it again.
                 Some((error, first)) if sent == 0 => Poll::Ready(Err(error.refusal(first))),
                 _ => Poll::Ready(Ok(sent)),
             }
@@ -253,15 +258,17 @@ impl DatagramSocket for UdpSocket {
         self.shard.with(|inner, _| {
             let before = batch.len();
             batch.extend(core::iter::from_fn(|| inner.stack.take_datagram(self.port)).take(most));
+            // A caller that asks for no datagrams must not wait for one.
             if batch.len() == before && most > 0 {
-                remember(&mut inner.udp_waiting(self.port).readable, cx);
+                store_waker(&mut inner.udp_waiting(self.port).readable, cx);
                 return Poll::Pending;
             }
             Poll::Ready(Ok(batch.len() - before))
         })
     }
 
-    /// Unspecified: the socket takes what is sent to any address of its host ([`local_addrs`](Self::local_addrs)).
+    /// Returns the unspecified address, because the socket receives datagrams to any address of its host
+    /// ([`local_addrs`](Self::local_addrs)).
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port))
     }
@@ -279,7 +286,7 @@ impl DatagramSocket for UdpSocket {
         self.shard.with(|inner, _| match inner.stack.socket_event(self.port) {
             Some(event) => Poll::Ready(event),
             None => {
-                remember(&mut inner.udp_waiting(self.port).device_event, cx);
+                store_waker(&mut inner.udp_waiting(self.port).device_event, cx);
                 Poll::Pending
             }
         })
@@ -291,10 +298,10 @@ impl Drop for UdpSocket {
         self.shard.with(|inner, now| {
             inner.stack.close_udp(self.port);
             inner.forget_udp(self.port);
-            // Its contexts go back.
+            // Removes the socket's contexts from the device.
             inner.transmit(now);
         });
-        self.shard.let_go();
+        self.shard.remove_handle();
     }
 }
 
@@ -304,5 +311,5 @@ impl fmt::Debug for UdpSocket {
     }
 }
 
-/// More tasks than anybody has wait for one socket; each costs two words.
-const MOST_WAITING: usize = 1024;
+/// Maximum number of stored wakers per kind, more than any application needs. Each costs two words.
+const MAX_WAKERS: usize = 1024;

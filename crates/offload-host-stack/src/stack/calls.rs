@@ -1,9 +1,9 @@
-//! What an application asks of a connection, and what the device tells about its flow.
+//! Calls of the application on a connection, and events of the device about its flow.
 
 use super::Stack;
 use crate::config::{CongestionAlgorithm, KeepAlive};
 use crate::flow_table::ConnectionId;
-use crate::tcp::state::State;
+use crate::tcp::state::TcpState;
 use crate::tcp::{ConnectionError, TcpStats};
 use bytes::Bytes;
 use core::num::NonZeroU64;
@@ -13,40 +13,41 @@ use offload_base::{Instant, Seq};
 use smallvec::SmallVec;
 
 impl Stack {
-    /// The flow of a connection.
+    /// Returns the flow of a connection.
     ///
     /// # Panics
-    /// This and all calls that take a connection panic if there is none by this name.
+    /// This call and all others that take a connection panic if `id` names no connection.
     pub fn flow(&self, id: ConnectionId) -> FlowKey {
         self.connection(id).flow()
     }
 
-    /// The state of a connection.
-    pub fn state(&self, id: ConnectionId) -> State {
+    /// Returns the state of a connection.
+    pub fn state(&self, id: ConnectionId) -> TcpState {
         self.connection(id).state()
     }
 
-    /// Why a connection ended, if it did before its time.
+    /// Returns the error that ended a connection. `None` while the connection lives, and after an orderly close.
     pub fn error(&self, id: ConnectionId) -> Option<ConnectionError> {
         self.connection(id).error()
     }
 
-    /// Figures of a connection.
+    /// Returns the figures of a connection.
     pub fn stats(&self, id: ConnectionId) -> TcpStats {
         self.connection(id).stats(&self.config.tcp)
     }
 
-    /// How many bytes left so far, and how many of them again. A FIN counts as a byte.
+    /// Returns how many bytes were sent, and how many of them were retransmissions. A FIN counts as one byte.
     pub fn sent_bytes(&self, id: ConnectionId) -> SentBytes {
         self.connection(id).sent_bytes()
     }
 
-    /// The sequence number of the first byte this side sends or sent.
+    /// Returns the sequence number of the first byte in the send direction.
     pub fn first_seq(&self, id: ConnectionId) -> Seq {
         self.connection(id).first_seq()
     }
 
-    /// Queues `data` and returns the sequence number of its first byte. After an error or a close they go nowhere.
+    /// Queues `data` and returns the sequence number of its first byte. After an error or a close, `data` are
+    /// discarded.
     pub fn send(&mut self, id: ConnectionId, data: Bytes, tag: TxTag) -> Seq {
         self.mark_dirty(id);
         let seq = self.connection_mut(id).queue(data, tag);
@@ -54,108 +55,109 @@ impl Stack {
         seq
     }
 
-    /// Queues a copy of `data`, to go out as it is.
+    /// Queues a copy of `data`, which no device context processes.
     pub fn send_copy(&mut self, id: ConnectionId, data: &[u8]) {
         self.mark_dirty(id);
         self.connection_mut(id).queue_copy(data);
         self.account(id);
     }
 
-    /// What is queued now is to leave, even in short segments.
+    /// Lets the data queued so far leave even in short segments.
     pub fn push(&mut self, id: ConnectionId) {
         self.mark_dirty(id);
         self.connection_mut(id).push();
     }
 
-    /// Whether short segments leave at once from now on (TCP_NODELAY).
+    /// Sets whether short segments are sent at once (TCP_NODELAY).
     pub fn set_nodelay(&mut self, id: ConnectionId, nodelay: bool) {
         self.mark_dirty(id);
         self.connection_mut(id).set_nodelay(nodelay);
     }
 
-    /// What controls congestion from now on; the window stays.
+    /// Replaces the congestion control. The window is kept.
     pub fn set_congestion(&mut self, id: ConnectionId, algorithm: CongestionAlgorithm) {
-        let connection = self.flows.get_mut(id).expect("a connection's name is good until it is detached");
+        let connection = self.flows.get_mut(id).expect("a connection's id must be valid until it is detached");
         connection.set_congestion(algorithm, &self.config.tcp);
     }
 
-    /// Whether data leave no faster than they need to: the congestion window spread over the round-trip time, a fifth
-    /// faster, and twice as fast in slow start. The device spaces the packets, as for [`set_pacing_rate`](Self::set_pacing_rate),
-    /// whose rate is a bound on this one.
+    /// Sets whether data are paced: sent at the congestion window per round-trip time, times 1.2, or times 2 in slow
+    /// start. The device spaces the packets. The rate set by [`set_pacing_rate`](Self::set_pacing_rate) is an upper
+    /// bound.
     pub fn set_paced(&mut self, id: ConnectionId, paced: bool) {
         self.connection_mut(id).set_paced(paced);
         self.mark_dirty(id);
     }
 
-    /// How many bytes a second leave at most (SO_MAX_PACING_RATE), counted as [`TxAsk::rate`](offload_api::TxAsk::rate)
-    /// counts them. The device spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)),
-    /// they leave as they would without.
+    /// Limits the send rate in bytes per second (SO_MAX_PACING_RATE), counted as in
+    /// [`TxAsk::rate`](offload_api::TxAsk::rate). The device spaces the packets. Without
+    /// [`PathCaps::pacing`](offload_api::PathCaps::pacing) the limit has no effect.
     pub fn set_pacing_rate(&mut self, id: ConnectionId, rate: Option<NonZeroU64>) {
         self.connection_mut(id).set_pacing_rate(rate);
         self.mark_dirty(id);
     }
 
-    /// Whether the peer is probed when nothing has been heard of it for long (SO_KEEPALIVE).
+    /// Sets the probing of a silent peer (SO_KEEPALIVE). `None` disables probing.
     pub fn set_keep_alive(&mut self, now: Instant, id: ConnectionId, keep_alive: Option<KeepAlive>) {
         self.mark_dirty(id);
         self.connection_mut(id).set_keep_alive(now, keep_alive);
     }
 
-    /// How long bytes may wait for their acknowledgment before the connection is given up (TCP_USER_TIMEOUT).
+    /// Sets the maximum time that sent bytes may stay unacknowledged (TCP_USER_TIMEOUT). Then the connection is
+    /// aborted.
     pub fn set_user_timeout(&mut self, now: Instant, id: ConnectionId, timeout: Option<Duration>) {
         self.mark_dirty(id);
         self.connection_mut(id).set_user_timeout(now, timeout);
     }
 
-    /// How many bytes the send queue wants.
+    /// Returns how many more bytes the send queue should take.
     pub fn room(&self, id: ConnectionId) -> usize {
         self.connection(id).room(&self.config.tcp, self.memory.level())
     }
 
-    /// Whether data may still be queued.
+    /// Returns whether data can still be queued.
     pub fn may_send(&self, id: ConnectionId) -> bool {
         self.connection(id).may_queue()
     }
 
-    /// Whether the first `bytes` bytes this side queued are acknowledged. If not, the connection will be
+    /// Returns whether the first `bytes` queued bytes are acknowledged. If not, the connection becomes
     /// [ready](Self::next_ready) when they are.
     pub fn poll_acked(&mut self, id: ConnectionId, bytes: u64) -> bool {
         self.connection_mut(id).poll_acked(bytes)
     }
 
-    /// Keeps `sealer` for units of `layer` that are queued from now on.
+    /// Installs `sealer` for units of `layer` that are queued from now on.
     pub fn install(&mut self, id: ConnectionId, layer: Layer, sealer: Box<dyn Sealer>) {
         self.connection_mut(id).install(layer, sealer);
     }
 
-    /// Gives `context` back to the device once everything queued so far is acknowledged or given up.
+    /// Removes `context` from the device once all data queued so far are acknowledged or discarded.
     pub fn leave(&mut self, id: ConnectionId, context: Handle) {
         self.connection_mut(id).leave(context);
         self.mark_dirty(id);
     }
 
-    /// Sequence number of the next byte that [`take`](Self::take) will give, arrived or not; `None` while the connection
-    /// is being opened.
+    /// Returns the sequence number of the next byte that [`take`](Self::take) returns, received or not. `None` during
+    /// the handshake.
     pub fn next_taken(&self, id: ConnectionId) -> Option<Seq> {
         self.connection(id).next_taken()
     }
 
-    /// Sequence number behind the last byte received, be it beyond a hole; `None` while the connection is being opened.
+    /// Returns the sequence number after the last received byte, even beyond a gap. `None` during the handshake.
     pub fn furthest(&self, id: ConnectionId) -> Option<Seq> {
         self.connection(id).furthest()
     }
 
-    /// The next received range in order.
+    /// Takes the next received range in order.
     pub fn take(&mut self, id: ConnectionId) -> Option<RxSegment> {
         self.connection_mut(id).take()
     }
 
-    /// Whether the peer has closed its side and everything before was taken.
+    /// Returns whether the peer has closed its side and all data before its FIN were taken.
     pub fn at_end(&self, id: ConnectionId) -> bool {
         self.connection(id).at_end()
     }
 
-    /// `bytes` of what was taken are done with. True if the peer is to be told of the window at once.
+    /// Releases `bytes` of the taken data. Returns true if the peer needs a window update at once.
     pub fn consume(&mut self, id: ConnectionId, bytes: usize) -> bool {
         let level = self.memory.level();
         let update = self.connection_mut(id).consume(bytes, level);
@@ -170,39 +172,41 @@ impl Stack {
     pub fn finish(&mut self, id: ConnectionId) {
         self.connection_mut(id).finish();
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
-    /// Ends a connection at once, with a reset.
+    /// Aborts a connection with a reset.
     pub fn abort(&mut self, id: ConnectionId) {
         self.connection_mut(id).abort();
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
-    /// The application is through with a connection: what it queued is still delivered, and then the name is
-    /// no longer good.
+    /// Ends the application's use of a connection. Queued data are still delivered; then the connection is released and
+    /// `id` becomes invalid.
     pub fn detach(&mut self, now: Instant, id: ConnectionId) {
         self.with(now, id, |connection, env| connection.detach(env));
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
-    /// From now on the connection gets the device's events.
+    /// Subscribes the connection to the device's events.
     pub fn mark_controlled(&mut self, id: ConnectionId) {
         self.connection_mut(id).notes.controlled = true;
         self.controlled.insert(id);
     }
 
-    /// The next device event for a connection.
+    /// Takes the next device event for a connection.
     pub fn device_event(&mut self, id: ConnectionId) -> Option<DeviceEvent> {
         self.connection_mut(id).take_device_event()
     }
 
     pub(super) fn on_device_event(&mut self, event: DeviceEvent) {
         match event {
+            // Sockets keep no flow with the stack, so they are told separately from the connections below.
             DeviceEvent::Reset => self.sockets.on_reset(),
-            // A socket may have named a flow of its own; what happens to its contexts, it hears in one form.
+            // A socket may have created a context with a flow. All context events reach the socket in one form,
+            // `ContextNews`.
             DeviceEvent::Ready { flow, handle } if flow.protocol == Protocol::Udp => {
                 self.sockets.on_news(ContextNews::Ready(handle));
             }
@@ -218,7 +222,8 @@ impl Stack {
                 }
             }
             None => {
-                // Only a reset concerns all; it costs every flow a context anyway.
+                // A reset concerns all flows. The loop over them costs little against the loss of every flow's
+                // contexts.
                 let controlled: SmallVec<[ConnectionId; 8]> = self.controlled.iter().copied().collect();
                 for id in controlled {
                     self.note_device_event(id, event);
@@ -230,7 +235,7 @@ impl Stack {
     fn note_device_event(&mut self, id: ConnectionId, event: DeviceEvent) {
         if let Some(connection) = self.flows.get_mut(id) {
             connection.note_device_event(event);
-            self.settle(id);
+            self.release_if_done(id);
         }
     }
 }

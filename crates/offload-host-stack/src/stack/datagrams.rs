@@ -1,8 +1,8 @@
-//! UDP: an application's sockets, and what arrives for them.
+//! UDP sockets of an application, and datagrams received for them.
 
-use super::opening::{PORTS_TRIED, random_port};
+use super::opening::{MAX_PORTS_TRIED, random_port};
 use super::shards::may_choose;
-use super::socket_contexts::{Noted, SocketContexts};
+use super::socket_contexts::{RecordedEvent, SocketContexts};
 use super::{OpenError, Stack};
 use crate::network::ParsedDatagram;
 use crate::udp::SendError;
@@ -13,17 +13,18 @@ use offload_api::{Contexts, Datagram, FlowKey, NetDevice, Protocol, RxPacket, Se
 use offload_base::Instant;
 
 impl Stack {
-    /// Opens a UDP socket at `port`, or at any port that is free, and returns its port.
+    /// Opens a UDP socket at `port`, or at a free port if `port` is `None`. Returns the port.
     ///
     /// # Errors
-    /// If the port is in use, or none is free.
+    /// Fails if the port is in use, or if no free port was found.
     pub fn bind_udp(&mut self, port: Option<u16>) -> Result<u16, OpenError> {
         let port = match port {
             Some(0) => return Err(OpenError::NoPort),
             Some(port) => port,
             None => {
-                let tried = (0..PORTS_TRIED).map(|_| random_port(&mut self.ports));
+                let tried = (0..MAX_PORTS_TRIED).map(|_| random_port(&mut self.ports));
                 let place = &self.place;
+                // Each shard chooses from its own ports only, so that two shards never choose the same port.
                 let mut free = tried.filter(|port| may_choose(place.as_ref(), *port) && !self.sockets.is_bound(*port));
                 free.next().ok_or(OpenError::NoPort)?
             }
@@ -32,17 +33,17 @@ impl Stack {
         Ok(port)
     }
 
-    /// Closes the UDP socket at `port`, and drops what was not read. The contexts that were made through it are given back
-    /// to the device at the next [`transmit`](Self::transmit).
+    /// Closes the UDP socket at `port` and drops its unread datagrams. The next [`transmit`](Self::transmit) removes
+    /// the socket's contexts from the device.
     pub fn close_udp(&mut self, port: u16) {
         self.left.extend(self.sockets.close(port));
     }
 
-    /// Sends `data` from the UDP socket at `port`, at the next [`transmit`](Self::transmit): in fragments, if the path
-    /// takes no packet of their size.
+    /// Queues `data` as one datagram from the UDP socket at `port`. The next [`transmit`](Self::transmit) sends it, in
+    /// fragments if it exceeds the path MTU.
     ///
     /// # Errors
-    /// If there is no way to `to`, no packet has space for so many bytes, or the device has fallen behind.
+    /// Fails if `to` has no route, the datagram is too long, or the device has fallen behind.
     pub fn send_datagram(
         &mut self,
         now: Instant,
@@ -54,12 +55,12 @@ impl Stack {
         self.send_datagrams(now, port, TxDatagram::new(to, data), device)
     }
 
-    /// Sends `data` from the UDP socket at `port` as datagrams of `bytes` bytes each, but for the last, at the next
-    /// [`transmit`](Self::transmit): UDP segmentation, by the device if it can.
+    /// Queues `data` as datagrams of `bytes` bytes each (the last may be shorter) from the UDP socket at `port`. This
+    /// is UDP segmentation, done by the device if it can. The next [`transmit`](Self::transmit) sends them.
     ///
     /// # Errors
-    /// If there is no way to `to`, the path takes no datagrams of that size, they are more than 128 or have more bytes than
-    /// a packet has space for, or the device has fallen behind.
+    /// Fails if `to` has no route, the segment size exceeds the path MTU, there are more than 128 segments, the total
+    /// exceeds the maximum packet size, or the device has fallen behind.
     pub fn send_segmented(
         &mut self,
         now: Instant,
@@ -72,11 +73,11 @@ impl Stack {
         self.send_datagrams(now, port, datagrams, device)
     }
 
-    /// Sends datagrams from the UDP socket at `port`, at the next [`transmit`](Self::transmit), and has the device work on
-    /// them as they ask. Those with an ask are never cut into fragments here, nor sent as they are.
+    /// Queues datagrams from the UDP socket at `port` for the next [`transmit`](Self::transmit), to be processed by the
+    /// device contexts that they name. A datagram with an ask is never fragmented here and never sent unprocessed.
     ///
     /// # Errors
-    /// If they cannot be sent like this, or the device has fallen behind. None of them is sent, then.
+    /// Fails if the datagrams cannot be sent in this form, or the device has fallen behind. Then no datagram is sent.
     pub fn send_datagrams(
         &mut self,
         now: Instant,
@@ -87,8 +88,11 @@ impl Stack {
         if datagrams.ask.is_some_and(|ask| !self.sockets.may_ask(ask)) {
             return Err(SendError::NoContext);
         }
+        // The flow selects the path's capabilities. A datagram that may be fragmented needs no capability of its own
+        // flow.
         let may_be_cut = datagrams.segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
-        let flow = if may_be_cut { self.nobodys_flow() } else { self.flow_to(port, datagrams.to, datagrams.source)? };
+        let flow =
+            if may_be_cut { self.placeholder_flow() } else { self.flow_to(port, datagrams.to, datagrams.source)? };
         let sent = self.network.send_datagrams(now, port, datagrams, &device.path(&flow), &mut self.counters);
         if sent == Err(SendError::Full) {
             self.sockets.block(port);
@@ -96,7 +100,7 @@ impl Stack {
         sent
     }
 
-    /// What may be sent from the UDP socket at `port` at a time; no bytes where there is no way to `to`.
+    /// Returns the limits of one send call from the UDP socket at `port`. All limits are zero if `to` has no route.
     pub fn datagram_limits(&self, now: Instant, port: u16, to: SocketAddr, device: &dyn NetDevice) -> SendLimits {
         match self.flow_to(port, to, None) {
             Ok(flow) => self.network.datagram_limits(now, &to, &device.path(&flow)),
@@ -104,49 +108,51 @@ impl Stack {
         }
     }
 
-    /// The flow of datagrams from the UDP socket at `port`, if they name a `source`, from that address: a layer below, such
-    /// as IPsec, may have another path for it.
+    /// Returns the flow of datagrams from the UDP socket at `port`. A named `source` becomes its local address, because
+    /// a lower layer such as IPsec may have a different path for each source.
     fn flow_to(&self, port: u16, to: SocketAddr, source: Option<IpAddr>) -> Result<FlowKey, SendError> {
         let local = SocketAddr::new(self.network.source_of(to, source)?, port);
         Ok(FlowKey { protocol: Protocol::Udp, local, remote: to })
     }
 
-    /// Calls `f` with the contexts of `device`. The UDP socket at `port` owns each context that `f` makes, and hears of it
-    /// by [`socket_event`](Self::socket_event). Returns false, without a call of `f`, if the device has no contexts.
+    /// Calls `f` with the contexts of `device`. The UDP socket at `port` owns each context that `f` creates, and gets
+    /// its events by [`socket_event`](Self::socket_event). Returns false, without calling `f`, if the device has no
+    /// contexts.
     pub fn control_udp(&mut self, port: u16, device: &mut dyn NetDevice, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
         if device.contexts().is_none() {
             return false;
         }
         self.sockets.mark_controlled(port);
         let mut of_socket = SocketContexts::new(device);
+        // The loan ends before its events are applied, because `f` holds the device.
         f(&mut of_socket);
         for noted in of_socket.into_noted() {
             match noted {
-                Noted::Event(event) => self.on_device_event(event),
-                Noted::News(news) => self.sockets.on_news(news),
-                Noted::Made(context) => self.sockets.own(port, context),
-                Noted::GivenUp(context) => self.sockets.give_up(context),
+                RecordedEvent::Event(event) => self.on_device_event(event),
+                RecordedEvent::News(news) => self.sockets.on_news(news),
+                RecordedEvent::Made(context) => self.sockets.own(port, context),
+                RecordedEvent::GivenUp(context) => self.sockets.give_up(context),
             }
         }
         true
     }
 
-    /// The next event of the contexts of the UDP socket at `port`.
+    /// Takes the next context event of the UDP socket at `port`.
     pub fn socket_event(&mut self, port: u16) -> Option<SocketEvent> {
         self.sockets.take_event(port)
     }
 
-    /// The next datagram that arrived at the UDP socket at `port`; or several, if the device joined them.
+    /// Takes the next datagram received at the UDP socket at `port`, or several datagrams that the device joined.
     pub fn take_datagram(&mut self, port: u16) -> Option<Datagram> {
         self.sockets.take(port)
     }
 
-    /// The next datagram as it was sent, and by whom.
+    /// Takes the next single datagram and its source.
     pub(crate) fn take_single_datagram(&mut self, port: u16) -> Option<(BytesMut, SocketAddr)> {
         self.sockets.take_single(port)
     }
 
-    /// The next UDP socket at which datagrams arrived, that can send again, or whose contexts have news.
+    /// Returns the next UDP socket that has datagrams, can send again, or has context events.
     pub fn next_udp_ready(&mut self) -> Option<u16> {
         self.sockets.next_ready()
     }
@@ -154,6 +160,7 @@ impl Stack {
     pub(super) fn on_datagram(&mut self, now: Instant, parsed: ParsedDatagram, packet: RxPacket, left: Option<u16>) {
         let port = parsed.to.port();
         if !self.sockets.is_bound(port) {
+            // The socket may be open on another shard. Only the last shard may report a closed port.
             let left = left.unwrap_or_else(|| self.shards_to_ask(false, true));
             if left > 0 {
                 return self.pass_datagram_on(parsed, packet, left);
@@ -161,7 +168,7 @@ impl Stack {
             let mut frame = packet.frame;
             self.counters.udp_no_ports += 1;
             if packet.meta.is_opened() {
-                // An answer quotes it, and what came sealed is not to leave in clear.
+                // An ICMP error would quote the datagram, and so send decrypted bytes in clear.
                 return;
             }
             frame.truncate(parsed.payload.end);
@@ -170,6 +177,7 @@ impl Stack {
         }
         let ParsedDatagram { from, to, ecn, payload } = parsed;
         let RxPacket { frame: mut data, meta, joined, placed: _ } = packet;
+        // The counters count datagrams as sent, even if the device joined several.
         data.truncate(payload.end);
         data.advance(payload.start);
         let count = joined.map_or(1, |bytes| data.len().div_ceil(bytes.get().into()).max(1)) as u64;

@@ -1,11 +1,15 @@
-//! The stack: connections, listeners, and whose turn it is.
+//! The stack: connections, listeners, and the order in which connections send.
 //!
-//! Packets come in by [`Stack::receive`] and leave by [`Stack::transmit`], here. [`opening`] has how connections begin,
-//! [`cookies`] how they do in a flood of SYNs, [`calls`] what applications do with them, [`datagrams`] UDP and [`socket_contexts`] the contexts lent to its sockets, [`strays`]
-//! what belongs to no connection, [`shards`] what belongs to another shard of the host.
+//! Packets enter by [`Stack::receive`] and leave by [`Stack::transmit`], in this file. [`opening`] opens connections
+//! and [`cookies`] answers SYN floods. [`calls`] holds the application's calls on connections. [`datagrams`] holds UDP,
+//! and [`socket_contexts`] the device contexts lent to its sockets. [`strays`] handles packets without a connection,
+//! and [`shards`] packets for other shards of the host.
 //!
-//! Invariants: a connection with something to send is on the dirty list, once; one with news for the application
-//! is on the list of those; its timer entry is never later than its deadline. No call looks at all connections.
+//! Invariants:
+//! - A connection with something to send is on one dirty list, once.
+//! - A connection with news for the application is on the ready list.
+//! - The timer entry of a connection is never later than its deadline.
+//! - No call looks at all connections.
 
 mod calls;
 mod cookies;
@@ -24,83 +28,83 @@ use crate::flow_table::{ConnectionId, FlowTable};
 use crate::hash::SipKey;
 use crate::limit::RateLimit;
 use crate::memory::Memory;
-use crate::network::{Arrival, Network, Parsed};
-use crate::tcp::connection::{Connection, Env};
-use crate::tcp::output::Turn;
-use crate::tcp::segment::Payload;
-use crate::tcp::state::State;
+use crate::network::{NetworkLayer, ParsedSegment, ReceivedContent};
+use crate::tcp::connection::{Connection, ConnectionEnv};
+use crate::tcp::output::TransmitOutcome;
+use crate::tcp::segment::SegmentPayload;
+use crate::tcp::state::TcpState;
 use crate::tcp::{ConnectionError, Readiness};
 use crate::timers::TimerQueue;
-use crate::udp::Sockets;
+use crate::udp::UdpSockets;
 use bytes::Buf;
 use core::net::{IpAddr, SocketAddr};
 use offload_api::{FlowKey, Handle, NetDevice, NoRecords, Prefix, Protocol, RxPacket};
 use offload_base::{Instant, RandomSource, Rng, time::earliest};
-use opening::{Cookie, Listener};
-use shards::Place;
+use opening::{CookieCheck, ListenQueue};
+use shards::ShardPosition;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A host's TCP/IP: packets in by [`receive`](Self::receive), out by [`transmit`](Self::transmit), time by
-/// `now`. [`poll`](Self::poll) does all of it with a device.
+/// The TCP/IP stack of a host. [`receive`](Self::receive) takes packets, [`transmit`](Self::transmit) sends them, and
+/// each call gets the time as `now`. [`poll`](Self::poll) does both with a device.
 ///
-/// A [`ConnectionId`] is good from the call that returned it until [`detach`](Self::detach).
+/// A [`ConnectionId`] is valid from the call that returned it until [`detach`](Self::detach).
 ///
 /// ```
-/// use offload_host_stack::{Config, Stack, State};
+/// use offload_host_stack::{Config, Stack, TcpState};
 /// use offload_base::{Instant, Seed};
 ///
 /// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1));
 /// let mut stack = Stack::new(config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]));
 /// stack.listen(443, 16).unwrap();
 /// let id = stack.connect(Instant::ZERO, None, "10.0.0.2:80".parse().unwrap()).unwrap();
-/// assert_eq!(stack.state(id), State::SynSent);
+/// assert_eq!(stack.state(id), TcpState::SynSent);
 /// assert!(stack.has_work(), "a SYN is waiting to be sent");
 /// ```
 #[derive(Debug)]
 pub struct Stack {
     config: Config,
-    network: Network,
+    network: NetworkLayer,
     key: SipKey,
     ports: Rng,
     counters: HostCounters,
     flows: FlowTable,
-    listeners: BTreeMap<u16, Listener>,
+    listeners: BTreeMap<u16, ListenQueue>,
     listeners_opened: u32,
     dirty: VecDeque<ConnectionId>,
-    /// Those of them that ask the device for a rate. It has room for each of them on its own, and for all others together:
-    /// so they wait apart.
+    /// Dirty connections that ask the device for a rate. The device has room for each paced flow separately and for all
+    /// other flows together, so paced connections need a list of their own.
     dirty_paced: VecDeque<ConnectionId>,
-    /// Contexts to be given back to the device.
+    /// Contexts to be removed from the device.
     left: Vec<Handle>,
     noted: VecDeque<ConnectionId>,
-    /// Ports of listeners with news.
+    /// Ports of listeners with new connections.
     acceptable: VecDeque<u16>,
     timers: TimerQueue,
-    sockets: Sockets,
-    /// Connections that may have contexts in the device.
+    sockets: UdpSockets,
+    /// Connections subscribed to the device's events.
     controlled: BTreeSet<ConnectionId>,
     challenges: RateLimit,
     resets: RateLimit,
     memory: Memory,
-    /// If there are other shards of this host.
-    place: Option<Place>,
+    /// Position among the host's shards. `None` if the host has one shard only.
+    place: Option<ShardPosition>,
 }
 
 impl Stack {
-    /// A stack without connections.
+    /// Returns a stack without connections.
     pub fn new(config: Config) -> Stack {
         let secrets = config.random.clone();
         Stack::with_secrets(config, &secrets)
     }
 
-    /// The same, with secrets of another source than everything else that is random.
+    /// Like [`new`](Self::new), but takes secrets from a second source.
     fn with_secrets(config: Config, secrets: &RandomSource) -> Stack {
-        // Of each shard its own, or who meets one limit knows them all.
+        // Each shard has its own limits, so that an observer of one learns nothing about the others.
         let limits = config.random.clone();
         let mut secrets = secrets.stream("offload-host-stack secrets");
         let key = SipKey(secrets.next_u64(), secrets.next_u64());
         Stack {
-            network: Network::new(&config),
+            network: NetworkLayer::new(&config),
             key,
             ports: config.random.stream("offload-host-stack ports"),
             counters: HostCounters::default(),
@@ -113,110 +117,115 @@ impl Stack {
             noted: VecDeque::new(),
             acceptable: VecDeque::new(),
             timers: TimerQueue::default(),
-            sockets: Sockets::default(),
+            sockets: UdpSockets::default(),
             controlled: BTreeSet::new(),
-            challenges: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("offload-host-stack challenges")),
-            resets: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("offload-host-stack resets")),
+            challenges: RateLimit::new(MEAN_ANSWERS_PER_SECOND)
+                .drawn_from(limits.stream("offload-host-stack challenges")),
+            resets: RateLimit::new(MEAN_ANSWERS_PER_SECOND).drawn_from(limits.stream("offload-host-stack resets")),
             memory: Memory::new(config.tcp.memory_bounds()),
             place: None,
             config,
         }
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The addresses that the interface has now: IPv4's; then, of IPv6, the link-local one, that which was set up, and those
-    /// made of routers' prefixes.
+    /// Returns the current addresses of the interface: IPv4, then IPv6 link-local, configured, and autoconfigured.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.network.all_addresses().collect()
     }
 
-    /// Puts these in the place of all routes that there are.
+    /// Replaces all routes.
     pub fn set_routes(&mut self, routes: Vec<(Prefix, Option<IpAddr>)>) {
         self.network.set_routes(routes);
     }
 
-    /// The Ethernet address to which packets for `destination` go: a neighbour's or a gateway's. `None`: there is no way, or it is
-    /// not known yet, and is asked for from now on.
+    /// Returns the Ethernet address of the next hop to `destination`: a neighbour or a gateway. Returns `None` without
+    /// a route, and while address resolution, which this call starts, is under way.
     pub fn next_hop(&mut self, now: Instant, destination: IpAddr) -> Option<[u8; 6]> {
         self.network.resolve(now, destination).map(|mac| mac.0)
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &HostCounters {
         &self.counters
     }
 
-    /// How many connections there are, in whatever state.
+    /// Returns the number of connections, in any state.
     pub fn connections(&self) -> usize {
         self.flows.len()
     }
 
-    /// Bytes that the queues of all connections take now, buffers at their true size
+    /// Returns the memory of all connections' queues in bytes, at true buffer size
     /// ([`TcpConfig::memory`](crate::TcpConfig::memory)).
     pub fn tcp_memory(&self) -> usize {
         self.memory.used()
     }
 
-    /// Takes in a packet from `device`. What follows from it is sent by the next [`transmit`](Self::transmit);
-    /// duplicate acknowledgments and resets go to the device at once, if it has room.
+    /// Processes a packet from `device`. The next [`transmit`](Self::transmit) sends the answers; duplicate
+    /// acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
+        // The network layer consumes ARP, discovery and echo itself; only content for the upper layers comes back.
         match self.network.receive(now, &mut packet, &mut self.counters) {
-            Some(Arrival::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
-            Some(Arrival::Datagram(parsed)) => self.on_datagram(now, parsed, packet, None),
-            Some(Arrival::Undelivered(undelivered)) => {
-                self.share(&packet);
+            Some(ReceivedContent::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
+            Some(ReceivedContent::Datagram(parsed)) => self.on_datagram(now, parsed, packet, None),
+            Some(ReceivedContent::Undelivered(undelivered)) => {
+                self.share_with_shards(&packet);
                 self.on_undelivered(now, &undelivered);
             }
-            None => self.share(&packet),
+            None => self.share_with_shards(&packet),
         }
     }
 
-    /// Takes in a segment that has `left` shards to ask yet, if it was handed on by another.
+    /// Processes a segment. `left` is the number of shards that may still be asked, if another shard passed the segment
+    /// on.
     fn on_segment(
         &mut self,
         now: Instant,
-        mut parsed: Parsed,
+        mut parsed: ParsedSegment,
         packet: RxPacket,
         left: Option<u16>,
         device: &mut dyn NetDevice,
     ) {
-        if !self.give_way(&mut parsed) {
+        // A SYN may replace a connection in TIME-WAIT, so this check precedes the lookup of the flow.
+        if !self.yield_time_wait(&mut parsed) {
             return;
         }
         let Some(id) = self.flows.find(&parsed.flow) else {
-            return self.on_stranger(now, parsed, packet, left, device);
+            return self.on_unknown_flow(now, parsed, packet, left, device);
         };
+        // Only the ACK is dropped, not the connection: a repeated SYN-ACK or the client's data bring another ACK.
         if self.accept_queue_is_full(id, &parsed.segment) {
             self.counters.listen_overflows += 1;
             return;
         }
-        self.take_in(now, id, &parsed, packet, device);
+        self.on_known_segment(now, id, &parsed, packet, device);
     }
 
-    /// Takes in a segment of no connection of this stack: it opens one, or is for another shard, or is nobody's.
-    fn on_stranger(
+    /// Processes a segment without a connection in this stack. The segment opens a connection, goes to another shard,
+    /// or gets a reset.
+    fn on_unknown_flow(
         &mut self,
         now: Instant,
-        parsed: Parsed,
+        parsed: ParsedSegment,
         packet: RxPacket,
         left: Option<u16>,
         device: &mut dyn NetDevice,
     ) {
-        let Parsed { flow, segment, payload, .. } = &parsed;
+        let ParsedSegment { flow, segment, payload, .. } = &parsed;
         let is_listened_at = self.listeners.contains_key(&flow.local.port());
         let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst && !segment.flags.fin;
-        // RFC 9293 3.10.7.2: of what neither opens nor acknowledges nor resets, a listener says nothing; and no open
-        // connection elsewhere takes it. SYN and FIN at once say nothing that makes sense.
+        // RFC 9293 3.10.7.2: a listener drops a segment that carries no SYN, ACK or RST. No open connection on another
+        // shard would accept the segment either. A segment with both SYN and FIN is invalid.
         if is_listened_at && !opens && segment.ack.is_none() && !segment.flags.rst {
             self.counters.in_errors += 1;
             return;
         }
-        // The acknowledgment of a cookie opens a connection, too; and is good for two minutes, by which time the flow may
-        // be alive at another shard.
+        // The ACK of a cookie opens a connection, too. A cookie is valid for two minutes; meanwhile the flow may have
+        // been opened on another shard, so the ACK has to ask the other shards first, like a SYN.
         let may_open = opens || (segment.ack.is_some() && !segment.flags.syn && !segment.flags.rst);
         let left = left.unwrap_or_else(|| self.shards_to_ask(may_open, device.serves(flow)));
         if !may_open || self.is_last_round(left) {
@@ -225,23 +234,23 @@ impl Stack {
                 return;
             }
             match self.open_by_cookie(now, *flow, segment) {
-                Cookie::Opens(id) => return self.take_in(now, id, &parsed, packet, device),
-                Cookie::NotNow => return,
-                Cookie::None => {}
+                CookieCheck::Opens(id) => return self.on_known_segment(now, id, &parsed, packet, device),
+                CookieCheck::NotNow => return,
+                CookieCheck::None => {}
             }
         }
         if left > 0 {
             return self.pass_segment_on(parsed, packet, left);
         }
-        self.answer_stranger(now, flow, segment, payload.len(), device);
+        self.answer_unknown_flow(now, flow, segment, payload.len(), device);
     }
 
-    /// Takes in a segment of a connection.
-    fn take_in(
+    /// Processes a segment of a connection.
+    fn on_known_segment(
         &mut self,
         now: Instant,
         id: ConnectionId,
-        Parsed { flow, segment, payload, .. }: &Parsed,
+        ParsedSegment { flow, segment, payload, .. }: &ParsedSegment,
         packet: RxPacket,
         device: &mut dyn NetDevice,
     ) {
@@ -249,9 +258,9 @@ impl Stack {
         data.truncate(payload.end);
         data.advance(payload.start);
         let segment_bytes = joined.map_or(data.len(), |bytes| usize::from(bytes.get()).min(data.len()));
-        // What the device joined counts as what it was joined of.
+        // A joined packet counts as the segments that it was joined from.
         self.counters.in_segments += (data.len().div_ceil(segment_bytes.max(1)) as u64).saturating_sub(1);
-        let payload = Payload { data, meta, placed, segment_bytes };
+        let payload = SegmentPayload { data, meta, placed, segment_bytes };
         let reset = self.with(now, id, |connection, env| {
             let reset = connection.on_segment(env, segment, payload);
             connection.acknowledge_at_once(env, device);
@@ -261,16 +270,17 @@ impl Stack {
             self.send_stray(now, flow, &reset, device);
         }
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
-    /// Does everything that can be done at `now`: device events, received packets, timers, and what there is to
-    /// send. True if there is more, and others were only to have their turn first.
+    /// Does all work that is possible at `now`: device events, received packets, timers, and sending. Returns true if
+    /// work is left; the caller should then run other tasks and call again.
     pub fn poll(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        // The device's timers come first, because their results are among the events and packets below.
         if device.next_event().is_some_and(|at| at <= now) {
             device.handle_timeout(now);
         }
-        // Before events: what is told of a context that a reset has taken, its socket is to hear before that.
+        // News come before events: the socket must hear of a context before it hears that a reset destroyed the context.
         while let Some(news) = device.contexts().and_then(|contexts| contexts.poll_news()) {
             self.sockets.on_news(news);
         }
@@ -278,7 +288,7 @@ impl Stack {
             self.on_device_event(event);
         }
         let mut drained = false;
-        for _ in 0..PACKETS_A_POLL {
+        for _ in 0..MAX_PACKETS_PER_POLL {
             let Some(packet) = device.receive(now) else {
                 drained = true;
                 break;
@@ -289,50 +299,56 @@ impl Stack {
         !self.transmit(now, device) || !drained
     }
 
-    /// Does what is due at `now`.
+    /// Handles all timers that are due at `now`.
     pub fn handle_timeouts(&mut self, now: Instant) {
+        // Failed address resolution ends an opening connection; an established one waits for its own timeout.
         for flow in self.network.handle_timeouts(now, &mut self.counters) {
             if let Some(id) = self.flows.find(&flow) {
                 self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
-                self.settle(id);
+                self.release_if_done(id);
             }
         }
         while let Some(id) = self.timers.pop_due(now) {
             let Some(connection) = self.flows.get_mut(id) else { continue };
             connection.notes.timer.fired();
+            // The entry may be earlier than the deadline, because a moved deadline leaves its entry in place.
             if connection.next_deadline().is_some_and(|at| at <= now) {
                 self.with(now, id, |connection, env| connection.handle_timeout(env));
                 self.mark_dirty(id);
             }
-            self.settle(id);
+            self.release_if_done(id);
         }
     }
 
-    /// Hands what there is to send to `device`, in turns, and rings the doorbell. False if connections are left
-    /// that did not have enough of a turn; those for which the device had no room wait until it has.
+    /// Sends queued data and packets to `device`, connection by connection, and rings the doorbell. Returns false if
+    /// connections still have data and the device has room. Connections that found no room wait until the device has
+    /// room again.
     pub fn transmit(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        // The operator `&` does not short-circuit: paced flows must send even if unpaced ones have more.
         let done = self.transmit_unpaced(now, device) & self.transmit_paced(now, device);
-        self.post_mail(now, device);
+        self.send_unconnected(now, device);
         for context in self.left.drain(..) {
             if let Some(contexts) = device.contexts() {
                 contexts.remove(context);
             }
         }
+        // One doorbell covers all packets of this call.
         device.flush(now);
         done
     }
 
-    /// One for whom there is no room stays first, and nobody behind it is looked at: there is none for them either, and
-    /// each look is at a connection that is in no cache.
+    /// Sends from connections that ask for no rate. If the device has no room for one, all others would find none
+    /// either, and each attempt costs cache misses. The connection therefore goes back to the head of the list, and the
+    /// loop ends.
     fn transmit_unpaced(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
-        for _ in 0..TURNS_A_TRANSMIT {
+        for _ in 0..MAX_TURNS_PER_TRANSMIT {
             let Some(id) = self.dirty.pop_front() else { return true };
             let turn = self.take_turn(now, id, device);
-            let blocked = turn == Some(Turn::NoRoom) && self.stay_first(id);
-            if !blocked && matches!(turn, Some(Turn::More | Turn::NoRoom)) {
+            let blocked = turn == Some(TransmitOutcome::NoRoom) && self.requeue_first(id);
+            if !blocked && matches!(turn, Some(TransmitOutcome::More | TransmitOutcome::NoRoom)) {
                 self.mark_dirty(id);
             }
-            self.settle(id);
+            self.release_if_done(id);
             if blocked {
                 return true;
             }
@@ -341,43 +357,46 @@ impl Stack {
     }
 
     fn transmit_paced(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        // Each paced flow has its own room, so the loop goes on after a refusal. It ends after a few refusals in a row
+        // because most of the remaining flows would probably be refused, too.
         let mut without_room = 0;
-        for _ in 0..TURNS_A_TRANSMIT {
+        for _ in 0..MAX_TURNS_PER_TRANSMIT {
             let Some(id) = self.dirty_paced.pop_front() else { return true };
             let turn = self.take_turn(now, id, device);
-            if let Some(Turn::More | Turn::NoRoom) = turn {
+            if let Some(TransmitOutcome::More | TransmitOutcome::NoRoom) = turn {
                 self.mark_dirty(id);
             }
-            self.settle(id);
-            without_room += usize::from(turn == Some(Turn::NoRoom));
-            if without_room >= self.dirty_paced.len().clamp(1, FLOWS_WITHOUT_ROOM) {
+            self.release_if_done(id);
+            without_room += usize::from(turn == Some(TransmitOutcome::NoRoom));
+            if without_room >= self.dirty_paced.len().clamp(1, MAX_FLOWS_WITHOUT_ROOM) {
                 return true;
             }
         }
         self.dirty_paced.is_empty()
     }
 
-    /// Has a connection, which was on one of the lists, send what it may.
-    fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<Turn> {
+    /// Lets a connection from a dirty list send. Returns `None` if it is no longer dirty.
+    fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<TransmitOutcome> {
         let connection = self.flows.get_mut(id)?;
         core::mem::take(&mut connection.notes.dirty)
             .then(|| self.with(now, id, |connection, env| connection.transmit(env, device)))
     }
 
-    /// Whether something waits to be handed to the device.
+    /// Returns whether packets wait to be sent.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || !self.dirty_paced.is_empty() || self.network.has_mail()
+        !self.dirty.is_empty() || !self.dirty_paced.is_empty() || self.network.has_packets()
     }
 
-    /// When [`poll`](Self::poll) wants to be called, if nothing arrives before.
+    /// Returns the time of the next timer, at which [`poll`](Self::poll) must be called.
     pub fn next_event(&self) -> Option<Instant> {
         earliest(self.timers.next(), self.network.next_event())
     }
 
-    /// The next connection with news, and what has become possible on it.
+    /// Returns the next connection with news, and its news.
     pub fn next_ready(&mut self) -> Option<(ConnectionId, Readiness)> {
         while let Some(id) = self.noted.pop_front() {
             if let Some(connection) = self.flows.get_mut(id)
+                // A released connection leaves a stale entry in the list, and a new one may have its index.
                 && core::mem::take(&mut connection.notes.noted)
             {
                 return Some((id, core::mem::take(&mut connection.readiness)));
@@ -386,27 +405,29 @@ impl Stack {
         None
     }
 
-    /// The next port at which a connection may be accepted now.
+    /// Returns the next port at which a connection can be accepted.
     pub fn next_acceptable(&mut self) -> Option<u16> {
         self.acceptable.pop_front()
     }
 
-    /// Hands the packets that belong to no connection, or had to wait for an address, to `device`, as far as it
-    /// has room; it wakes the shell when there is room again.
-    fn post_mail(&mut self, now: Instant, device: &mut dyn NetDevice) {
-        // Asked for now: addresses that packets of this turn need.
+    /// Sends packets without a connection, and packets that waited for an address, as far as `device` has room. The
+    /// device wakes the shell when it has room again.
+    fn send_unconnected(&mut self, now: Instant, device: &mut dyn NetDevice) {
+        // Packets of this call may need addresses that are not resolved yet. Their first ARP or NDP request is due now.
         if self.network.next_event().is_some_and(|at| at <= now) {
             self.handle_timeouts(now);
         }
-        let mtu = if self.network.has_mail() { device.path(&self.nobodys_flow()).mtu } else { 0 };
-        while self.network.has_mail() {
-            if device.room(&self.nobodys_flow()) == 0 {
+        // The MTU is looked up only if there is a packet, because most calls find the outbox empty.
+        let mtu = if self.network.has_packets() { device.path(&self.placeholder_flow()).mtu } else { 0 };
+        while self.network.has_packets() {
+            if device.room(&self.placeholder_flow()) == 0 {
                 break;
             }
-            let Some(packet) = self.network.next_mail(now, mtu, &mut self.counters) else { break };
+            let Some(packet) = self.network.next_packet(now, mtu, &mut self.counters) else { break };
             let ask = packet.ask.packet;
             if device.transmit(now, packet, &NoRecords) != offload_api::TransmitResult::Posted {
                 self.counters.device_drops += 1;
+                // A protocol must learn that its datagram was lost, or it would wait for the peer's answer in vain.
                 ask.into_iter().for_each(|ask| self.sockets.on_dropped(ask));
             }
         }
@@ -415,15 +436,20 @@ impl Stack {
         }
     }
 
-    /// What packets that belong to no flow are sent under.
-    fn nobodys_flow(&self) -> FlowKey {
+    /// Returns the placeholder flow of packets that belong to no flow.
+    fn placeholder_flow(&self) -> FlowKey {
         let nobody = SocketAddr::new(self.network.address().into(), 0);
         FlowKey { protocol: Protocol::Udp, local: nobody, remote: nobody }
     }
 
-    /// Calls `f` with a connection and what it needs.
-    fn with<R>(&mut self, now: Instant, id: ConnectionId, f: impl FnOnce(&mut Connection, &mut Env<'_>) -> R) -> R {
-        let mut env = Env {
+    /// Calls `f` with a connection and its environment.
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        f: impl FnOnce(&mut Connection, &mut ConnectionEnv<'_>) -> R,
+    ) -> R {
+        let mut env = ConnectionEnv {
             now,
             config: &self.config.tcp,
             counters: &mut self.counters,
@@ -431,13 +457,13 @@ impl Stack {
             challenges: &mut self.challenges,
             memory: self.memory.level(),
         };
-        let connection = self.flows.get_mut(id).expect("the caller found the connection");
+        let connection = self.flows.get_mut(id).expect("the caller must have found the connection");
         f(connection, &mut env)
     }
 
-    /// What a connection that is not in the table needs.
-    fn env(&mut self, now: Instant) -> Env<'_> {
-        Env {
+    /// Returns the environment for a connection that is not in the table.
+    fn env(&mut self, now: Instant) -> ConnectionEnv<'_> {
+        ConnectionEnv {
             now,
             config: &self.config.tcp,
             counters: &mut self.counters,
@@ -447,7 +473,7 @@ impl Stack {
         }
     }
 
-    /// Charges a connection for what its queues take now.
+    /// Updates the memory charge of a connection.
     fn account(&mut self, id: ConnectionId) {
         if let Some(connection) = self.flows.get_mut(id) {
             let taken = connection.memory();
@@ -468,8 +494,9 @@ impl Stack {
         }
     }
 
-    /// Keeps a connection at the head of the list, unless it asks for a rate by now, and belongs on the other.
-    fn stay_first(&mut self, id: ConnectionId) -> bool {
+    /// Puts a connection back to the head of the list. Returns false if the connection now asks for a rate and so
+    /// belongs on the other list.
+    fn requeue_first(&mut self, id: ConnectionId) -> bool {
         let connection = self.flows.get_mut(id).filter(|connection| !connection.is_paced());
         let stays = connection.is_some();
         if let Some(connection) = connection {
@@ -479,14 +506,14 @@ impl Stack {
         stays
     }
 
-    /// Brings timers, listeners and lists up to date with a connection, and removes it if nobody needs it.
-    fn settle(&mut self, id: ConnectionId) {
+    /// Updates timers, listeners and lists after a change of a connection. Removes the connection if it is done.
+    fn release_if_done(&mut self, id: ConnectionId) {
         let Some(connection) = self.flows.get_mut(id) else { return };
         if let Some(name) = connection.listener
-            && connection.state() != State::SynReceived
+            && connection.state() != TcpState::SynReceived
         {
             connection.listener = None;
-            let open = connection.state() != State::Closed;
+            let open = connection.state() != TcpState::Closed;
             match self.listeners.get_mut(&name.port).filter(|listener| listener.name == name) {
                 Some(listener) => {
                     listener.half_open = listener.half_open.saturating_sub(1);
@@ -498,6 +525,7 @@ impl Stack {
                         connection.orphan();
                     }
                 }
+                // The listener was closed during the handshake, so no application can accept the connection.
                 None => {
                     connection.abort();
                     connection.orphan();
@@ -510,7 +538,9 @@ impl Stack {
         if connection.readiness.any() && !core::mem::replace(&mut connection.notes.noted, true) {
             self.noted.push_back(id);
         }
+        // The contexts are removed at the end of the next transmission, which has access to the device.
         connection.take_left(&mut self.left);
+        // A connection that is about to be removed gives its memory back now.
         let taken = if connection.is_done() { 0 } else { connection.memory() };
         let before = core::mem::replace(&mut connection.notes.accounted, taken);
         self.memory.change(before, taken, &mut self.counters);
@@ -527,19 +557,19 @@ impl Stack {
     }
 
     fn connection(&self, id: ConnectionId) -> &Connection {
-        self.flows.get(id).expect("a connection's name is good until it is detached")
+        self.flows.get(id).expect("a connection's id must be valid until it is detached")
     }
 
     fn connection_mut(&mut self, id: ConnectionId) -> &mut Connection {
-        self.flows.get_mut(id).expect("a connection's name is good until it is detached")
+        self.flows.get_mut(id).expect("a connection's id must be valid until it is detached")
     }
 }
 
-/// Packets received before the timers and the senders have their turn.
-const PACKETS_A_POLL: usize = 256;
-/// Turns of connections in one call.
-const TURNS_A_TRANSMIT: usize = 128;
-/// When so many paced connections in a row find no room in the device, the rest need not ask.
-const FLOWS_WITHOUT_ROOM: usize = 8;
-/// Challenge ACKs, and likewise resets to strangers, in a second on the average (RFC 5961 7).
-const ANSWERS_A_SECOND: u32 = 1000;
+/// Maximum number of packets received before timers and senders run.
+const MAX_PACKETS_PER_POLL: usize = 256;
+/// Maximum number of connections that send in one call.
+const MAX_TURNS_PER_TRANSMIT: usize = 128;
+/// Number of consecutive paced connections without room after which the remaining ones are not tried.
+const MAX_FLOWS_WITHOUT_ROOM: usize = 8;
+/// Mean limit of challenge ACKs per second, and of resets to unknown flows (RFC 5961 7).
+const MEAN_ANSWERS_PER_SECOND: u32 = 1000;

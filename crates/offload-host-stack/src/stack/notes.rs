@@ -1,16 +1,16 @@
-//! What the stack notes about each of its connections, so that no call has to look at all of them.
+//! Per-connection state of the stack, so that no call has to look at all connections.
 
 use crate::timers::TimerSlot;
 
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
-    /// It is in the queue of those that may have something to send.
+pub(crate) struct StackEntry {
+    /// Whether the connection is in the queue of connections that may have something to send.
     pub(super) dirty: bool,
-    /// It is in the queue of those whose readiness is to be told.
+    /// Whether the connection is in the ready queue.
     pub(super) noted: bool,
-    /// The device may have something to say about it.
+    /// Whether the connection gets the device's events.
     pub(super) controlled: bool,
     pub(super) timer: TimerSlot,
-    /// What the stack's account holds of its memory.
+    /// Memory charged to the stack's account for this connection.
     pub(super) accounted: usize,
 }

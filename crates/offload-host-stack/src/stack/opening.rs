@@ -1,12 +1,12 @@
-//! Connections begin: opened from here, or taken by a listener.
+//! Opening of connections: active, and passive through a listener.
 
 use super::{Stack, cookies};
 use crate::flow_table::ConnectionId;
-use crate::memory::Level;
-use crate::network::Parsed;
-use crate::tcp::connection::{Connection, ListenerName};
+use crate::memory::MemoryLevel;
+use crate::network::ParsedSegment;
+use crate::tcp::connection::{Connection, ListenerId};
 use crate::tcp::segment::Segment;
-use crate::tcp::state::State;
+use crate::tcp::state::TcpState;
 use core::hash::{BuildHasher, Hasher};
 use core::net::{IpAddr, SocketAddr};
 use offload_api::{FlowKey, NetDevice};
@@ -15,35 +15,35 @@ use std::collections::VecDeque;
 use std::io;
 
 #[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) name: ListenerName,
+pub(super) struct ListenQueue {
+    pub(super) name: ListenerId,
     pub(super) backlog: usize,
     pub(super) half_open: usize,
     pub(super) accepted: VecDeque<ConnectionId>,
-    /// Since when SYNs find no room, and when the last found none.
+    /// Times of the first and the latest SYN in the current series of refused SYNs.
     pub(super) refused: Option<(Instant, Instant)>,
-    /// Until when acknowledgments of cookies are looked for.
+    /// Deadline until which ACKs are checked for cookies.
     pub(super) cookies_until: Option<Instant>,
 }
 
-impl Listener {
-    /// Whether nobody accepts what it has.
+impl ListenQueue {
+    /// Returns whether the accept queue is full.
     fn is_full(&self) -> bool {
         self.accepted.len() >= self.backlog
     }
 }
 
-/// What a segment that belongs to no connection is to a listener.
-pub(super) enum Cookie {
-    /// It acknowledges a cookie: here is the connection.
+/// Result of a check for a SYN cookie.
+pub(super) enum CookieCheck {
+    /// The ACK carries a valid cookie, and this connection was opened.
     Opens(ConnectionId),
-    /// It may, but there is no room for the connection; the client will ask again.
+    /// The ACK carries a valid cookie, but there is no room for the connection. The client will repeat its data.
     NotNow,
-    /// It does not.
+    /// The ACK carries no valid cookie.
     None,
 }
 
-/// Why a connection or a listener could not be opened.
+/// Reason for which a connection or a listener could not be opened.
 ///
 /// ```
 /// use offload_host_stack::OpenError;
@@ -54,19 +54,19 @@ pub(super) enum Cookie {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The port, or the flow, is being used.
+    /// The port or the flow is in use.
     #[error("the address is in use: listen at another port")]
     InUse,
     /// No local port is free.
     #[error("no local port is free: close connections, or connect from another address")]
     NoPort,
-    /// The host has as many connections as it may have.
-    #[error("too many connections")]
+    /// The host has reached its connection limit.
+    #[error("too many connections: close some, or raise Config::max_connections")]
     TooMany,
-    /// The queues of the host's connections take all the memory they may ([`TcpMemory::most`](crate::TcpMemory::most)).
+    /// The connections' queues have reached the memory limit ([`TcpMemory::most`](crate::TcpMemory::most)).
     #[error("no memory for another connection: close some, or allow more in TcpConfig::memory")]
     NoMemory,
-    /// The address is not one that this stack can reach.
+    /// The stack has no route to the address.
     #[error("the address cannot be reached from here")]
     Unreachable,
 }
@@ -85,11 +85,12 @@ impl From<OpenError> for io::Error {
 }
 
 impl Stack {
-    /// Opens a connection from `local_port`, or from any port that is free. A connection between the same ends that is
-    /// in TIME-WAIT since a second or more, and that nobody holds, gives way if it had timestamps (RFC 6191).
+    /// Opens a connection from `local_port`, or from a free port if `local_port` is `None`. The new connection may
+    /// replace one of the same flow that the application has dropped, that had timestamps and that has been in
+    /// TIME-WAIT for at least a second (RFC 6191).
     ///
     /// # Errors
-    /// If there is no free port, too many connections, no memory for what they would queue, or no way to this address.
+    /// Fails if there is no free port, the connection or memory limit is reached, or the address has no route.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -99,7 +100,7 @@ impl Stack {
         self.connect_where(now, local_port, remote, &|_| true)
     }
 
-    /// The same, with a flow that `serves` says yes to, if the port is not given.
+    /// Like [`connect`](Self::connect), with a port chosen so that `serves` accepts the flow, if no port is given.
     pub(crate) fn connect_where(
         &mut self,
         now: Instant,
@@ -107,7 +108,7 @@ impl Stack {
         remote: SocketAddr,
         serves: &dyn Fn(&FlowKey) -> bool,
     ) -> Result<ConnectionId, OpenError> {
-        // There is one interface: which one, and what a flow label says, is no part of a flow's name.
+        // The scope id and the flow label of an address are not part of a flow key, because the host has one interface.
         let remote = SocketAddr::new(remote.ip(), remote.port());
         let local = self.network.source_for(remote.ip());
         let local = local.filter(|_| self.network.reaches(remote.ip()) && remote.port() != 0);
@@ -124,11 +125,13 @@ impl Stack {
             return Err(OpenError::NoMemory);
         }
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
-        let mut connection = self.new_connection(now, flow, State::SynSent);
+        let mut connection = self.new_connection(now, flow, TcpState::SynSent);
+        // The new sequence numbers must lie above the old connection's, so that late segments of that one are outside
+        // the window.
         if let Some((id, least)) = self.may_be_reopened(now, &flow) {
-            connection.begin_no_earlier_than(least);
+            connection.raise_initial_seq(least);
             self.connection_mut(id).end_wait();
-            self.settle(id);
+            self.release_if_done(id);
         }
         if !self.make_room(now) {
             return Err(OpenError::TooMany);
@@ -139,12 +142,12 @@ impl Stack {
         Ok(id)
     }
 
-    /// Takes connections to `port`: up to `backlog` (at least one) that nobody has accepted yet, and as many
-    /// half-open ones. If SYNs beyond those keep coming, they are answered with cookies, which take no memory: a flood
-    /// of them keeps nobody out for longer than it takes to ask again. Connections from that port that are still open, or wait, are in nobody's way.
+    /// Listens at `port`. At most `backlog` (at least one) connections wait to be accepted, and as many may be half
+    /// open. If more SYNs keep arriving, they are answered with cookies, which take no memory: a SYN flood delays a
+    /// client by at most one SYN retransmission. Existing connections from that port do not prevent listening.
     ///
     /// # Errors
-    /// If somebody listens there: a port has one listener.
+    /// Fails if the port has a listener already, or is 0.
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), OpenError> {
         if port == 0 {
             return Err(OpenError::NoPort);
@@ -153,8 +156,8 @@ impl Stack {
             return Err(OpenError::InUse);
         }
         self.listeners_opened = self.listeners_opened.wrapping_add(1);
-        let listener = Listener {
-            name: ListenerName { port, number: self.listeners_opened },
+        let listener = ListenQueue {
+            name: ListenerId { port, number: self.listeners_opened },
             backlog: backlog.max(1),
             half_open: 0,
             accepted: VecDeque::new(),
@@ -165,29 +168,31 @@ impl Stack {
         Ok(())
     }
 
-    /// The next connection to `port` that is open.
+    /// Takes the next established connection of the listener at `port`.
     pub fn accept(&mut self, port: u16) -> Option<ConnectionId> {
         self.listeners.get_mut(&port)?.accepted.pop_front()
     }
 
-    /// Listens at `port` no more; connections that nobody has accepted are reset.
+    /// Closes the listener at `port` and resets its connections that were not accepted.
     pub fn close_listener(&mut self, now: Instant, port: u16) {
         let Some(listener) = self.listeners.remove(&port) else { return };
+        // Nobody can accept these connections any more. Half-open ones are reset when their handshake completes.
         for id in listener.accepted {
             self.abort(id);
             self.detach(now, id);
         }
     }
 
-    /// Has a connection in TIME-WAIT that nobody holds give way to a new SYN, and notes where the new one has to begin.
-    /// False if the SYN is to be dropped: nobody would take it now, and with the old connection that would be forgotten.
-    pub(super) fn give_way(&mut self, parsed: &mut Parsed) -> bool {
+    /// Removes a connection in TIME-WAIT that the application has dropped if a new SYN may replace it, and records the
+    /// lowest initial sequence number of the new connection. Returns false if the SYN must be dropped because no
+    /// listener could take the new connection now: without the old connection, its sequence numbers would be forgotten.
+    pub(super) fn yield_time_wait(&mut self, parsed: &mut ParsedSegment) -> bool {
         if !parsed.segment.flags.syn {
             return true;
         }
         let Some(id) = self.flows.find(&parsed.flow) else { return true };
-        let Some(unused_from) = self.connection(id).gives_way_to(&parsed.segment) else { return true };
-        let is_full = self.listeners.get(&parsed.flow.local.port()).is_some_and(Listener::is_full);
+        let Some(unused_from) = self.connection(id).may_be_replaced_by(&parsed.segment) else { return true };
+        let is_full = self.listeners.get(&parsed.flow.local.port()).is_some_and(ListenQueue::is_full);
         if is_full || self.refuses_for_memory() {
             self.counters.listen_overflows += u64::from(is_full);
             self.counters.listen_drops += 1;
@@ -195,13 +200,13 @@ impl Stack {
         }
         parsed.unused_from = Some(unused_from);
         self.connection_mut(id).end_wait();
-        self.settle(id);
+        self.release_if_done(id);
         true
     }
 
-    /// Takes the SYN of a flow that is not known to the stack, if there is room.
-    pub(super) fn on_syn(&mut self, now: Instant, parsed: &Parsed, device: &mut dyn NetDevice) {
-        let Parsed { flow, segment, unused_from, .. } = parsed;
+    /// Processes a SYN of an unknown flow.
+    pub(super) fn on_syn(&mut self, now: Instant, parsed: &ParsedSegment, device: &mut dyn NetDevice) {
+        let ParsedSegment { flow, segment, unused_from, .. } = parsed;
         let flow = *flow;
         let port = flow.local.port();
         let Some(listener) = self.listeners.get(&port) else { return };
@@ -215,19 +220,20 @@ impl Stack {
             return;
         }
         let Some(listener) = self.listeners.get(&port) else { return };
-        // Only to one that is taken others give way. One that took the place of a connection is of a peer that was there,
-        // and has to begin where no cookie can.
+        // Room is made only for a SYN that will be accepted. A SYN that replaced a TIME-WAIT connection comes from a
+        // real peer, and a cookie cannot respect its lower bound of sequence numbers; so it may exceed the backlog.
         let crowded = listener.half_open >= listener.backlog && unused_from.is_none();
         let full = if crowded { !self.has_room() } else { !self.make_room(now) };
         let Some(listener) = self.listeners.get_mut(&port) else { return };
         if full || crowded {
-            // That one finds room between others that do not is no end of it: who floods may also take back.
+            // One SYN that finds room does not end a series, because a flooding client can also free its own entries.
             let series = listener.refused.filter(|(_, last)| now <= *last + cookies::LULL);
             let (since, _) = series.unwrap_or((now, now));
             listener.refused = Some((since, now));
-            let flooded = listener.cookies_until.is_some_and(|until| now <= until) || now >= since + cookies::GRACE;
+            let flooded =
+                listener.cookies_until.is_some_and(|until| now <= until) || now >= since + cookies::COOKIE_GRACE;
             if flooded && !full {
-                listener.cookies_until = Some(now + cookies::TAKEN_FOR);
+                listener.cookies_until = Some(now + cookies::ACCEPT_TIME);
             }
             if full || !flooded || !self.answer_with_cookie(now, flow, segment, device) {
                 self.counters.request_queue_drops += 1;
@@ -235,89 +241,93 @@ impl Stack {
             }
             return;
         }
+        // The connection leaves the SYN queue again in `release_if_done`, when its state changes.
         listener.half_open += 1;
         let name = listener.name;
-        let mut connection = self.new_connection(now, flow, State::SynReceived);
+        let mut connection = self.new_connection(now, flow, TcpState::SynReceived);
         if let Some(unused_from) = unused_from {
-            connection.begin_no_earlier_than(*unused_from);
+            connection.raise_initial_seq(*unused_from);
         }
         connection.listener = Some(name);
         let id = self.flows.insert(connection);
         self.with(now, id, |connection, env| connection.on_first_syn(env, segment));
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
-    /// Looks whether a segment without a connection acknowledges a cookie.
-    pub(super) fn open_by_cookie(&mut self, now: Instant, flow: FlowKey, segment: &Segment) -> Cookie {
+    /// Checks whether a segment without a connection acknowledges a cookie, and opens the connection if so.
+    pub(super) fn open_by_cookie(&mut self, now: Instant, flow: FlowKey, segment: &Segment) -> CookieCheck {
         let port = flow.local.port();
-        let Some(listener) = self.listeners.get_mut(&port) else { return Cookie::None };
+        let Some(listener) = self.listeners.get_mut(&port) else { return CookieCheck::None };
         if listener.cookies_until.is_none_or(|until| until < now) {
             listener.cookies_until = None;
-            return Cookie::None;
+            return CookieCheck::None;
         }
+        // The cookie must be verified before a full queue is reported, so the values are copied here.
         let (no_room, name) = (listener.is_full(), listener.name);
-        let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
+        // The cookie is checked before the room, so that forged ACKs do not count as overflows.
+        let Some(mut connection) = self.on_cookie(now, flow, segment) else { return CookieCheck::None };
         if no_room || self.refuses_for_memory() || !self.make_room(now) {
             self.counters.listen_overflows += 1;
-            return Cookie::NotNow;
+            return CookieCheck::NotNow;
         }
         connection.listener = Some(name);
         if let Some(listener) = self.listeners.get_mut(&port) {
             listener.half_open += 1;
         }
-        Cookie::Opens(self.flows.insert(connection))
+        CookieCheck::Opens(self.flows.insert(connection))
     }
 
-    /// Whether there is no memory for what one more connection would queue; that it was refused is counted.
+    /// Returns whether the memory limit forbids a new connection, and counts the refusal if so.
     fn refuses_for_memory(&mut self) -> bool {
-        let refused = self.memory.level() == Level::Full;
+        let refused = self.memory.level() == MemoryLevel::Full;
         self.counters.memory_refusals += u64::from(refused);
         refused
     }
 
-    /// Whether there is room for one more connection, or would be if one gave way.
+    /// Returns whether one more connection has room, possibly after the removal of a waiting one.
     fn has_room(&mut self) -> bool {
-        self.flows.len() < self.config.max_connections || self.one_that_waits().is_some()
+        self.flows.len() < self.config.max_connections || self.find_waiting().is_some()
     }
 
-    /// Sees to it that there is room for one more connection, if that can be. Where there is none, one that nobody holds
-    /// gives way that only waits: who closes first would be kept from opening others for a minute, by what guards against
-    /// old segments, or by peers that never close.
+    /// Makes room for one more connection, if possible. If the table is full, a dropped connection that only waits (in
+    /// TIME-WAIT, or for the peer's FIN) is removed. Otherwise a host that closes first could open no connection for a
+    /// minute, or for ever if its peers never close.
     fn make_room(&mut self, now: Instant) -> bool {
         if self.flows.len() < self.config.max_connections {
             return true;
         }
-        let Some(id) = self.one_that_waits() else { return false };
+        let Some(id) = self.find_waiting() else { return false };
         match self.connection(id).state() {
-            State::TimeWait => self.counters.time_wait_overflows += 1,
+            TcpState::TimeWait => self.counters.time_wait_overflows += 1,
             _ => self.counters.aborts_on_memory += 1,
         }
         self.connection_mut(id).end_wait();
         self.with(now, id, |_, _| ());
-        self.settle(id);
+        // Only now the table has room: `release_if_done` releases the connection with its memory and timers.
+        self.release_if_done(id);
         true
     }
 
-    fn one_that_waits(&mut self) -> Option<ConnectionId> {
-        self.flows.next_that(WAITING_LOOKED_FOR, Connection::is_waiting_alone)
+    fn find_waiting(&mut self) -> Option<ConnectionId> {
+        self.flows.next_matching(MAX_CONNECTIONS_EXAMINED, Connection::is_waiting_without_handle)
     }
 
-    /// Whether a segment would complete a handshake that nobody has room for.
+    /// Returns whether a segment would complete a handshake while the accept queue is full.
     pub(super) fn accept_queue_is_full(&self, id: ConnectionId, segment: &Segment) -> bool {
         let connection = self.connection(id);
-        connection.state() == State::SynReceived
+        connection.state() == TcpState::SynReceived
             && segment.ack.is_some()
             && !segment.flags.rst
             && connection
                 .listener
                 .and_then(|name| self.listeners.get(&name.port).filter(|listener| listener.name == name))
-                .is_some_and(Listener::is_full)
+                .is_some_and(ListenQueue::is_full)
     }
 
-    fn new_connection(&mut self, now: Instant, flow: FlowKey, state: State) -> Connection {
+    fn new_connection(&mut self, now: Instant, flow: FlowKey, state: TcpState) -> Connection {
         let fingerprint = self.fingerprint(&flow);
-        // RFC 6528: a keyed hash of the flow, and a clock that ticks every four microseconds.
+        // RFC 6528: a keyed hash of the flow plus a clock with a tick of four microseconds.
         let initial = match self.config.tcp.initial_sequence {
             Some(initial) => Seq(initial),
             None => Seq(fingerprint as u32) + (now.as_nanos() / 4_000) as u32,
@@ -328,6 +338,7 @@ impl Stack {
     pub(super) fn fingerprint(&self, flow: &FlowKey) -> u64 {
         let mut hasher = self.key.build_hasher();
         hasher.write(b"sequence");
+        // The hash covers both ends, so that equal ports to different peers start at unrelated numbers (RFC 6528 3).
         for end in [flow.local, flow.remote] {
             match end.ip() {
                 IpAddr::V4(address) => hasher.write(&address.octets()),
@@ -338,7 +349,7 @@ impl Stack {
         hasher.finish()
     }
 
-    /// A flow from a random port of `local` to `remote` (RFC 6056).
+    /// Returns a flow from a random free port of `local` to `remote` (RFC 6056).
     fn free_flow(
         &mut self,
         now: Instant,
@@ -347,8 +358,9 @@ impl Stack {
         serves: &dyn Fn(&FlowKey) -> bool,
     ) -> Option<FlowKey> {
         let mut second_choice = None;
-        for _ in 0..PORTS_TRIED {
+        for _ in 0..MAX_PORTS_TRIED {
             let port = random_port(&mut self.ports);
+            // A connection from a listening port would compete with the listener for its flows.
             if self.listeners.contains_key(&port) {
                 continue;
             }
@@ -358,6 +370,7 @@ impl Stack {
             }
             if self.flows.find(&flow).is_none() {
                 return Some(flow);
+                // A TIME-WAIT flow can be reused, but a fresh port is safer.
             }
             if second_choice.is_none() && self.may_be_reopened(now, &flow).is_some() {
                 second_choice = Some(flow);
@@ -366,7 +379,8 @@ impl Stack {
         second_choice
     }
 
-    /// The connection in TIME-WAIT that a new one of the same flow may take the place of, and where it has to begin.
+    /// Returns the TIME-WAIT connection that a new connection of this flow may replace, and the lowest initial sequence
+    /// number of the new one.
     fn may_be_reopened(&mut self, now: Instant, flow: &FlowKey) -> Option<(ConnectionId, Seq)> {
         let id = self.flows.find(flow)?;
         let wait = self.config.tcp.time_wait;
@@ -381,7 +395,7 @@ pub(super) fn random_port(ports: &mut Rng) -> u16 {
 /// Linux's ip_local_port_range.
 const FIRST_LOCAL_PORT: u16 = 32_768;
 const LAST_LOCAL_PORT: u16 = 60_999;
-/// Connections looked at for one that waits: of a table that is full of others, only some at a time.
-const WAITING_LOOKED_FOR: usize = 32;
-/// Random ports tried before giving up.
-pub(super) const PORTS_TRIED: usize = 256;
+/// Number of connections examined per search for a waiting one. The bound keeps a search in a full table cheap.
+const MAX_CONNECTIONS_EXAMINED: usize = 32;
+/// Maximum number of random ports tried.
+pub(super) const MAX_PORTS_TRIED: usize = 256;

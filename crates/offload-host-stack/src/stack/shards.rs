@@ -1,89 +1,96 @@
-//! A host of several shards, each with a queue of the device: what one receives and another has to do with.
+//! A host of several shards, each with one queue of the device, and the packets that one shard passes to another.
 //!
-//! A device sends a flow's packets to one queue, but not always to the shard that knows the flow: fragments have no ports
-//! to go by, an indirection table may change while flows are alive, a socket may be open on one shard only. So a packet
-//! whose flow a shard does not know goes on to the next, until it has been everywhere; the last one answers as any stack
-//! answers strangers. A SYN that may belong to a flow that is alive elsewhere looks for that first, and for a listener on
-//! a second round: a listener may stand on every shard, and would begin the flow anew. So does what may acknowledge a
-//! cookie. ARP and ICMP concern all: the shard that receives them answers, the others listen.
+//! A device sends all packets of a flow to one queue, but not always to the shard that has the connection. Fragments
+//! have no ports, an indirection table may change during the life of a flow, and a socket may be open on one shard
+//! only. A shard therefore passes a packet of an unknown flow on, until each shard has seen the packet. The last shard
+//! answers as a single stack would.
 //!
-//! Invariants: a packet is handed on less than twice as often as there are shards. What a device has changed for a flow
-//! that is gone is handed to nobody, and no verdict of a queue's context leaves its shard.
+//! A SYN first looks for an existing flow on all shards. Only in a second round may a listener take it, because every
+//! shard may have a listener on the port, and the first one would open the flow again. An ACK that may carry a cookie
+//! also makes two rounds. ARP and ICMP packets go to all shards: the receiving shard answers, and the others only
+//! learn.
+//!
+//! Invariants:
+//! - A packet is passed on less than twice as often as there are shards.
+//! - A packet that a device has changed for a flow that is gone is passed to no shard.
+//! - A verdict of a queue's context does not leave its shard.
 
 use super::Stack;
 use crate::config::{Config, TcpConfig};
-use crate::network::{Arrival, Parsed, ParsedDatagram, concerns_all_shards};
+use crate::network::{ParsedDatagram, ParsedSegment, ReceivedContent, concerns_all_shards};
 use bytes::BytesMut;
 use offload_api::{Marks, NetDevice, RxPacket};
 use offload_base::Instant;
 
-/// A stack's place among the shards of its host.
+/// The position of a stack among the shards of its host.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ShardPosition {
     shards: u16,
     index: u16,
-    /// The table by which the device spreads packets is not the one it began with, or was not.
+    /// Whether the device's indirection table differs, or once differed, from the initial one.
     flows_moved: bool,
-    outgoing: Vec<Passed>,
+    outgoing: Vec<PassedPacket>,
 }
 
-/// A packet for another shard.
+/// A packet passed to another shard.
 #[derive(Debug)]
-pub(crate) struct Passed {
-    what: What,
+pub(crate) struct PassedPacket {
+    what: PassedContent,
     packet: RxPacket,
-    /// How many shards more may be asked.
+    /// Number of shards that may still be asked.
     pub(crate) left: u16,
 }
 
 #[derive(Debug)]
-enum What {
-    Segment(Box<Parsed>),
+enum PassedContent {
+    Segment(Box<ParsedSegment>),
     Datagram(ParsedDatagram),
-    /// It was answered; the rest is for everybody.
+    /// A packet for all shards, which the receiving shard has answered.
     Overheard,
 }
 
-impl Passed {
-    /// Whether it is for every shard, not for the next that has to do with it.
+impl PassedPacket {
+    /// Returns whether the packet goes to every shard, instead of the next shard that knows its flow.
     pub(crate) fn is_for_all(&self) -> bool {
-        matches!(self.what, What::Overheard)
+        matches!(self.what, PassedContent::Overheard)
     }
 
-    /// Another one, for another shard.
-    pub(crate) fn copy_for_all(&self) -> Passed {
+    /// Returns a copy for another shard.
+    pub(crate) fn copy_for_all(&self) -> PassedPacket {
         let packet = RxPacket::new(BytesMut::from(&self.packet.frame[..]), self.packet.meta);
-        Passed { what: What::Overheard, packet, left: 0 }
+        PassedPacket { what: PassedContent::Overheard, packet, left: 0 }
     }
 }
 
 impl Stack {
-    /// A stack that is shard `index` of `shards`. All have the same secrets; connections are shared out among them.
-    pub(crate) fn of_shard(config: Config, index: u16, shards: u16) -> Stack {
+    /// Returns the stack of shard `index` of `shards`. All shards have the same secrets, and divide the connection and
+    /// memory limits equally.
+    pub(crate) fn for_shard(config: Config, index: u16, shards: u16) -> Stack {
         let secrets = config.random.clone();
+        // Secrets are shared, but each shard needs its own random stream, or two shards would choose equal ports.
         let random = if index == 0 { secrets.clone() } else { secrets.derive(&format!("shard {index}")) };
         let max_connections = config.max_connections.div_ceil(usize::from(shards));
         let memory = Some(config.tcp.memory_bounds().shared_by(shards.into()));
         let tcp = TcpConfig { memory, ..config.tcp };
         let mut stack = Stack::with_secrets(Config { random, max_connections, tcp, ..config }, &secrets);
-        stack.place = (shards > 1).then(|| Place { shards, index, flows_moved: false, outgoing: Vec::new() });
+        stack.place = (shards > 1).then(|| ShardPosition { shards, index, flows_moved: false, outgoing: Vec::new() });
         stack
     }
 
-    /// From now on flows may be known to other shards than those whose queues their packets come to.
+    /// Records that flows may be known to other shards than the ones that receive their packets.
     pub(crate) fn note_flows_moved(&mut self) {
         self.place.iter_mut().for_each(|place| place.flows_moved = true);
     }
 
-    /// Takes in what another shard has handed on.
-    pub(crate) fn receive_passed(&mut self, now: Instant, passed: Passed, device: &mut dyn NetDevice) {
-        let Passed { what, mut packet, left } = passed;
+    /// Processes a packet that another shard has passed on.
+    pub(crate) fn receive_passed(&mut self, now: Instant, passed: PassedPacket, device: &mut dyn NetDevice) {
+        let PassedPacket { what, mut packet, left } = passed;
         match what {
-            What::Segment(parsed) => self.on_segment(now, *parsed, packet, Some(left), device),
-            What::Datagram(parsed) => self.on_datagram(now, parsed, packet, Some(left)),
-            What::Overheard => {
-                if let Some(Arrival::Undelivered(undelivered)) = self.network.overhear(now, &mut packet) {
-                    // Whoever received it has counted it, if it is nobody's.
+            PassedContent::Segment(parsed) => self.on_segment(now, *parsed, packet, Some(left), device),
+            PassedContent::Datagram(parsed) => self.on_datagram(now, parsed, packet, Some(left)),
+            PassedContent::Overheard => {
+                if let Some(ReceivedContent::Undelivered(undelivered)) = self.network.overhear(now, &mut packet) {
+                    // The shard that received the error has counted a stray one.
                     let strays = self.counters.stray_icmp_errors;
                     self.on_undelivered(now, &undelivered);
                     self.counters.stray_icmp_errors = strays;
@@ -92,60 +99,65 @@ impl Stack {
         }
     }
 
-    /// What is to be handed to other shards.
-    pub(crate) fn take_passed(&mut self) -> Vec<Passed> {
+    /// Takes the packets for other shards.
+    pub(crate) fn take_passed(&mut self) -> Vec<PassedPacket> {
         self.place.as_mut().map(|place| core::mem::take(&mut place.outgoing)).unwrap_or_default()
     }
 
-    /// So many found no room where they were handed to.
+    /// Counts packets dropped because another shard's mailbox was full.
     pub(crate) fn note_shard_drops(&mut self, packets: u64) {
         self.counters.shard_drops += packets;
     }
 
-    /// Lets the other shards know of a packet that is for all of them.
-    pub(super) fn share(&mut self, packet: &RxPacket) {
+    /// Passes a copy of a packet that concerns all shards to the others.
+    pub(super) fn share_with_shards(&mut self, packet: &RxPacket) {
         if let Some(place) = &mut self.place
             && concerns_all_shards(&packet.frame)
         {
             let packet = RxPacket::new(BytesMut::from(&packet.frame[..]), packet.meta);
-            place.outgoing.push(Passed { what: What::Overheard, packet, left: 0 });
+            place.outgoing.push(PassedPacket { what: PassedContent::Overheard, packet, left: 0 });
         }
     }
 
-    /// How many shards may be asked about a packet that this one was the first to receive.
+    /// Returns how many more shards may be asked about a packet that this shard received first.
     pub(super) fn shards_to_ask(&self, may_open: bool, is_served_here: bool) -> u16 {
         let Some(place) = &self.place else { return 0 };
+        // If no flow was moved and the device steers this flow here, no other shard can have it, so one round is
+        // enough.
         let rounds = if may_open && (place.flows_moved || !is_served_here) { 2 } else { 1 };
         rounds * place.shards - 1
     }
 
-    /// Whether a segment that has so many shards left to ask may open a connection: its flow is not alive elsewhere.
+    /// Returns whether a segment with `left` shards left may open a connection, because all shards were asked for its
+    /// flow.
     pub(super) fn is_last_round(&self, left: u16) -> bool {
         self.place.as_ref().is_none_or(|place| left < place.shards)
     }
 
-    pub(super) fn pass_segment_on(&mut self, parsed: Parsed, packet: RxPacket, left: u16) {
-        self.pass_on(What::Segment(Box::new(parsed)), packet, left);
+    pub(super) fn pass_segment_on(&mut self, parsed: ParsedSegment, packet: RxPacket, left: u16) {
+        self.pass_on(PassedContent::Segment(Box::new(parsed)), packet, left);
     }
 
     pub(super) fn pass_datagram_on(&mut self, parsed: ParsedDatagram, packet: RxPacket, left: u16) {
-        self.pass_on(What::Datagram(parsed), packet, left);
+        self.pass_on(PassedContent::Datagram(parsed), packet, left);
     }
 
-    fn pass_on(&mut self, what: What, mut packet: RxPacket, left: u16) {
+    fn pass_on(&mut self, what: PassedContent, mut packet: RxPacket, left: u16) {
         let Some(place) = &mut self.place else { return };
+        // Another shard cannot undo the changes that the device made for this shard's context.
         if packet.meta.is_changed() || !packet.placed.is_empty() {
             self.counters.shard_drops += 1;
             return;
         }
+        // The marks name contexts of this queue, which mean nothing to another shard.
         packet.meta.marks = Marks::default();
         self.counters.shard_passed += 1;
-        place.outgoing.push(Passed { what, packet, left: left - 1 });
+        place.outgoing.push(PassedPacket { what, packet, left: left - 1 });
     }
 }
 
-/// Whether a UDP port that nobody asked for by number may be this shard's: no two choose the same.
-pub(super) fn may_choose(place: Option<&Place>, port: u16) -> bool {
+/// Returns whether this shard may choose the UDP port for a socket without a fixed port. No two shards choose the same.
+pub(super) fn may_choose(place: Option<&ShardPosition>, port: u16) -> bool {
     place.is_none_or(|place| port % place.shards == place.index)
 }
 
@@ -162,10 +174,10 @@ mod tests {
     use offload_base::{Seed, Seq};
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-    /// Where TCP begins in a frame.
+    /// Offset of the TCP header in a frame.
     const TCP: usize = 34;
 
-    /// A SYN of a client's, or an acknowledgment, that the device found right.
+    /// Returns a client's SYN, or an ACK if `ack` is given, with a checksum verified by the device.
     fn segment(port: u16, seq: u32, ack: Option<Seq>) -> RxPacket {
         let segment = Segment {
             source_port: port,
@@ -186,12 +198,12 @@ mod tests {
         RxPacket::new(frame, RxMeta { checksums: Checksums::Good, ..RxMeta::default() })
     }
 
-    /// Asks for a connection, and returns the cookie that is the answer.
+    /// Sends a SYN and returns the cookie in the answer.
     fn cookie(stack: &mut Stack, port: u16) -> Seq {
         let mut device = MockDevice::default();
         stack.receive(at(300), segment(port, 5, None), &mut device);
         let sent = device.take_sent();
-        let [answer] = &sent[..] else { panic!("one answer, not {}", sent.len()) };
+        let [answer] = &sent[..] else { panic!("expected one answer, got {}", sent.len()) };
         Segment::parse(&answer.header[TCP..]).expect("a SYN-ACK").0.seq
     }
 
@@ -200,18 +212,18 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_opens_a_connection_only_if_no_shard_has_one() {
+    fn cookie_opens_no_connection_known_to_another_shard() {
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
-        let mut shards = [0, 1].map(|index| Stack::of_shard(config.clone(), index, 2));
+        let mut shards = [0, 1].map(|index| Stack::for_shard(config.clone(), index, 2));
         let mut device = MockDevice::default();
         for shard in &mut shards {
             shard.listen(80, 1).expect("a free port");
-            // One that stays half open, and one too many, for longer than a burst lasts.
+            // One connection that stays half open, and another SYN that stays refused for longer than the grace time.
             shard.receive(at(0), segment(1, 5, None), &mut device);
             shard.receive(at(0), segment(2, 5, None), &mut device);
         }
         let [first, second] = [3, 4].map(|port| cookie(&mut shards[0], port));
-        let _it_takes_cookies_too = cookie(&mut shards[1], 5);
+        let _ = cookie(&mut shards[1], 5);
         let ack = || segment(3, 6, Some(first + 1));
         shards[0].receive(at(301), ack(), &mut device);
         assert_eq!(shards.each_ref().map(Stack::connections), [2, 1]);
@@ -224,28 +236,28 @@ mod tests {
         };
         shards[1].receive(at(302), ack(), &mut device);
         pass(&mut shards, 1, &mut device);
-        assert_eq!(shards.each_ref().map(Stack::connections), [2, 1], "it is the same connection");
+        assert_eq!(shards.each_ref().map(Stack::connections), [2, 1], "the connection is opened once");
         assert!(shards[0].take_passed().is_empty());
 
         shards[1].receive(at(302), segment(4, 6, Some(second + 1)), &mut device);
         pass(&mut shards, 1, &mut device);
         pass(&mut shards, 0, &mut device);
-        assert_eq!(shards.each_ref().map(Stack::connections), [2, 2], "nobody knew it");
+        assert_eq!(shards.each_ref().map(Stack::connections), [2, 2], "no shard knew the flow");
     }
 
-    /// Of a flow that is another shard's, or nobody's any more; whatever engine followed it.
+    /// The flow belongs to another shard or is gone. The rule holds for every engine.
     #[test]
-    fn what_an_engine_has_made_of_a_flow_is_handed_to_nobody() {
+    fn changed_packets_are_not_passed_to_other_shards() {
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
         for (engine, verdict, passed) in [
             (engines::TLS, Verdict::Done, false),
             (engines::TLS, Verdict::Failed, true),
             (engines::STANDARD, Verdict::Done, false),
             (engines::STANDARD, Verdict::Untouched, true),
-            // Its digests are right. What it placed is told by where that is.
+            // The digests were verified and the bytes are unchanged; placed data are visible in `placed`.
             (engines::NVME_TCP, Verdict::Done, true),
         ] {
-            let mut shard = Stack::of_shard(config.clone(), 0, 2);
+            let mut shard = Stack::for_shard(config.clone(), 0, 2);
             let mut packet = segment(3, 6, Some(Seq(7)));
             let context = Handle { index: Handle::indices(engine, 1).start, generation: 0 };
             packet.meta.marks.set(context, verdict);
@@ -256,11 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_fragments_is_no_advertisement_for_other_shards_either() {
+    fn fragmented_advertisement_is_not_passed_to_other_shards() {
         let six = Ipv6Config::unassigned().with_router_discovery();
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_ipv6(six);
-        let mut shard = Stack::of_shard(config, 0, 2);
-        // A router's advertisement, whole and as an atomic fragment (RFC 6946).
+        let mut shard = Stack::for_shard(config, 0, 2);
+        // A router advertisement, first whole, then as an atomic fragment (RFC 6946).
         for (extension, passed) in [(&[][..], 1), (&[58, 0, 0, 0, 0, 0, 0, 7], 0)] {
             let mut frame = BytesMut::zeroed(14);
             frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);

@@ -1,34 +1,36 @@
-//! The contexts of a device, as lent to the owner of a UDP socket.
+//! The contexts of a device, as lent to a UDP socket.
 //!
-//! Invariant: what happens to contexts meanwhile, made or given up here, or reset, is noted in its order: a context that
-//! was made after a reset is not taken for one that was lost by it.
+//! Invariant: all events during the loan are recorded in their order: contexts created or removed through it, news, and
+//! resets. A context created after a reset is therefore not mistaken for one that the reset destroyed.
 
 use offload_api::{
     ContextNews, ContextRefusal, Contexts, DeviceEvent, EngineInfo, Handle, Key, NetDevice, NewContext, Piece, Spec,
 };
 use offload_base::Seq;
 
-/// The contexts of `device`; they note each context that is made or given up.
+/// A wrapper around the contexts of `device` that records each creation and removal.
 pub(super) struct SocketContexts<'a> {
     device: &'a mut dyn NetDevice,
-    noted: Vec<Noted>,
+    noted: Vec<RecordedEvent>,
 }
 
-/// What happened meanwhile.
+/// A recorded event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Noted {
+pub(super) enum RecordedEvent {
     Event(DeviceEvent),
     News(ContextNews),
     Made(Handle),
     GivenUp(Handle),
 }
 
-impl Noted {
+impl RecordedEvent {
     fn is_about(&self, context: Handle) -> bool {
         match self {
-            Noted::News(ContextNews::Ready(about) | ContextNews::Removed(about)) => *about == context,
-            Noted::News(ContextNews::Event(event)) => event.context == context,
-            Noted::Event(DeviceEvent::Ready { handle, .. } | DeviceEvent::Removed { handle, .. }) => *handle == context,
+            RecordedEvent::News(ContextNews::Ready(about) | ContextNews::Removed(about)) => *about == context,
+            RecordedEvent::News(ContextNews::Event(event)) => event.context == context,
+            RecordedEvent::Event(DeviceEvent::Ready { handle, .. } | DeviceEvent::Removed { handle, .. }) => {
+                *handle == context
+            }
             _ => false,
         }
     }
@@ -39,19 +41,19 @@ impl<'a> SocketContexts<'a> {
         SocketContexts { device, noted: Vec::new() }
     }
 
-    pub(super) fn into_noted(self) -> Vec<Noted> {
+    pub(super) fn into_noted(self) -> Vec<RecordedEvent> {
         self.noted
     }
 
-    /// Notes what the device has to tell up to now.
+    /// Records the events that the device has reported so far.
     fn note_told(&mut self) {
         let Self { device, noted } = self;
-        noted.extend(core::iter::from_fn(|| device.contexts()?.poll_news()).map(Noted::News));
-        noted.extend(core::iter::from_fn(|| device.poll_event()).map(Noted::Event));
+        noted.extend(core::iter::from_fn(|| device.contexts()?.poll_news()).map(RecordedEvent::News));
+        noted.extend(core::iter::from_fn(|| device.poll_event()).map(RecordedEvent::Event));
     }
 }
 
-/// Lent only while the device has contexts.
+/// Exists only while the device has contexts.
 impl Contexts for SocketContexts<'_> {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.device.contexts()?.engine(name)
@@ -60,13 +62,14 @@ impl Contexts for SocketContexts<'_> {
     fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let Some(contexts) = self.device.contexts() else { return Err((ContextRefusal::Unsupported, new.spec)) };
         let made = contexts.create(new);
-        // A reset that the driver has just heard of was before; what is told of the new one, after.
+        // A reset that the driver has reported just now happened before the creation. News about the new context came
+        // after it.
         let told_from = self.noted.len();
         self.note_told();
         if let Ok(context) = made {
             let told = self.noted.split_off(told_from);
             let (after, before): (Vec<_>, Vec<_>) = told.into_iter().partition(|noted| noted.is_about(context));
-            self.noted.extend(before.into_iter().chain([Noted::Made(context)]).chain(after));
+            self.noted.extend(before.into_iter().chain([RecordedEvent::Made(context)]).chain(after));
         }
         made
     }
@@ -90,7 +93,7 @@ impl Contexts for SocketContexts<'_> {
     }
 
     fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
-        // Without a device they are dropped, and so go home.
+        // Without a device, the dropped pieces return to their owner by themselves.
         if let Some(contexts) = self.device.contexts() {
             contexts.place(context, buffer, pieces, stages);
         }
@@ -111,11 +114,11 @@ impl Contexts for SocketContexts<'_> {
     fn remove(&mut self, context: Handle) {
         if let Some(contexts) = self.device.contexts() {
             contexts.remove(context);
-            self.noted.push(Noted::GivenUp(context));
+            self.noted.push(RecordedEvent::GivenUp(context));
         }
     }
 
-    /// The stack takes them, and tells the socket its own.
+    /// Always `None`: the stack takes the news and passes them to the sockets.
     fn poll_news(&mut self) -> Option<ContextNews> {
         None
     }
@@ -131,7 +134,7 @@ mod tests {
     const NEW: Handle = Handle { generation: 1, ..OLD };
 
     #[test]
-    fn a_new_context_comes_behind_the_reset_that_was_before_and_in_front_of_its_own_news() {
+    fn new_context_is_recorded_between_reset_and_its_news() {
         let mut device = MockDevice::default();
         device.tells(DeviceEvent::Reset);
         [OLD, NEW].into_iter().for_each(|context| device.tells_news(ContextNews::Ready(context)));
@@ -145,20 +148,20 @@ mod tests {
         };
         assert_eq!(of_socket.create(new()).map_err(|(refused, _)| refused), Ok(NEW));
         of_socket.remove(NEW);
-        assert_eq!(of_socket.poll_news(), None, "news come another way");
+        assert_eq!(of_socket.poll_news(), None, "the wrapper reports no news itself");
         let expected = [
-            Noted::News(ContextNews::Ready(OLD)),
-            Noted::Event(DeviceEvent::Reset),
-            Noted::Made(NEW),
-            Noted::News(ContextNews::Ready(NEW)),
-            Noted::GivenUp(NEW),
+            RecordedEvent::News(ContextNews::Ready(OLD)),
+            RecordedEvent::Event(DeviceEvent::Reset),
+            RecordedEvent::Made(NEW),
+            RecordedEvent::News(ContextNews::Ready(NEW)),
+            RecordedEvent::GivenUp(NEW),
         ];
         assert_eq!(of_socket.into_noted(), expected);
     }
 
-    /// The wrapper takes events and news only: the stack tells the socket its own.
+    /// Event polls are left out because the wrapper polls more often than the caller.
     #[test]
-    fn every_call_reaches_the_device() {
+    fn wrapped_contexts_pass_every_call_to_the_device() {
         let calls = |wrapped: bool| {
             let mut device = MockDevice::default();
             match wrapped {

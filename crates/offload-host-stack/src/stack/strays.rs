@@ -1,7 +1,7 @@
-//! Packets that are nobody's: segments without a connection, and word of what did not get through.
+//! Handling of packets without a connection, and of ICMP errors about sent packets.
 
 use super::Stack;
-use crate::network::{Outgoing, Undelivered, Why};
+use crate::network::{IcmpErrorCause, OutgoingSegment, UndeliveredPacket};
 use crate::tcp::ConnectionError;
 use crate::tcp::input::reset_for;
 use crate::tcp::segment::Segment;
@@ -10,7 +10,7 @@ use offload_base::Instant;
 use smallvec::SmallVec;
 
 impl Stack {
-    pub(super) fn answer_stranger(
+    pub(super) fn answer_unknown_flow(
         &mut self,
         now: Instant,
         flow: &FlowKey,
@@ -25,44 +25,49 @@ impl Stack {
         }
     }
 
-    /// Somebody says that a packet did not get through. Only who has seen it can know a segment's sequence number.
-    pub(super) fn on_undelivered(&mut self, now: Instant, undelivered: &Undelivered) {
-        let Undelivered { flow, seq, length, why } = *undelivered;
+    /// Handles an ICMP error about a sent packet. For TCP, the quoted sequence number must be in flight: an off-path
+    /// attacker cannot know such a number (RFC 5927 4.1).
+    pub(super) fn on_undelivered(&mut self, now: Instant, undelivered: &UndeliveredPacket) {
+        let UndeliveredPacket { flow, seq, length, why } = *undelivered;
         if flow.protocol == Protocol::Udp {
             return self.on_undelivered_datagram(now, undelivered);
         }
-        let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_under_way(seq));
+        // An attacker who does not see the packets cannot know a sequence number in flight, so other reports may be
+        // forged.
+        let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_in_flight(seq));
         let Some(id) = id else {
             self.counters.stray_icmp_errors += 1;
             return;
         };
         match why {
-            Why::TooLarge { mtu } => {
+            IcmpErrorCause::TooLarge { mtu } => {
                 let Some(mtu) = self.network.narrow_path(now, flow.protocol, flow.remote.ip(), length, mtu) else {
                     self.counters.stray_icmp_errors += 1;
                     return;
                 };
                 self.counters.paths_narrowed += 1;
+                // The connection sends the lost packets again at once. Other connections on the path learn the MTU when
+                // they send.
                 self.connection_mut(id).on_path_narrowed(mtu);
             }
-            Why::Refused => {
+            IcmpErrorCause::Refused => {
                 self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Refused));
             }
-            Why::Unreachable => {
+            IcmpErrorCause::Unreachable => {
                 self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
             }
         }
         self.mark_dirty(id);
-        self.settle(id);
+        self.release_if_done(id);
     }
 
-    /// Of datagrams nothing is remembered: that one left from a port that is open is all there is to go by. What a
-    /// path takes is believed (RFC 8201 4), but for datagrams only; that nobody listens is a matter for the application's
-    /// own protocol.
-    fn on_undelivered_datagram(&mut self, now: Instant, undelivered: &Undelivered) {
-        let Undelivered { flow, length, why, .. } = *undelivered;
+    /// Handles an ICMP error about a datagram. Sent datagrams are not recorded, so an open source port is the only
+    /// evidence that the quoted datagram was ours. A reported MTU is believed (RFC 8201 4), but for datagrams only.
+    /// Errors about closed ports are ignored, because the application's own protocol has to handle an absent peer.
+    fn on_undelivered_datagram(&mut self, now: Instant, undelivered: &UndeliveredPacket) {
+        let UndeliveredPacket { flow, length, why, .. } = *undelivered;
         let narrowed = match why {
-            Why::TooLarge { mtu } if self.sockets.is_bound(flow.local.port()) => {
+            IcmpErrorCause::TooLarge { mtu } if self.sockets.is_bound(flow.local.port()) => {
                 self.network.narrow_path(now, flow.protocol, flow.remote.ip(), length, mtu)
             }
             _ => None,
@@ -73,13 +78,14 @@ impl Stack {
         }
     }
 
-    /// Sends a reset that belongs to no connection.
+    /// Sends a reset without a connection.
     pub(super) fn send_stray(&mut self, now: Instant, flow: &FlowKey, reset: &Segment, device: &mut dyn NetDevice) {
+        // A lost reset does no harm, because the peer's next segment causes another one. It is not worth a queue.
         if device.room(flow) == 0 {
             return;
         }
         let caps = device.path(flow);
-        let outgoing = Outgoing {
+        let outgoing = OutgoingSegment {
             flow,
             segment: reset,
             fragments: SmallVec::new(),

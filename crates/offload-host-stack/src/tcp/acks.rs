@@ -1,41 +1,41 @@
-//! What this side owes the peer to say of what it received.
+//! Acknowledgments owed to the peer.
 //!
-//! Invariant: whatever was to be acknowledged at once stays owed until a segment has said it: any segment, or one of its own
-//! if there are blocks or duplicates to report.
+//! Invariant: an acknowledgment that is due at once stays owed until a segment carries it. Any segment does, unless
+//! SACK blocks or duplicates must be reported; only a pure ACK carries those.
 
 use core::ops::Range;
 use core::time::Duration;
 use offload_base::Instant;
 
 #[derive(Debug)]
-pub(super) struct Acks {
-    /// One is to leave with the next packet, or alone at the end of this turn.
+pub(super) struct OwedAcks {
+    /// Whether an acknowledgment must leave with the next packet, or alone at the end of this turn.
     owed: bool,
-    /// Segments that are still acknowledged at once, at the beginning and after a hole.
+    /// Number of segments still to be acknowledged at once, at the start and after a gap.
     quick: u8,
-    /// The last window told was zero.
+    /// Whether the last advertised window was zero.
     window_closed: bool,
-    /// When a segment that fits nowhere was answered last.
+    /// Time of the last answer to an unacceptable segment.
     answered: Option<Instant>,
-    /// The first position after what was acknowledged last.
+    /// Position after the last acknowledged byte.
     until: u64,
-    /// What came twice, and the peer does not know yet; empty: nothing did.
+    /// Duplicate range not reported to the peer yet. Empty if there is none.
     duplicate: Range<u64>,
 }
 
-impl Default for Acks {
-    fn default() -> Acks {
-        Acks { owed: false, quick: QUICK_ACKS, window_closed: false, answered: None, until: 0, duplicate: 0..0 }
+impl Default for OwedAcks {
+    fn default() -> OwedAcks {
+        OwedAcks { owed: false, quick: QUICK_ACKS, window_closed: false, answered: None, until: 0, duplicate: 0..0 }
     }
 }
 
-impl Acks {
-    /// The peer is to hear at once.
+impl OwedAcks {
+    /// Makes an acknowledgment due at once.
     pub(super) fn owe(&mut self) {
         self.owed = true;
     }
 
-    /// It is, if `at_once`.
+    /// Makes an acknowledgment due at once, if `at_once`.
     pub(super) fn owe_if(&mut self, at_once: bool) {
         self.owed |= at_once;
     }
@@ -44,72 +44,74 @@ impl Acks {
         self.owed
     }
 
-    /// The connection is over.
+    /// Drops the owed acknowledgment, because the connection has ended.
     pub(super) fn drop_owed(&mut self) {
         self.owed = false;
     }
 
-    /// A hole, or the end of one: the peer is to hear at once, and of the next segments too.
-    pub(super) fn hurry(&mut self) {
+    /// Makes an acknowledgment due at once, for the following segments too, because a gap began or ended.
+    pub(super) fn enter_quick_mode(&mut self) {
         self.quick = QUICK_ACKS;
         self.owed = true;
     }
 
-    /// Whether segments are acknowledged at once.
-    pub(super) fn is_hurried(&self) -> bool {
+    /// Returns whether segments are acknowledged at once.
+    pub(super) fn is_in_quick_mode(&self) -> bool {
         self.quick > 0
     }
 
-    /// Whether each segment gets an acknowledgment of its own; `holed`: something is missing.
+    /// Returns whether each segment gets its own acknowledgment. `holed` means that data are missing.
     pub(super) fn is_one_by_one(&self, holed: bool) -> bool {
         holed || !self.duplicate.is_empty() || self.quick > 0
     }
 
-    /// Whether a segment that fits nowhere was answered less than `time` ago.
+    /// Returns whether an unacceptable segment was answered less than `time` ago.
     pub(super) fn answered_within(&self, time: Duration, now: Instant) -> bool {
         self.answered.is_some_and(|at| now - at < time)
     }
 
-    /// One is answered now.
+    /// Records the answer to an unacceptable segment, and makes it due.
     pub(super) fn answer(&mut self, now: Instant) {
         self.answered = Some(now);
         self.owed = true;
     }
 
-    /// The peer sent `range` again, and is told so (RFC 2883).
+    /// Records the duplicate `range`, to be reported to the peer (RFC 2883).
     pub(super) fn note_duplicate(&mut self, range: Range<u64>) {
         self.duplicate = range;
     }
 
-    /// What came twice and was not reported.
+    /// Returns the duplicate range not reported yet.
     pub(super) fn duplicate(&self) -> Option<&Range<u64>> {
         Some(&self.duplicate).filter(|duplicate| !duplicate.is_empty())
     }
 
-    /// The first position after what was acknowledged last.
+    /// Returns the position after the last acknowledged byte.
     pub(super) fn until(&self) -> u64 {
         self.until
     }
 
-    /// A segment that acknowledged all before `until` has left.
-    pub(super) fn note_told(&mut self, until: u64) {
+    /// Records that a segment acknowledged all bytes before `until`.
+    pub(super) fn note_acknowledged_until(&mut self, until: u64) {
         self.until = until;
     }
 
-    /// It told of a window, which was zero if `closed`. True if that changed.
+    /// Records an advertised window, zero if `closed`. Returns whether that changed.
     pub(super) fn note_window(&mut self, closed: bool) -> bool {
         core::mem::replace(&mut self.window_closed, closed) != closed
     }
 
-    /// It was any segment. Data carry no blocks: what there is to report goes in an acknowledgment of its own.
+    /// Records that a segment carried an acknowledgment. A data segment carries no SACK blocks, so with blocks or
+    /// duplicates to report, a pure ACK stays owed.
     pub(super) fn note_carried(&mut self, holed: bool) {
+        // Quick mode ends after some segments, because the sender's window has grown by then.
         self.quick = self.quick.saturating_sub(1);
         if !holed && self.duplicate.is_empty() {
             self.owed = false;
         }
     }
 
-    /// It was an acknowledgment with all that there is to report.
+    /// Records that a pure ACK carried all reports.
     pub(super) fn note_reported(&mut self) {
         self.duplicate = 0..0;
         self.owed = false;

@@ -1,31 +1,31 @@
-//! What the application does to a connection: it queues and reads, closes, aborts, and drops its end.
+//! The application's operations on a connection: queue, read, close, abort and drop.
 
 use super::congestion;
-use super::connection::{Connection, Env};
+use super::connection::{Connection, ConnectionEnv};
 use super::report::ConnectionError;
 use super::send_queue::FIRST_BYTE;
-use super::state::State;
+use super::state::TcpState;
 use crate::config::{CongestionAlgorithm, TcpConfig};
-use crate::memory::Level;
+use crate::memory::MemoryLevel;
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use offload_api::{Handle, Layer, RxSegment, Sealer, TxTag};
 use offload_base::Seq;
 
-/// The application's end.
+/// The application's handle of a connection.
 ///
-/// Invariant: once it is gone, nobody waits, and nothing brings it back.
+/// Invariant: after the handle was dropped, no task waits, and the handle never returns.
 #[derive(Debug, Default)]
-pub(super) struct Holder {
-    /// The application has dropped its end.
+pub(super) struct ApplicationHandle {
+    /// Whether the application has dropped its handle.
     gone: bool,
-    /// Data were thrown away because of that: the peer has to know.
+    /// Whether data were discarded because of that. The peer must then be told by a reset.
     discarded: bool,
-    /// The position that is waited for to be acknowledged.
+    /// Position whose acknowledgment the application waits for.
     waits_for: Option<u64>,
 }
 
-impl Holder {
+impl ApplicationHandle {
     pub(super) fn is_gone(&self) -> bool {
         self.gone
     }
@@ -34,13 +34,13 @@ impl Holder {
         self.gone = true;
     }
 
-    /// `bytes` bytes were thrown away.
+    /// Records `bytes` discarded bytes.
     pub(super) fn note_discarded(&mut self, bytes: u64) {
         self.discarded |= bytes > 0;
     }
 
-    /// Whether it is gone, and has not read all.
-    fn left_unread(&self) -> bool {
+    /// Returns whether the handle was dropped and received data were discarded.
+    fn discarded_unread(&self) -> bool {
         self.gone && self.discarded
     }
 
@@ -48,7 +48,7 @@ impl Holder {
         self.waits_for = position;
     }
 
-    /// All before `position` is acknowledged. True if that was waited for.
+    /// Records the acknowledgment of all bytes before `position`. Returns whether the application waited for it.
     pub(super) fn note_acknowledged(&mut self, position: u64) -> bool {
         let reached = self.waits_for.is_some_and(|target| target <= position);
         if reached {
@@ -59,7 +59,7 @@ impl Holder {
 }
 
 impl Connection {
-    /// Queues `data`. Goes nowhere once this side was closed.
+    /// Queues `data`. Discards them if this side is closed.
     pub(crate) fn queue(&mut self, data: Bytes, tag: TxTag) -> Seq {
         if !self.may_queue() {
             return self.send.seq(self.send.end());
@@ -68,24 +68,24 @@ impl Connection {
         self.send.seq(at)
     }
 
-    /// Queues a copy of `data`, which goes out as it is.
+    /// Queues a copy of `data`, which no device context processes.
     pub(crate) fn queue_copy(&mut self, data: &[u8]) {
         if self.may_queue() {
             self.send.append_copy(data);
         }
     }
 
-    /// Whether data may still be queued.
+    /// Returns whether data can still be queued.
     pub(crate) fn may_queue(&self) -> bool {
         self.state.may_send() && !self.outbox.is_finishing() && self.error.is_none()
     }
 
-    /// Bytes the send queue wants.
-    pub(crate) fn room(&self, config: &TcpConfig, memory: Level) -> usize {
+    /// Returns how many more bytes the send queue should take.
+    pub(crate) fn room(&self, config: &TcpConfig, memory: MemoryLevel) -> usize {
         memory.wanted(config.send_buffer).saturating_sub(self.send.unacknowledged() as usize)
     }
 
-    /// What is queued now may leave in short segments.
+    /// Lets the queued data leave in short segments.
     pub(crate) fn push(&mut self) {
         self.outbox.push(self.send.end());
     }
@@ -94,16 +94,16 @@ impl Connection {
         self.outbox.set_nodelay(nodelay);
     }
 
-    /// Hands congestion control over, with the window as it is.
+    /// Replaces the congestion controller. The window is kept.
     pub(crate) fn set_congestion(&mut self, algorithm: CongestionAlgorithm, config: &TcpConfig) {
         let mut controller = congestion::controller(algorithm, self.mss as u64, config.initial_window);
         controller.adopt(self.congestion.window(), self.congestion.threshold());
         self.congestion = controller;
     }
 
-    /// Whether the device is asked to keep it to a rate.
+    /// Returns whether the device is asked for a rate.
     pub(crate) fn is_paced(&self) -> bool {
-        self.pace.is_asked()
+        self.pace.is_enabled()
     }
 
     pub(crate) fn set_paced(&mut self, paced: bool) {
@@ -122,12 +122,13 @@ impl Connection {
         self.send.leave(context);
     }
 
-    /// Moves to `left` the contexts that nothing here needs any more.
+    /// Moves to `left` the scheduled contexts that no data need any more.
     pub(crate) fn take_left(&mut self, left: &mut Vec<Handle>) {
         self.send.take_left(left);
     }
 
-    /// Whether the first `bytes` bytes of the stream are acknowledged; if not, asks to be told when they are.
+    /// Returns whether the first `bytes` bytes of the stream are acknowledged. If not, the application is notified when
+    /// they are.
     pub(crate) fn poll_acked(&mut self, bytes: u64) -> bool {
         let target = FIRST_BYTE + bytes;
         let acked = self.una >= target;
@@ -135,28 +136,28 @@ impl Connection {
         acked
     }
 
-    /// Sequence number of the next byte for the application, once the peer has told where it begins.
+    /// Returns the sequence number of the next byte for the application. `None` during the handshake.
     pub(crate) fn next_taken(&self) -> Option<Seq> {
         (!self.state.is_opening()).then(|| self.receive.next_taken())
     }
 
-    /// Sequence number behind the last byte received; `None` while the connection is being opened.
+    /// Returns the sequence number after the last received byte. `None` during the handshake.
     pub(crate) fn furthest(&self) -> Option<Seq> {
         (!self.state.is_opening()).then(|| self.receive.seq(self.receive.furthest()))
     }
 
-    /// The next range for the application.
+    /// Takes the next range for the application.
     pub(crate) fn take(&mut self) -> Option<RxSegment> {
         self.receive.take()
     }
 
-    /// Whether the application has read all it will ever get, and the peer has closed its side.
+    /// Returns whether the application has read all data and the peer has closed its side.
     pub(crate) fn at_end(&self) -> bool {
         !self.receive.has_unread() && self.peer_fin.is_some_and(|fin| self.receive.next() > fin)
     }
 
-    /// The application is done with `bytes` bytes. Returns whether the peer should be told.
-    pub(crate) fn consume(&mut self, bytes: usize, memory: Level) -> bool {
+    /// Releases `bytes` read bytes. Returns whether the peer needs a window update.
+    pub(crate) fn consume(&mut self, bytes: usize, memory: MemoryLevel) -> bool {
         self.receive.consume(bytes);
         self.receive.set_memory(memory);
         let update = self.state.may_receive() && !self.state.is_opening() && self.receive.wants_update(self.mss);
@@ -164,71 +165,73 @@ impl Connection {
         update
     }
 
-    /// Closes this side behind what is queued.
+    /// Closes this side after the queued data.
     pub(crate) fn finish(&mut self) {
         if self.may_queue() {
             self.outbox.finish();
             self.push();
-            if self.state == State::SynSent && self.next == 0 {
-                // RFC 9293 3.10.4: nothing was sent, nobody need know.
+            if self.state == TcpState::SynSent && self.next == 0 {
+                // RFC 9293 3.10.4: nothing was sent, so the peer need not be told.
                 self.close();
             }
         }
     }
 
-    /// Ends the connection at once.
+    /// Aborts the connection.
     pub(crate) fn abort(&mut self) {
-        if self.state == State::Closed {
+        if self.state == TcpState::Closed {
             return;
         }
-        // RFC 9293 3.10.5: in these states the peer has nothing to learn.
-        self.reset_owed = !matches!(self.state, State::SynSent | State::TimeWait);
+        // RFC 9293 3.10.5: in these states the peer needs no reset.
+        self.reset_owed = !matches!(self.state, TcpState::SynSent | TcpState::TimeWait);
         self.fail(ConnectionError::Aborted);
     }
 
-    /// The application drops its end. What is queued is still delivered; what was not read is thrown away, and the
-    /// peer gets a reset for it when everything queued has been acknowledged.
-    pub(crate) fn detach(&mut self, env: &mut Env<'_>) {
+    /// Drops the application's handle. Queued data are still delivered. Unread data are discarded; after all queued
+    /// data are acknowledged, the peer gets a reset for them.
+    pub(crate) fn detach(&mut self, env: &mut ConnectionEnv<'_>) {
         self.holder.leave();
         match self.state {
-            State::Closed => {}
-            State::SynSent => self.close(),
+            TcpState::Closed => {}
+            TcpState::SynSent => self.close(),
             _ => {
                 self.holder.note_discarded(self.receive.discard());
-                if self.state == State::SynReceived && self.listener.is_some() {
+                // The connection was never accepted, so there is no data worth delivering.
+                if self.state == TcpState::SynReceived && self.listener.is_some() {
                     self.abort();
                     return;
                 }
+                // A stream that nobody can accept any more need not be delivered.
                 self.finish();
-                if self.state == State::FinWait2 {
+                if self.state == TcpState::FinWait2 {
                     self.deadlines.state = Some(env.now + env.config.fin_timeout);
                 }
-                self.settle_discarded(env);
+                self.reset_after_discard(env);
             }
         }
     }
 
-    /// Nobody has or will ever have this end.
+    /// Marks the connection as one that no application will ever hold.
     pub(crate) fn orphan(&mut self) {
         self.holder.leave();
     }
 
-    /// Whether it only waits, be it for late segments or for a peer to close its side, and nobody holds it.
-    pub(crate) fn is_waiting_alone(&self) -> bool {
-        matches!(self.state, State::TimeWait | State::FinWait2) && self.holder.is_gone()
+    /// Returns whether the connection only waits, for late segments or for the peer's FIN, and its handle was dropped.
+    pub(crate) fn is_waiting_without_handle(&self) -> bool {
+        matches!(self.state, TcpState::TimeWait | TcpState::FinWait2) && self.holder.is_gone()
     }
 
-    /// Ends such a wait early; only a connection that nobody holds gives way.
+    /// Ends such a wait early. Only a connection without a handle may be closed.
     pub(crate) fn end_wait(&mut self) {
         if self.holder.is_gone() {
             self.close();
         }
     }
 
-    /// Resets the connection if the peer has all it will get, and sent what nobody took.
-    pub(super) fn settle_discarded(&mut self, env: &mut Env<'_>) {
+    /// Resets the connection if all queued data were delivered and received data were discarded.
+    pub(super) fn reset_after_discard(&mut self, env: &mut ConnectionEnv<'_>) {
         let delivered = self.outbox.is_finishing() && self.una > self.send.end();
-        if self.holder.left_unread() && delivered && self.state != State::Closed {
+        if self.holder.discarded_unread() && delivered && self.state != TcpState::Closed {
             env.counters.aborts_on_data += 1;
             self.abort();
         }

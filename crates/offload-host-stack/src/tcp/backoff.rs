@@ -1,18 +1,18 @@
-//! What went without an answer.
+//! Timeouts and probes without an answer.
 //!
-//! Invariant: `unanswered` counts what was sent since the peer last said anything; the exponent may be less, for a peer that
-//! answers is not given up.
+//! Invariant: `unanswered` counts the timeouts and probes since the last segment from the peer. The exponent may be
+//! larger, because a peer that answers is never given up, even if it acknowledges nothing.
 
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
-    /// Timeouts in a row.
+    /// Consecutive timeouts.
     exponent: u32,
-    /// Retransmission timeouts and window probes since the peer last said anything.
+    /// Retransmission timeouts and window probes since the last segment from the peer.
     unanswered: u32,
 }
 
 impl Backoff {
-    /// By which power of two the timeout is longer.
+    /// Returns the exponent of the timeout's factor, to base two.
     pub(super) fn exponent(&self) -> u32 {
         self.exponent
     }
@@ -21,23 +21,23 @@ impl Backoff {
         self.unanswered
     }
 
-    /// Bytes arrived, or may arrive from now on.
+    /// Resets the exponent, because bytes arrived, or the peer's window has opened.
     pub(super) fn reset(&mut self) {
         self.exponent = 0;
     }
 
-    /// The peer said something.
-    pub(super) fn hear(&mut self) {
+    /// Records a segment from the peer.
+    pub(super) fn note_answer(&mut self) {
         self.unanswered = 0;
     }
 
-    /// Another timeout; the exponent stays below `most`.
+    /// Records a timeout. The exponent stays at most `most`.
     pub(super) fn note_timeout(&mut self, most: u32) {
         self.unanswered += 1;
         self.exponent = (self.exponent + 1).min(most);
     }
 
-    /// A probe of the window is sent, or a small one is used.
+    /// Records a window probe, or the use of a small window.
     pub(super) fn note_probe(&mut self) {
         self.unanswered += 1;
     }

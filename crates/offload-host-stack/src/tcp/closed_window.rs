@@ -1,28 +1,28 @@
-//! A peer that keeps its window closed, or offers less than is worth using: how it is asked, and since when it does.
+//! State of a peer window that is closed, or too small to use: probes, and the time since it closed.
 //!
-//! Invariant: nothing is remembered of a window that is open, but that a small one is to be used.
+//! Invariant: an open window leaves no state, except that a small one is to be used.
 
 use core::time::Duration;
 use offload_base::Instant;
 
 #[derive(Debug, Default)]
 pub(super) struct ClosedWindow {
-    /// Probes in a row.
+    /// Consecutive probes.
     probes: u32,
     probe_owed: bool,
     use_small: bool,
-    /// Since when it is closed over bytes that wait.
+    /// Time since which the window is closed while bytes wait. `None` if it is open.
     since: Option<Instant>,
 }
 
 impl ClosedWindow {
-    /// Probes in a row, and uses of small windows.
+    /// Returns the number of consecutive probes and uses of a small window.
     pub(super) fn probes(&self) -> u32 {
         self.probes
     }
 
-    /// The wait is over: what there is of a window is used (`small`), or asked about.
-    pub(super) fn act(&mut self, small: bool) {
+    /// Ends a wait: schedules the use of a small window, or else a probe.
+    pub(super) fn end_closed_wait(&mut self, small: bool) {
         if small {
             self.use_small = true;
         } else {
@@ -31,43 +31,43 @@ impl ClosedWindow {
         self.probes += 1;
     }
 
-    /// Whether a probe is to be sent, if it is `closed` still.
+    /// Returns whether a probe is to be sent. An open window needs none.
     pub(super) fn owes_probe(&mut self, closed: bool) -> bool {
         self.probe_owed &= closed;
         self.probe_owed
     }
 
-    /// It was sent.
+    /// Records that the probe was sent.
     pub(super) fn note_probed(&mut self) {
         self.probe_owed = false;
     }
 
-    /// Whether a small window is to be used.
+    /// Returns whether a small window is to be used.
     pub(super) fn uses_small(&self) -> bool {
         self.use_small
     }
 
-    /// Data were sent.
+    /// Records that data were sent.
     pub(super) fn note_sent(&mut self) {
         self.use_small = false;
     }
 
-    /// The peer offers some.
+    /// Records that the window is open.
     pub(super) fn note_open(&mut self) {
         self.probes = 0;
     }
 
-    /// Looks at the clock: it is closed over bytes that wait, or is not.
+    /// Updates the time since which the window is closed over waiting bytes.
     pub(super) fn watch(&mut self, closed: bool, now: Instant) {
         self.since = if closed { self.since.or(Some(now)) } else { None };
     }
 
-    /// For how long it is closed.
-    pub(super) fn lasts(&self, now: Instant) -> Option<Duration> {
+    /// Returns how long the window has been closed. `None` if it is open.
+    pub(super) fn closed_time(&self, now: Instant) -> Option<Duration> {
         self.since.map(|since| now - since)
     }
 
-    /// When it will have been closed for `most`.
+    /// Returns the time at which the window will have been closed for `most`.
     pub(super) fn patience_ends(&self, most: Option<Duration>) -> Option<Instant> {
         Some(self.since? + most?)
     }

@@ -1,21 +1,21 @@
-//! What the device has to say about a connection's flow, kept for the application.
+//! Device events about a connection's flow, queued for the application.
 //!
-//! Invariant: of each context the last word counts, and that it lacked a key, so what is kept is bounded by the contexts there were, whether or
-//! not anybody asks.
+//! Invariant: at most two events are queued per context: the latest one, and a missing key. The queue is therefore
+//! bounded by the number of contexts, even if the application never reads it.
 
 use super::connection::Connection;
 use offload_api::DeviceEvent;
 use std::collections::VecDeque;
 
-/// Events that the application has not taken.
+/// Events that the application has not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct DeviceNews {
-    /// Boxed while there are any: most connections have none.
+pub(super) struct DeviceEventQueue {
+    /// Boxed while not empty, because most connections have no events.
     #[expect(clippy::box_collection, reason = "an idle connection takes 2 KiB at most")]
     kept: Option<Box<VecDeque<DeviceEvent>>>,
 }
 
-impl DeviceNews {
+impl DeviceEventQueue {
     fn take(&mut self) -> Option<DeviceEvent> {
         let kept = self.kept.as_mut()?;
         let event = kept.pop_front();
@@ -25,33 +25,34 @@ impl DeviceNews {
         event
     }
 
-    /// Keeps an event, instead of those it makes moot: of each context the last word counts, and that a key was missing. So an
-    /// application that does not ask has at most two of them for each context that it had.
-    fn keep(&mut self, event: DeviceEvent) {
+    /// Queues an event and removes the queued events that it supersedes.
+    fn push(&mut self, event: DeviceEvent) {
         let kept = self.kept.get_or_insert_default();
-        kept.retain(|earlier| !makes_moot(&event, earlier));
+        kept.retain(|earlier| !supersedes(&event, earlier));
         kept.push_back(event);
     }
 }
 
 impl Connection {
-    /// The next device event for the application.
+    /// Takes the next device event for the application.
     pub(crate) fn take_device_event(&mut self) -> Option<DeviceEvent> {
         self.news.take()
     }
 
-    /// Keeps an event for the application, if there is one.
+    /// Queues an event for the application, unless the application has dropped the connection.
     pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
+        // Events for a dropped stream would only take memory.
         if !self.holder.is_gone() {
-            self.news.keep(event);
+            self.news.push(event);
             self.readiness.device_event = true;
         }
     }
 }
 
-/// Whether nobody needs to hear of `earlier` who hears of `event`.
-fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
+/// Returns whether `event` makes `earlier` irrelevant to the application.
+fn supersedes(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
     match (event, earlier) {
+        // A reset does not replace the news of a removal, for which the application may be waiting.
         (DeviceEvent::Reset, DeviceEvent::Removed { .. }) => false,
         (DeviceEvent::Reset, _) => true,
         (DeviceEvent::ResyncRequested { handle, .. }, DeviceEvent::ResyncRequested { handle: before, .. })
@@ -75,16 +76,16 @@ fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::State;
+    use super::super::state::TcpState;
     use super::*;
     use crate::config::TcpConfig;
     use offload_api::{FlowKey, Handle};
     use offload_base::Seq;
 
     #[test]
-    fn resync_requests_push_no_other_device_event_out() {
+    fn resync_requests_displace_no_other_event() {
         let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
-        let mut connection = Connection::new(flow, State::Established, Seq(0), 0, &TcpConfig::default());
+        let mut connection = Connection::new(flow, TcpState::Established, Seq(0), 0, &TcpConfig::default());
         let [old, new] = [0, 1].map(|index| Handle { index, generation: 0 });
         let resync = |handle, header| DeviceEvent::ResyncRequested { flow, handle, header: Seq(header) };
         connection.note_device_event(DeviceEvent::Ready { flow, handle: old });

@@ -1,36 +1,37 @@
-//! Explicit congestion notification (RFC 3168): a network that marks packets instead of losing them.
+//! Explicit congestion notification (RFC 3168): the network marks packets instead of dropping them.
 //!
-//! Both sides agree on it with their SYNs. Then new data go as ECN-capable; a receiver of a marked packet says so with
-//! ECE in everything it sends, until it sees CWR; a sender that hears ECE cuts its window, once a round trip, and says
-//! so with CWR on the next new data.
+//! The SYNs negotiate it. Then new data are sent as ECN-capable. A receiver of a marked packet sets ECE in all its
+//! segments until it sees CWR. A sender that sees ECE reduces its window, at most once per round trip, and sets CWR on
+//! its next new data.
 
 use super::segment::{Flags, Segment};
 use crate::config;
 
-/// Where the two sides stand with it.
+/// The ECN state of a connection.
 ///
-/// Invariant: where the two did not agree, nothing is ever marked, echoed or told.
+/// Invariant: without agreement, no packet is ECN-capable and no flag is set.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ecn {
-    /// Both agreed.
+pub(super) struct EcnState {
+    /// Whether both sides agreed on ECN.
     agreed: bool,
-    /// Something marked came, and the peer has not said that it sends less since.
+    /// Whether a marked packet arrived and the peer has not sent CWR since.
     echo: bool,
-    /// This side sends less, and the peer is to be told.
+    /// Whether the window was reduced and the peer has not been told.
     cut: bool,
 }
 
-impl Ecn {
-    /// What a SYN of this side asks for (RFC 3168 6.1.1); `first`: it is not the answer to the peer's. `again`: a SYN
-    /// without an answer is repeated without, for somebody on the way may drop what asks for it (6.1.1.1).
+impl EcnState {
+    /// Returns the flags of a SYN from this side (RFC 3168 6.1.1). `first` is true for a SYN that is no answer to the
+    /// peer's. `again` is true for a repetition, which does not request ECN because a middlebox may drop such SYNs
+    /// (6.1.1.1).
     pub(super) fn syn_flags(self, config: config::Ecn, first: bool, again: bool) -> Flags {
         let asks = first && config == config::Ecn::Request && !again;
         let agrees = !first && self.agreed;
         Flags { syn: true, ece: asks || agrees, cwr: asks, ..Flags::default() }
     }
 
-    /// What the peer's SYN says.
-    pub(super) fn learn(&mut self, config: config::Ecn, segment: &Segment) {
+    /// Applies the flags of the peer's SYN.
+    pub(super) fn apply_syn(&mut self, config: config::Ecn, segment: &Segment) {
         let Flags { ece, cwr, .. } = segment.flags;
         self.agreed = match segment.ack {
             None => config != config::Ecn::Off && ece && cwr,
@@ -38,37 +39,38 @@ impl Ecn {
         };
     }
 
-    /// A segment with `bytes` bytes arrived, as data of this connection should. Whether it was marked, and if so whether
-    /// the peer is to hear at once: a sender with a small window is not to wait for it.
+    /// Records a data segment with `bytes` payload bytes. Returns `None` if it was not marked; otherwise whether to
+    /// acknowledge at once, because a sender with a small window must not wait for the echo.
     pub(super) fn note_arrival(&mut self, segment: &Segment, bytes: usize) -> Option<bool> {
         if !self.agreed || segment.flags.syn || bytes == 0 {
             return None;
         }
+        // RFC 3168 6.1.3: CWR ends the echo, and a mark on the same packet starts a new one.
         self.echo &= !segment.flags.cwr;
         segment.marked.then(|| !core::mem::replace(&mut self.echo, true))
     }
 
-    /// The flags of what else leaves; `fresh`: data that leave for the first time.
+    /// Returns the flags of a segment other than a SYN. `fresh` marks data sent for the first time.
     pub(super) fn flags(self, fresh: bool) -> Flags {
         Flags { ece: self.agreed && self.echo, cwr: fresh && self.cut, ..Flags::default() }
     }
 
-    /// Whether new data leave as ECN-capable.
+    /// Returns whether new data are sent as ECN-capable.
     pub(super) fn is_capable(self) -> bool {
         self.agreed
     }
 
-    /// The peer was told by CWR.
-    pub(super) fn note_cut_told(&mut self) {
+    /// Records that a segment with CWR was sent.
+    pub(super) fn note_cwr_sent(&mut self) {
         self.cut = false;
     }
 
-    /// The window was cut, for whatever reason (RFC 3168 6.1.2).
-    pub(super) fn owe_cut_notice(&mut self) {
+    /// Schedules a CWR flag, because the window was reduced for any reason (RFC 3168 6.1.2).
+    pub(super) fn owe_cwr(&mut self) {
         self.cut = self.agreed;
     }
 
-    /// Whether an acknowledgment says that the network is congested.
+    /// Returns whether an acknowledgment reports congestion.
     pub(super) fn is_echo(self, segment: &Segment) -> bool {
         self.agreed && segment.flags.ece
     }

@@ -1,46 +1,47 @@
-//! The scoreboard: every byte sent and not yet acknowledged, and what became of it.
+//! The scoreboard: all bytes sent and not yet acknowledged, with their state.
 //!
-//! Invariants: entries are not empty and follow each other without a gap, from the first unacknowledged position
-//! to the last one sent; neighbours that were selectively acknowledged are one entry. The log holds the
-//! transmissions of whatever is in flight in the order they were made, so that loss detection looks at the oldest
-//! and stops: each transmission is looked at about once, however large the window.
+//! Invariants:
+//! - The entries are non-empty and contiguous, from the first unacknowledged position to the last sent one. Two
+//!   adjacent SACKed entries are merged.
+//! - The log holds the transmissions of all data in flight, in send order. Loss detection looks at the oldest ones
+//!   only, and so at each transmission about once, however large the window is.
 
 use core::ops::Range;
 use offload_base::Instant;
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
-    sent: VecDeque<Sent>,
+pub(crate) struct FlightScoreboard {
+    sent: VecDeque<SentRange>,
     log: VecDeque<Transmission>,
     next_order: u64,
     in_flight: u64,
     lost: u64,
     sacked: u64,
-    /// No lost entry begins before this position.
+    /// Position before which no lost entry begins.
     lost_hint: u64,
 }
 
-/// A range that was sent, the last time in one go.
+/// A range of sent data. Its last transmission was one packet, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SentRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Which transmission of the connection it was, counted from 0.
+    /// Number of its last transmission, counted from 0 per connection.
     pub(crate) order: u64,
     pub(crate) sent_at: Instant,
     pub(crate) retransmitted: bool,
-    pub(crate) state: Fate,
+    pub(crate) state: RangeState,
 }
 
-/// What is known of a range.
+/// The state of a sent range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It is on its way, for all that is known.
+pub(crate) enum RangeState {
+    /// Presumably on its way.
     InFlight,
-    /// It was lost, and waits to be sent again.
+    /// Lost, and to be sent again.
     Lost,
-    /// The peer has it.
+    /// Selectively acknowledged.
     Sacked,
 }
 
@@ -51,75 +52,75 @@ struct Transmission {
     end: u64,
 }
 
-/// What a look at the oldest transmissions found.
+/// Result of loss detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Overdue {
-    /// Bytes now taken for lost.
+pub(crate) struct OverdueData {
+    /// Bytes newly declared lost.
     pub(crate) lost: u64,
-    /// Whether some of them had been sent again before.
+    /// Whether the lost bytes include retransmissions.
     pub(crate) retransmits_lost: bool,
-    /// When the next ones will be.
+    /// Time at which the next transmission will be overdue. `None` if none is.
     pub(crate) next: Option<Instant>,
 }
 
-impl Flight {
+impl FlightScoreboard {
     pub(crate) fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
 
-    /// Bytes believed to be in the network: RFC 6675's pipe.
+    /// Returns the bytes believed to be in the network: RFC 6675's pipe.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Bytes known to be lost and not sent again.
+    /// Returns the bytes declared lost and not sent again.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bytes selectively acknowledged.
+    /// Returns the selectively acknowledged bytes.
     pub(crate) fn sacked(&self) -> u64 {
         self.sacked
     }
 
-    /// The oldest entry.
-    pub(crate) fn first(&self) -> Option<&Sent> {
+    /// Returns the oldest entry.
+    pub(crate) fn first(&self) -> Option<&SentRange> {
         self.sent.front()
     }
 
-    /// Notes that `range`, the next after everything sent, was sent.
+    /// Records the transmission of `range`, which must follow all sent data.
     pub(crate) fn push(&mut self, range: Range<u64>, now: Instant) {
         debug_assert!(self.sent.back().is_none_or(|last| last.end == range.start) && !range.is_empty());
         let order = self.log(range.clone());
         self.in_flight += range.end - range.start;
-        self.sent.push_back(Sent {
+        self.sent.push_back(SentRange {
             start: range.start,
             end: range.end,
             order,
             sent_at: now,
             retransmitted: false,
-            state: Fate::InFlight,
+            state: RangeState::InFlight,
         });
     }
 
-    /// The first range that was lost.
+    /// Returns the first lost range.
     pub(crate) fn first_lost(&mut self) -> Option<Range<u64>> {
         if self.lost == 0 {
             return None;
         }
         let from = self.index_of(self.lost_hint);
-        let found = self.sent.range(from..).find(|sent| sent.state == Fate::Lost)?;
+        let found = self.sent.range(from..).find(|sent| sent.state == RangeState::Lost)?;
         let range = found.start..found.end;
         self.lost_hint = range.start;
         Some(range)
     }
 
-    /// The last range sent, unless the peer has it.
+    /// Returns the last sent range. `None` if the peer has it.
     pub(crate) fn last(&self) -> Option<Range<u64>> {
-        self.sent.back().filter(|last| last.state != Fate::Sacked).map(|last| last.start..last.end)
+        self.sent.back().filter(|last| last.state != RangeState::Sacked).map(|last| last.start..last.end)
     }
 
-    /// Notes that `range`, within one entry, was sent again.
+    /// Records the retransmission of `range`, which must lie within one entry.
     pub(crate) fn resent(&mut self, range: Range<u64>, now: Instant) {
         let mut index = self.index_of(range.start);
         if self.sent[index].start < range.start {
@@ -130,15 +131,17 @@ impl Flight {
             self.split(index, range.end);
         }
         let order = self.log(range.clone());
-        self.set(index, Fate::InFlight);
+        // The retransmission counts as in flight again, although its first copy may still arrive.
+        self.set(index, RangeState::InFlight);
         let sent = &mut self.sent[index];
         debug_assert_eq!((sent.start, sent.end), (range.start, range.end));
         (sent.order, sent.sent_at, sent.retransmitted) = (order, now, true);
         self.trim_log();
     }
 
-    /// Everything before `position` was acknowledged: calls `delivered` for what was not known to be there.
-    pub(crate) fn acknowledge(&mut self, position: u64, mut delivered: impl FnMut(&Sent)) {
+    /// Removes all entries before `position`. Calls `delivered` for each one not acknowledged before.
+    pub(crate) fn acknowledge(&mut self, position: u64, mut delivered: impl FnMut(&SentRange)) {
+        // Entries are removed from the front only, so an ACK costs as much as it acknowledges.
         while let Some(first) = self.sent.front().copied() {
             if first.start >= position {
                 break;
@@ -147,7 +150,7 @@ impl Flight {
                 self.split(0, position);
                 continue;
             }
-            if first.state != Fate::Sacked {
+            if first.state != RangeState::Sacked {
                 delivered(&first);
             }
             *self.bytes_in(first.state) -= first.end - first.start;
@@ -161,22 +164,23 @@ impl Flight {
         self.trim_log();
     }
 
-    /// The peer has `range`: calls `delivered` for what was not known to be there. What was sent in one go is taken apart
-    /// between its segments of `mss` bytes only, as it arrives: reports of crumbs would have the scoreboard grow.
-    pub(crate) fn sack(&mut self, range: Range<u64>, mss: u64, mut delivered: impl FnMut(&Sent)) {
+    /// Marks `range` as selectively acknowledged. Calls `delivered` for each part not acknowledged before. An entry is
+    /// split only between segments of `mss` bytes, because those arrive as a whole: forged reports of tiny ranges would
+    /// make the scoreboard grow.
+    pub(crate) fn sack(&mut self, range: Range<u64>, mss: u64, mut delivered: impl FnMut(&SentRange)) {
         let range = self.whole_segments(range, mss);
         if range.is_empty() {
             return;
         }
         let mut index = self.index_of(range.start);
         while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < range.end) {
-            if sent.state == Fate::Sacked {
+            if sent.state == RangeState::Sacked {
                 index += 1;
                 continue;
             }
             let (cut_front, cut_back) = (sent.start < range.start, sent.end > range.end);
             if (cut_front || cut_back) && self.sent.len() >= MAX_ENTRIES {
-                // A peer that reports crumbs may not have the scoreboard grow without bound.
+                // The number of entries is bounded, whatever a peer reports.
                 index += 1;
                 continue;
             }
@@ -189,11 +193,11 @@ impl Flight {
                 self.split(index, range.end);
             }
             delivered(&self.sent[index]);
-            self.set(index, Fate::Sacked);
+            self.set(index, RangeState::Sacked);
             if self.merge_with_next(index) {
-                // The next one was known already; go on behind it.
+                // The next entry was acknowledged before; continue after it.
             }
-            if index > 0 && self.sent[index - 1].state == Fate::Sacked {
+            if index > 0 && self.sent[index - 1].state == RangeState::Sacked {
                 index -= 1;
                 self.merge_with_next(index);
             }
@@ -202,7 +206,8 @@ impl Flight {
         self.trim_log();
     }
 
-    /// The whole segments within `range`. One that carries a FIN is whole without it: peers report data.
+    /// Returns the whole segments within `range`. A segment with a FIN is whole without the FIN, because peers report
+    /// data.
     fn whole_segments(&self, range: Range<u64>, mss: u64) -> Range<u64> {
         let sent = |position: u64| self.sent.get(self.index_of(position)).filter(|sent| sent.start < position);
         let start = sent(range.start)
@@ -213,18 +218,19 @@ impl Flight {
         start..end.max(start)
     }
 
-    /// Takes for lost what was sent before the transmission `latest` (order and end of what the peer has last
-    /// got) and is due by `now`, as `due` reckons from the time it was sent.
-    pub(crate) fn expire(&mut self, latest: (u64, u64), now: Instant, due: impl Fn(Instant) -> Instant) -> Overdue {
-        let mut overdue = Overdue::default();
+    /// Declares lost all data that were sent before transmission `latest` and are overdue. `latest` is the order and
+    /// end of the latest delivered transmission; `due` returns the time at which a transmission becomes overdue.
+    pub(crate) fn expire(&mut self, latest: (u64, u64), now: Instant, due: impl Fn(Instant) -> Instant) -> OverdueData {
+        let mut overdue = OverdueData::default();
         while let Some(oldest) = self.log.front().copied() {
             if oldest.order > latest.0 {
+                // The log is sorted by send order, so the first undecided transmission ends the search.
                 break;
             }
             let mut undecided = false;
             let mut index = self.index_of(oldest.start);
             while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < oldest.end) {
-                if sent.order == oldest.order && sent.state == Fate::InFlight {
+                if sent.order == oldest.order && sent.state == RangeState::InFlight {
                     if (sent.order, sent.end) >= latest {
                         undecided = true;
                     } else if due(sent.sent_at) > now {
@@ -233,7 +239,7 @@ impl Flight {
                     } else {
                         overdue.lost += sent.end - sent.start;
                         overdue.retransmits_lost |= sent.retransmitted;
-                        self.set(index, Fate::Lost);
+                        self.set(index, RangeState::Lost);
                     }
                 }
                 index += 1;
@@ -246,47 +252,50 @@ impl Flight {
         overdue
     }
 
-    /// Takes the first `bytes` that are not known to be lost or to have arrived for lost, if they begin the
-    /// flight: without selective acknowledgments, that is what duplicate ones tell. Returns how many bytes.
+    /// Declares lost up to `bytes` at the start of the flight, if they are in flight. Without SACK, this is the
+    /// information in duplicate ACKs. Returns the number of bytes.
     pub(crate) fn lose_first(&mut self, bytes: u64) -> u64 {
-        let Some(first) = self.sent.front().copied().filter(|first| first.state == Fate::InFlight) else { return 0 };
+        let Some(first) = self.sent.front().copied().filter(|first| first.state == RangeState::InFlight) else {
+            return 0;
+        };
+        // Only the first segment is known to be lost; the rest of its packet may have arrived.
         if first.end - first.start > bytes {
             self.split(0, first.start + bytes);
         }
-        self.set(0, Fate::Lost);
+        self.set(0, RangeState::Lost);
         self.sent[0].end - self.sent[0].start
     }
 
-    /// Takes everything in flight for lost.
+    /// Declares lost all data in flight.
     pub(crate) fn lose_all(&mut self) {
         for index in 0..self.sent.len() {
-            if self.sent[index].state == Fate::InFlight {
-                self.set(index, Fate::Lost);
+            if self.sent[index].state == RangeState::InFlight {
+                self.set(index, RangeState::Lost);
             }
         }
         self.log.clear();
     }
 
-    /// The peer threw away what it had selectively acknowledged: all of that is lost, too.
+    /// Declares lost all data, because the peer discarded data that it had selectively acknowledged.
     pub(crate) fn forget_sacks(&mut self) {
         for index in 0..self.sent.len() {
-            self.set(index, Fate::Lost);
+            self.set(index, RangeState::Lost);
         }
         self.log.clear();
     }
 
-    /// Takes nothing for lost any more that was: a loss that was none.
-    pub(crate) fn lose_nothing(&mut self) {
+    /// Returns all lost data to the state in flight, because the loss was spurious.
+    pub(crate) fn undo_losses(&mut self) {
         for index in 0..self.sent.len() {
-            if self.sent[index].state == Fate::Lost {
-                self.set(index, Fate::InFlight);
+            if self.sent[index].state == RangeState::Lost {
+                self.set(index, RangeState::InFlight);
             }
         }
-        // Their log entries may be gone: log them anew, in the order they were sent.
+        // Their log entries may be gone, so the log is rebuilt in send order.
         let mut log: Vec<Transmission> = self
             .sent
             .iter()
-            .filter(|sent| sent.state == Fate::InFlight)
+            .filter(|sent| sent.state == RangeState::InFlight)
             .map(|sent| Transmission { order: sent.order, start: sent.start, end: sent.end })
             .collect();
         log.sort_by_key(|transmission| (transmission.order, transmission.start));
@@ -300,21 +309,21 @@ impl Flight {
         order
     }
 
-    /// Forgets the transmissions of which nothing is in flight any more, once they are most of the log: who never
-    /// asks what is [overdue](Self::expire), for the peer reports nothing selectively, would keep them for ever.
+    /// Removes transmissions with no data in flight from the log, once they are its greater part. Without selective
+    /// acknowledgments [`expire`](Self::expire) is never called, so nothing else would shorten the log.
     fn trim_log(&mut self) {
-        if self.log.len() <= 2 * self.sent.len() + LOG_SLACK {
+        if self.log.len() <= 2 * self.sent.len() + MAX_LOG_SLACK {
             return;
         }
         let sent = &self.sent;
         self.log.retain(|one| {
             let from = sent.partition_point(|sent| sent.end <= one.start);
             let mut covered = sent.range(from..).take_while(|sent| sent.start < one.end);
-            covered.any(|sent| sent.order == one.order && sent.state == Fate::InFlight)
+            covered.any(|sent| sent.order == one.order && sent.state == RangeState::InFlight)
         });
     }
 
-    /// The index of the first entry that ends after `position`.
+    /// Returns the index of the first entry that ends after `position`.
     fn index_of(&self, position: u64) -> usize {
         self.sent.partition_point(|sent| sent.end <= position)
     }
@@ -326,39 +335,40 @@ impl Flight {
         self.sent.insert(index + 1, rest);
     }
 
-    /// Joins two neighbours that were both selectively acknowledged.
+    /// Merges two adjacent SACKed entries.
     fn merge_with_next(&mut self, index: usize) -> bool {
-        let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == Fate::Sacked);
+        // Merged entries keep the scoreboard short while a peer acknowledges data piece by piece.
+        let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == RangeState::Sacked);
         if mergeable && let Some(next) = self.sent.remove(index + 1) {
             self.sent[index].end = next.end;
         }
         mergeable
     }
 
-    fn set(&mut self, index: usize, state: Fate) {
+    fn set(&mut self, index: usize, state: RangeState) {
         let sent = &mut self.sent[index];
         let (bytes, before, start) = (sent.end - sent.start, sent.state, sent.start);
         sent.state = state;
         *self.bytes_in(before) -= bytes;
         *self.bytes_in(state) += bytes;
-        if state == Fate::Lost {
+        if state == RangeState::Lost {
             self.lost_hint = self.lost_hint.min(start);
         }
     }
 
-    fn bytes_in(&mut self, state: Fate) -> &mut u64 {
+    fn bytes_in(&mut self, state: RangeState) -> &mut u64 {
         match state {
-            Fate::InFlight => &mut self.in_flight,
-            Fate::Lost => &mut self.lost,
-            Fate::Sacked => &mut self.sacked,
+            RangeState::InFlight => &mut self.in_flight,
+            RangeState::Lost => &mut self.lost,
+            RangeState::Sacked => &mut self.sacked,
         }
     }
 }
 
-/// No entry is split for a selective acknowledgment beyond this many.
+/// Number of entries beyond which a selective acknowledgment splits no entry.
 const MAX_ENTRIES: usize = 1 << 16;
-/// Transmissions kept beyond twice the entries, so that a short log is not trimmed over and over.
-const LOG_SLACK: usize = 32;
+/// Log entries allowed beyond twice the scoreboard entries, so that a short log is not trimmed repeatedly.
+const MAX_LOG_SLACK: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -366,30 +376,33 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn check(flight: &Flight) {
-        let bytes = |state: Fate| {
+    fn check(flight: &FlightScoreboard) {
+        let bytes = |state: RangeState| {
             flight.sent.iter().filter(|sent| sent.state == state).map(|sent| sent.end - sent.start).sum::<u64>()
         };
         assert_eq!(
             [flight.in_flight, flight.lost, flight.sacked],
-            [Fate::InFlight, Fate::Lost, Fate::Sacked].map(bytes)
+            [RangeState::InFlight, RangeState::Lost, RangeState::Sacked].map(bytes)
         );
         for (one, next) in flight.sent.iter().zip(flight.sent.iter().skip(1)) {
             assert_eq!(one.end, next.start);
-            assert!(one.state != Fate::Sacked || next.state != Fate::Sacked, "neighbours are one");
+            assert!(
+                one.state != RangeState::Sacked || next.state != RangeState::Sacked,
+                "adjacent SACKed entries must be merged"
+            );
         }
         assert!(flight.sent.iter().all(|sent| sent.start < sent.end));
         assert!(flight.log.iter().zip(flight.log.iter().skip(1)).all(|(a, b)| a.order <= b.order));
-        let logged = |sent: &Sent| {
+        let logged = |sent: &SentRange| {
             flight.log.iter().any(|one| one.order == sent.order && one.start <= sent.start && sent.end <= one.end)
         };
-        assert!(flight.sent.iter().filter(|sent| sent.state == Fate::InFlight).all(logged));
-        assert!(flight.log.len() <= 2 * flight.sent.len() + LOG_SLACK, "a log that grows");
+        assert!(flight.sent.iter().filter(|sent| sent.state == RangeState::InFlight).all(logged));
+        assert!(flight.log.len() <= 2 * flight.sent.len() + MAX_LOG_SLACK, "the log must stay short");
     }
 
     #[test]
-    fn what_was_acknowledged_is_forgotten_though_nobody_asks_what_is_overdue() {
-        let mut flight = Flight::default();
+    fn log_stays_short_without_loss_detection() {
+        let mut flight = FlightScoreboard::default();
         for number in 0..1000 {
             flight.push(number * 10..number * 10 + 10, Instant::from_nanos(number));
             flight.acknowledge((number * 10).saturating_sub(50), |_| ());
@@ -405,20 +418,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_the_latest_arrival_is_lost_when_it_is_due() {
+    fn earlier_transmissions_are_lost_when_overdue() {
         let at = Instant::from_nanos;
-        let mut flight = Flight::default();
+        let mut flight = FlightScoreboard::default();
         for number in 0..4 {
             flight.push(number * 10..number * 10 + 10, at(number));
         }
         flight.sack(20..30, 1, |_| ());
         let due = |sent: Instant| sent + core::time::Duration::from_nanos(5);
         let overdue = flight.expire((2, 30), at(5), due);
-        assert_eq!(overdue, Overdue { lost: 10, retransmits_lost: false, next: Some(at(6)) });
+        assert_eq!(overdue, OverdueData { lost: 10, retransmits_lost: false, next: Some(at(6)) });
         assert_eq!(flight.first_lost(), Some(0..10));
         flight.resent(0..10, at(6));
-        // The retransmission was sent after what arrived: nothing is known of it.
-        assert_eq!(flight.expire((2, 30), at(100), due).lost, 10, "only the second");
+        // The retransmission was sent after the delivered data, so nothing is known of it.
+        assert_eq!(flight.expire((2, 30), at(100), due).lost, 10, "only the second transmission is lost");
         flight.sack(30..40, 1, |_| ());
         assert_eq!(flight.expire((3, 40), at(100), due).lost, 0);
         flight.resent(10..20, at(101));
@@ -429,23 +442,23 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_crumbs_take_nothing_apart() {
-        let mut flight = Flight::default();
+    fn tiny_sack_ranges_split_no_entry() {
+        let mut flight = FlightScoreboard::default();
         flight.push(1..9001, Instant::from_nanos(1));
         flight.push(9001..18_101, Instant::from_nanos(2));
         for start in (2..18_000).step_by(2) {
-            flight.sack(start..start + 1, 1000, |_| panic!("no segment is that short"));
+            flight.sack(start..start + 1, 1000, |_| panic!("a part of a segment must not be marked"));
         }
         assert_eq!(flight.sent.len(), 2);
-        // Whole segments, the last of which is shorter.
+        // Whole segments; the last one is shorter.
         let mut arrived = Vec::new();
         flight.sack(1500..3500, 1000, |sent| arrived.push(sent.start..sent.end));
         flight.sack(18_001..18_101, 1000, |sent| arrived.push(sent.start..sent.end));
         flight.sack(8001..9501, 1000, |sent| arrived.push(sent.start..sent.end));
         assert_eq!(arrived, [2001..3001, 18_001..18_101, 8001..9001]);
         check(&flight);
-        // The last byte is a FIN, of which peers that keep data only do not tell.
-        let mut flight = Flight::default();
+        // The last byte is a FIN, which peers that store only data do not report.
+        let mut flight = FlightScoreboard::default();
         flight.push(1..1950, Instant::from_nanos(1));
         flight.sack(1449..1949, 1448, |sent| arrived.push(sent.start..sent.end));
         assert_eq!(arrived.pop(), Some(1449..1949));
@@ -454,22 +467,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_set_of_bytes(
+        fn scoreboard_matches_a_set_of_bytes(
             mss in prop_oneof![Just(1u64), 2u64..20],
             steps in proptest::collection::vec((0u8..7, 0u64..200, 1u64..40), 1..80),
         ) {
-            let mut flight = Flight::default();
+            let mut flight = FlightScoreboard::default();
             let (mut una, mut next, mut now) = (0u64, 0u64, 0u64);
             let (mut sacked, mut lost) = (BTreeSet::new(), BTreeSet::new());
             let mut delivered = BTreeSet::new();
-            // Where what was sent in one go begins and ends, and where it was taken apart since.
+            // Boundaries of transmissions, and of their parts after splits.
             let mut edges = BTreeSet::from([0u64]);
             for (step, place, length) in steps {
                 now += 1;
                 let from = una + place.min(next - una);
                 let to = (from + length).min(next);
-                let mut note = |sent: &Sent| {
-                    (sent.start..sent.end).for_each(|byte| assert!(delivered.insert(byte), "delivered twice"));
+                let mut note = |sent: &SentRange| {
+                    (sent.start..sent.end).for_each(|byte| assert!(delivered.insert(byte), "each byte is delivered once"));
                 };
                 match step {
                     0 | 1 => {
@@ -486,7 +499,7 @@ mod tests {
                     }
                     3 if from < to => {
                         flight.sack(from..to, mss, &mut note);
-                        // A report counts from where a segment begins to where one ends, the last byte perhaps a FIN.
+                        // A report counts from the start of a segment to the end of one; the last byte may be a FIN.
                         let around = |at: u64| (*edges.range(..=at).next_back().unwrap(), *edges.range(at..).next().unwrap());
                         let ((begin, end), (last_begin, last_end)) = (around(from), around(to));
                         let start = end.min(begin + (from - begin).next_multiple_of(mss));
@@ -513,7 +526,7 @@ mod tests {
                         }
                     }
                     _ => {
-                        flight.lose_nothing();
+                        flight.undo_losses();
                         lost.clear();
                     }
                 }

@@ -1,46 +1,55 @@
-//! A segment arrives (RFC 9293 3.10.7), with the checks of RFC 5961 and RFC 7323.
+//! Processing of received segments (RFC 9293 3.10.7), with the checks of RFC 5961 and RFC 7323.
 //!
-//! Invariant: nothing of a connection changes for a segment that fails the checks, but for the acknowledgment
-//! that tells the peer where things stand.
+//! Invariant: a segment that fails a check changes nothing of the connection, except that an acknowledgment may be
+//! owed.
 
-use super::connection::{Connection, Env};
+use super::connection::{Connection, ConnectionEnv};
 use super::report::ConnectionError;
-use super::segment::{Flags, Payload, Segment};
+use super::segment::{Flags, Segment, SegmentPayload};
 use super::send_queue::FIRST_BYTE;
-use super::state::State;
-use crate::memory::{LEAST_BYTES, Level};
+use super::state::TcpState;
+use crate::memory::{MIN_QUEUE_BYTES, MemoryLevel};
 use core::time::Duration;
 use offload_base::{Instant, Seq};
 
 impl Connection {
-    /// Takes in a segment. Returns a reset to be sent in answer, if the segment deserves one.
-    pub(crate) fn on_segment(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
+    /// Processes a segment. Returns a reset to be sent in answer, if one is due.
+    pub(crate) fn on_segment(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        payload: SegmentPayload,
+    ) -> Option<Segment> {
         self.receive.set_memory(env.memory);
         match self.state {
-            State::Closed => reset_for(segment, payload.data.len()),
-            State::SynSent => self.on_segment_in_syn_sent(env, segment, payload),
+            TcpState::Closed => reset_for(segment, payload.data.len()),
+            TcpState::SynSent => self.on_segment_in_syn_sent(env, segment, payload),
             _ => self.on_segment_synchronized(env, segment, payload),
         }
     }
 
-    /// The SYN of a peer, to a connection made for it.
-    pub(crate) fn on_first_syn(&mut self, env: &mut Env<'_>, segment: &Segment) {
-        self.learn(env, segment);
+    /// Processes the peer's SYN for a new connection.
+    pub(crate) fn on_first_syn(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
+        self.apply_syn(env, segment);
         self.receive.begin_with(env.memory);
     }
 
-    /// The SYN that a cookie was given for, and the SYN-ACK that went with it: of a connection made for who has
-    /// acknowledged both.
-    pub(crate) fn on_syn_of_cookie(&mut self, env: &mut Env<'_>, segment: &Segment) {
-        self.learn(env, segment);
+    /// Restores the state after a SYN and a SYN-ACK for a connection whose cookie the peer has acknowledged.
+    pub(crate) fn on_syn_of_cookie(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
+        self.apply_syn(env, segment);
         self.receive.begin_with(env.memory);
         self.next = FIRST_BYTE;
         self.receive.advertise(self.receive.window(self.mss).min(u64::from(u16::MAX)));
-        self.acks.note_told(self.receive.next());
+        self.acks.note_acknowledged_until(self.receive.next());
     }
 
-    /// RFC 9293 3.10.7.3.
-    fn on_segment_in_syn_sent(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
+    /// Processes a segment in SYN-SENT (RFC 9293 3.10.7.3).
+    fn on_segment_in_syn_sent(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        payload: SegmentPayload,
+    ) -> Option<Segment> {
         let acknowledges = match segment.ack {
             None => false,
             Some(ack) if self.next > 0 && ack == self.first_seq() => true,
@@ -56,27 +65,33 @@ impl Connection {
         if !segment.flags.syn {
             return None;
         }
-        self.learn(env, segment);
+        self.apply_syn(env, segment);
         if !acknowledges {
-            // Both ends opened at once: the SYN is repeated as a SYN-ACK.
-            self.state = State::SynReceived;
+            // Simultaneous open: the SYN is repeated as a SYN-ACK.
+            self.state = TcpState::SynReceived;
             self.flight.lose_all();
             return None;
         }
-        self.hear(env.now);
+        self.note_answer(env.now);
         self.acknowledge_syn(env);
         self.establish();
         self.acks.owe();
-        // Data with a SYN-ACK (RFC 7413 aside) are unusual, and legal.
+        // Data in a SYN-ACK (apart from RFC 7413) are unusual, but legal.
         if !payload.data.is_empty() || segment.flags.fin {
             self.take_data(env, 1, segment, payload);
         }
         None
     }
 
-    /// RFC 9293 3.10.7.4.
-    fn on_segment_synchronized(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
+    /// Processes a segment in a synchronized state (RFC 9293 3.10.7.4).
+    fn on_segment_synchronized(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        payload: SegmentPayload,
+    ) -> Option<Segment> {
         let next = self.receive.next();
+        // PAWS comes before the sequence check, because an old duplicate may lie within the window (RFC 7323 5.3).
         if self.is_stale(env, segment) {
             env.counters.paws_drops += 1;
             if !segment.flags.rst {
@@ -86,8 +101,8 @@ impl Connection {
         }
         let length = u64::from(segment.sequence_len(payload.data.len()));
         let edge = self.receive.edge();
-        // A segment that ends before what was acknowledged, or begins beyond the window, is not acceptable. One at the
-        // edge of a closed window is: nothing of it is taken but the acknowledgment, and it is answered (RFC 9293
+        // A segment that ends before the acknowledged data, or begins beyond the window, is not acceptable. A segment
+        // at the edge of a closed window is acceptable: only its acknowledgment is used, and it is answered (RFC 9293
         // 3.8.6.1, 3.10.7.4).
         let start = self.receive.position(segment.seq);
         let acceptable = start.is_some_and(|start| start + length >= next.min(self.acks.until()) && start <= edge);
@@ -95,7 +110,8 @@ impl Connection {
             return self.on_unacceptable(env, segment, start, length);
         };
         if segment.flags.rst {
-            // RFC 5961 3.2: only the exact sequence resets; a guess within the window is challenged.
+            // RFC 5961 3.2: only the exact sequence number resets. Another one within the window is answered with a
+            // challenge ACK.
             if start == next {
                 self.on_reset(env);
             } else {
@@ -105,20 +121,22 @@ impl Connection {
         }
         let mut start = start;
         if segment.flags.syn {
-            // The peer's own SYN again: our answer was lost. Anything else may be forged (RFC 5961 4.2).
+            // A repetition of the peer's SYN means that our answer was lost. Any other SYN may be forged (RFC 5961
+            // 4.2).
             if start != 0 {
                 self.challenge(env);
                 return None;
             }
-            if self.state == State::SynReceived && segment.ack.is_none() {
+            if self.state == TcpState::SynReceived && segment.ack.is_none() {
                 self.flight.lose_all();
                 return None;
             }
             self.challenge(env);
             start = 1;
         }
+        // RFC 9293 3.10.7.4: a segment without ACK is dropped from here on.
         let ack = segment.ack?;
-        if self.state == State::SynReceived {
+        if self.state == TcpState::SynReceived {
             if ack != self.first_seq() || self.next == 0 {
                 return reset_for(segment, payload.data.len());
             }
@@ -126,31 +144,34 @@ impl Connection {
             self.establish();
             self.set_peer_window(segment, self.una);
         }
+        // RFC 5961 5.2: a segment with an unacceptable ACK is dropped as a whole.
         let Some(position) = self.acceptable_ack(ack) else {
             self.challenge(env);
             return None;
         };
-        self.hear(env.now);
+        // Only an acceptable ACK proves that the peer is alive; a forged segment must not defer the timeouts.
+        self.note_answer(env.now);
         self.remember_timestamp(env, segment, start);
         if let Some(at_once) = self.ecn.note_arrival(segment, payload.data.len()) {
             env.counters.in_marked += 1;
             self.acks.owe_if(at_once);
         }
         self.on_ack(env, segment, position);
-        if self.state == State::Closed {
+        if self.state == TcpState::Closed {
             return None;
         }
         if length > 0 {
             self.take_data(env, start, segment, payload);
         }
-        self.settle_discarded(env);
+        self.reset_after_discard(env);
         None
     }
 
-    /// The first check failed: the peer is told what is expected, unless it only reset.
+    /// Handles a segment outside the window: the peer is told the expected sequence number, unless the segment is a
+    /// reset.
     fn on_unacceptable(
         &mut self,
-        env: &mut Env<'_>,
+        env: &mut ConnectionEnv<'_>,
         segment: &Segment,
         start: Option<u64>,
         length: u64,
@@ -163,24 +184,26 @@ impl Connection {
             Some(start) if length > 0 && start + length <= next => {
                 self.acks.note_duplicate(start.max(1)..(start + length).max(1));
                 self.acks.owe();
-                self.wait_again(env, segment);
+                self.restart_time_wait(env, segment);
             }
-            // Data beyond the window.
+            // The data lie beyond the window.
             _ if length > 0 => self.acks.owe(),
-            // A probe; or one half of a quarrel that would never end, for which once in a while is enough.
-            _ if !self.acks.answered_within(BETWEEN_ANSWERS, env.now) => self.acks.answer(env.now),
+            // The segment is a probe, or belongs to an exchange of ACKs in which each side answers the other without
+            // end. A limited rate of answers serves the former and ends the latter.
+            _ if !self.acks.answered_within(MIN_ANSWER_INTERVAL, env.now) => self.acks.answer(env.now),
             _ => {}
         }
         None
     }
 
-    fn on_reset(&mut self, env: &mut Env<'_>) {
+    fn on_reset(&mut self, env: &mut ConnectionEnv<'_>) {
         match self.state {
-            State::SynReceived => env.counters.attempt_fails += 1,
-            State::Established | State::CloseWait => env.counters.established_resets += 1,
+            TcpState::SynReceived => env.counters.attempt_fails += 1,
+            TcpState::Established | TcpState::CloseWait => env.counters.established_resets += 1,
             _ => {}
         }
-        if matches!(self.state, State::TimeWait | State::Closing | State::LastAck) {
+        // RFC 9293 3.10.7.4: a reset after both FINs is not an error for the application.
+        if matches!(self.state, TcpState::TimeWait | TcpState::Closing | TcpState::LastAck) {
             self.close();
         } else {
             self.fail(ConnectionError::Reset);
@@ -188,39 +211,40 @@ impl Connection {
     }
 
     pub(super) fn establish(&mut self) {
-        self.state = State::Established;
+        self.state = TcpState::Established;
         self.readiness.opened = true;
         self.readiness.writable = true;
         self.deadlines.retransmit = None;
         self.backoff.reset();
         if self.fin_position().is_some_and(|fin| self.next > fin) {
-            self.state = State::FinWait1;
+            self.state = TcpState::FinWait1;
         }
     }
 
-    /// An ACK that anyone could have provoked: within the limits of RFC 5961 7. Each connection has its own, and the one
-    /// for all of them is not to be guessed: from how much a stranger's own connection is answered he learns nothing of
-    /// others (CVE-2016-5696).
-    fn challenge(&mut self, env: &mut Env<'_>) {
-        if !self.acks.answered_within(BETWEEN_CHALLENGES, env.now) && env.challenges.allow(env.now) {
+    /// Owes a challenge ACK, within the limits of RFC 5961 7. Each connection has its own limit. The common limit
+    /// varies at random, so that an attacker cannot infer challenges of another connection from the answers to his own
+    /// (CVE-2016-5696).
+    fn challenge(&mut self, env: &mut ConnectionEnv<'_>) {
+        if !self.acks.answered_within(MIN_CHALLENGE_INTERVAL, env.now) && env.challenges.allow(env.now) {
             env.counters.challenge_acks += 1;
             self.acks.answer(env.now);
         }
     }
 
-    /// PAWS (RFC 7323 5.3), and its rule that segments without the option are dropped once it was negotiated.
-    fn is_stale(&self, env: &Env<'_>, segment: &Segment) -> bool {
+    /// Returns whether PAWS rejects the segment (RFC 7323 5.3). After negotiation, a segment without timestamps is
+    /// rejected, too.
+    fn is_stale(&self, env: &ConnectionEnv<'_>, segment: &Segment) -> bool {
         let Some((recent, set_at)) = self.peer.timestamp else { return false };
         if segment.flags.rst {
             return false;
         }
         let Some(timestamps) = segment.options.timestamps else { return true };
-        // RFC 7323 5.5: after 24 days the clock may have wrapped, and nothing can be said.
+        // RFC 7323 5.5: after 24 days the peer's clock may have wrapped, so the comparison is meaningless.
         Seq(timestamps.value).before(Seq(recent)) && env.now - set_at < PAWS_IDLE
     }
 
-    /// RFC 7323 4.3 (2): the timestamp to echo is that of the segment that made the left edge move.
-    fn remember_timestamp(&mut self, env: &Env<'_>, segment: &Segment, start: u64) {
+    /// Stores the timestamp to echo: the one of the segment that moved the left window edge (RFC 7323 4.3 (2)).
+    fn remember_timestamp(&mut self, env: &ConnectionEnv<'_>, segment: &Segment, start: u64) {
         if let (Some((recent, set_at)), Some(timestamps)) = (&mut self.peer.timestamp, segment.options.timestamps)
             && Seq(timestamps.value).at_or_after(Seq(*recent))
             && start <= self.acks.until()
@@ -229,40 +253,42 @@ impl Connection {
         }
     }
 
-    /// Takes data and FIN, which begin at `start`, as far as they lie within the window.
-    fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, mut payload: Payload) {
+    /// Takes data and FIN from position `start` on, as far as they lie within the window.
+    fn take_data(&mut self, env: &mut ConnectionEnv<'_>, start: u64, segment: &Segment, mut payload: SegmentPayload) {
         if !self.state.may_receive() {
-            // The peer's FIN came already; only it, and what came before, may be repeated.
+            // The peer's FIN was received, so only repetitions of it and of earlier data are expected.
             let end = start + u64::from(segment.sequence_len(payload.data.len()));
             if end <= self.receive.next() && !segment.flags.syn {
                 self.acks.note_duplicate(start..end);
             }
             self.acks.owe();
-            self.wait_again(env, segment);
+            self.restart_time_wait(env, segment);
             return;
         }
         let end = start + payload.data.len() as u64;
         let was_holed = self.receive.has_holes();
         let edge = self.receive.edge();
         if end > edge {
-            // The rest comes again, and what stands behind it. A probe of a closed window is waiting for the answer.
+            // The peer repeats the rest, and its FIN. A probe of the closed window needs an answer.
             payload.data.truncate(edge.saturating_sub(start) as usize);
             self.acks.owe();
         } else if segment.flags.fin && end >= self.receive.furthest() && self.peer_fin.is_none() {
-            // One just beyond the last byte of the window takes no memory. One before what came already is a lie.
+            // A FIN just beyond the window takes no memory. A FIN in front of received data is invalid.
             self.peer_fin = Some(end);
         }
         if let Some(fin) = self.peer_fin {
-            // Nothing comes after the end.
+            // Data after the FIN are invalid.
             payload.data.truncate(fin.saturating_sub(start) as usize);
         }
-        if env.memory == Level::Full {
-            // What a device joined is many segments, and all that one may have is one of them, or the least.
-            let most = payload.segment_bytes.max(LEAST_BYTES);
+        if env.memory == MemoryLevel::Full {
+            // A joined packet counts as many segments, but under memory exhaustion a connection may have only one of
+            // them, or the guaranteed minimum.
+            let most = payload.segment_bytes.max(MIN_QUEUE_BYTES);
             self.acks.owe_if(payload.data.len() > most);
             payload.data.truncate(most);
         }
         if !payload.data.is_empty() {
+            // The buffer grows with arriving data, because a sender at rest needs no larger window.
             self.receive.tune(env.now, self.round_trip_of_receiver(env, segment));
             self.receive.note_segment_bytes(payload.segment_bytes);
             let received = self.receive.insert_parts(start, payload.data, payload.placed, payload.meta);
@@ -283,7 +309,7 @@ impl Connection {
                     self.holder.note_discarded(self.receive.discard());
                 }
             }
-            // RFC 5681 4.2: out of order, or filling a hole, or not taken: the peer is to know at once.
+            // RFC 5681 4.2: a segment that is out of order, fills a gap or was dropped is acknowledged at once.
             let urgent = was_holed
                 || received.filled
                 || received.dropped
@@ -293,7 +319,7 @@ impl Connection {
                 self.acks.note_duplicate(duplicate);
             }
             if urgent {
-                self.acks.hurry();
+                self.acks.enter_quick_mode();
             } else {
                 self.owe_ack(env);
             }
@@ -305,9 +331,9 @@ impl Connection {
         }
     }
 
-    /// How long it takes until an acknowledgment shows in what arrives. Who only receives has but one sample, of the
-    /// handshake; but then the sender echoes when it was acknowledged last.
-    fn round_trip_of_receiver(&self, env: &Env<'_>, segment: &Segment) -> Duration {
+    /// Estimates the round-trip time of a receiver. A mere receiver has one RTT sample, from the handshake; but the
+    /// peer's echoed timestamps show when the last acknowledgment was sent.
+    fn round_trip_of_receiver(&self, env: &ConnectionEnv<'_>, segment: &Segment) -> Duration {
         let echoed = segment.options.timestamps.filter(|timestamps| timestamps.echo != 0).map(|timestamps| {
             let ago = Seq(self.labels.timestamp(env.now)) - Seq(timestamps.echo);
             Duration::from_millis(u64::try_from(ago).unwrap_or(0))
@@ -315,61 +341,62 @@ impl Connection {
         self.rtt.smoothed().max(echoed).unwrap_or_default()
     }
 
-    /// Data came in order: RFC 5681 4.2, at least every second full segment is acknowledged, and none waits long. More
-    /// than one is enough, as in Linux: the second may be short, with nothing behind it that the sender's congestion
-    /// window admits.
-    fn owe_ack(&mut self, env: &mut Env<'_>) {
+    /// Owes an acknowledgment for in-order data: at the latest for every second full segment (RFC 5681 4.2), and within
+    /// the delay limit. Any data beyond one full segment suffice, as in Linux: the second segment may be a short one,
+    /// after which the sender's congestion window admits no more.
+    fn owe_ack(&mut self, env: &mut ConnectionEnv<'_>) {
         let unacknowledged = self.receive.next() - self.acks.until();
-        if self.acks.is_hurried() || unacknowledged > self.receive.largest() as u64 {
+        if self.acks.is_in_quick_mode() || unacknowledged > self.receive.largest() as u64 {
             self.acks.owe();
         } else if self.deadlines.ack.is_none() {
             self.deadlines.ack = Some(env.now + env.config.delayed_ack);
         }
     }
 
-    /// The peer's FIN is next.
-    fn on_fin(&mut self, env: &mut Env<'_>) {
+    /// Handles the peer's FIN after all its data have arrived.
+    fn on_fin(&mut self, env: &mut ConnectionEnv<'_>) {
         self.receive.skip_fin();
         self.acks.owe();
         self.readiness.readable = true;
         match self.state {
-            State::SynReceived | State::Established => self.state = State::CloseWait,
-            State::FinWait1 => self.state = State::Closing,
-            State::FinWait2 => self.wait_out(env),
+            TcpState::SynReceived | TcpState::Established => self.state = TcpState::CloseWait,
+            TcpState::FinWait1 => self.state = TcpState::Closing,
+            TcpState::FinWait2 => self.enter_time_wait(env),
             _ => {}
         }
     }
 
-    /// Both sides are closed: TIME-WAIT.
-    pub(super) fn wait_out(&mut self, env: &mut Env<'_>) {
-        self.state = State::TimeWait;
+    /// Enters TIME-WAIT, because both sides are closed.
+    pub(super) fn enter_time_wait(&mut self, env: &mut ConnectionEnv<'_>) {
+        self.state = TcpState::TimeWait;
         self.deadlines = Default::default();
         self.deadlines.state = Some(env.now + env.config.time_wait);
         self.readiness.acknowledged = true;
         self.readiness.writable = true;
     }
 
-    /// RFC 9293 3.10.7.4: the peer's FIN again, and nothing else, starts the wait again.
-    fn wait_again(&mut self, env: &mut Env<'_>, segment: &Segment) {
-        if self.state == State::TimeWait && segment.flags.fin {
+    /// Restarts TIME-WAIT after a repeated FIN of the peer (RFC 9293 3.10.7.4).
+    fn restart_time_wait(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
+        if self.state == TcpState::TimeWait && segment.flags.fin {
             self.deadlines.state = Some(env.now + env.config.time_wait);
         }
     }
 
-    /// Whether this side may open the flow anew although this connection waits, as RFC 6191 has it for the other side:
-    /// timestamps tell what belongs to which, once their clock has moved on. Returns the first sequence number that is
-    /// free.
+    /// Returns whether this side may reopen the flow although this connection is in TIME-WAIT. RFC 6191 has the rule
+    /// for the peer's side: once the timestamp clock has advanced, timestamps tell the segments of both connections
+    /// apart. The result is the lowest initial sequence number for the new connection.
     pub(crate) fn may_be_reopened(&self, now: Instant, time_wait: Duration) -> Option<Seq> {
-        let waits = self.state == State::TimeWait && self.holder.is_gone() && self.peer.timestamp.is_some();
+        let waits = self.state == TcpState::TimeWait && self.holder.is_gone() && self.peer.timestamp.is_some();
         let since = self.deadlines.state.filter(|_| waits)?;
-        (now + time_wait >= since + REOPENED_AFTER).then(|| self.send.seq(self.next))
+        (now + time_wait >= since + MIN_TIME_WAIT).then(|| self.send.seq(self.next))
     }
 
-    /// Whether a SYN may open the flow anew although this connection waits (RFC 6191, RFC 1122 4.2.2.13). Returns the first
-    /// sequence number that is free: the new connection has to begin beyond all that this one used.
-    pub(crate) fn gives_way_to(&self, segment: &Segment) -> Option<Seq> {
+    /// Returns whether a SYN may reopen the flow although this connection is in TIME-WAIT (RFC 6191, RFC 1122
+    /// 4.2.2.13). The result is the lowest initial sequence number for the new connection: it must lie beyond all
+    /// numbers used by this one.
+    pub(crate) fn may_be_replaced_by(&self, segment: &Segment) -> Option<Seq> {
         let flags = segment.flags;
-        if self.state != State::TimeWait || !self.holder.is_gone() {
+        if self.state != TcpState::TimeWait || !self.holder.is_gone() {
             return None;
         }
         if !flags.syn || segment.ack.is_some() || flags.rst || flags.fin {
@@ -385,7 +412,7 @@ impl Connection {
     }
 }
 
-/// The reset that answers a segment nobody expects (RFC 9293 3.10.7.1); none for a reset.
+/// Returns the reset that answers an unexpected segment (RFC 9293 3.10.7.1). `None` for a reset.
 pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
     if segment.flags.rst {
         return None;
@@ -404,11 +431,12 @@ pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
     })
 }
 
-/// Between answers to segments that carry nothing and fit nowhere: shorter than any time between probes.
-const BETWEEN_ANSWERS: Duration = Duration::from_millis(10);
-/// Between challenges: Linux's tcp_invalid_ratelimit, and less than a peer waits until it sends its SYN again.
-const BETWEEN_CHALLENGES: Duration = Duration::from_millis(500);
-/// A second, as Linux's tcp_tw_reuse: two ticks of any timestamp clock (RFC 7323 5.4).
-const REOPENED_AFTER: Duration = Duration::from_secs(1);
-/// RFC 7323 5.5.
+/// Minimum time between answers to unacceptable segments without payload; shorter than any probe interval.
+const MIN_ANSWER_INTERVAL: Duration = Duration::from_millis(10);
+/// Minimum time between challenge ACKs: Linux's tcp_invalid_ratelimit, and less than a peer's SYN retransmission timeout.
+const MIN_CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
+/// Time in TIME-WAIT after which a flow may be reopened. One second, as in Linux's tcp_tw_reuse: at least two ticks of
+/// any timestamp clock (RFC 7323 5.4).
+const MIN_TIME_WAIT: Duration = Duration::from_secs(1);
+/// Idle time after which PAWS no longer applies (RFC 7323 5.5).
 const PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 3600);

@@ -1,36 +1,36 @@
-//! What tells a connection's packets apart: their identifications and timestamps, each from a beginning of its own.
+//! Packet identifications and timestamps of a connection. Each starts from an offset of its own.
 
 use super::connection::timestamp;
 use offload_base::Instant;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Labels {
+pub(super) struct PacketLabels {
     ident: u16,
     timestamp_offset: u32,
 }
 
-impl Labels {
-    /// `fingerprint` is a keyed hash of the flow.
-    pub(super) fn new(fingerprint: u64) -> Labels {
-        Labels { ident: (fingerprint >> 16) as u16, timestamp_offset: (fingerprint >> 32) as u32 }
+impl PacketLabels {
+    /// Derives the offsets from `fingerprint`, a keyed hash of the flow.
+    pub(super) fn new(fingerprint: u64) -> PacketLabels {
+        PacketLabels { ident: (fingerprint >> 16) as u16, timestamp_offset: (fingerprint >> 32) as u32 }
     }
 
-    /// The identification of the next packet.
+    /// Returns the identification of the next packet.
     pub(super) fn ident(self) -> u16 {
         self.ident
     }
 
-    /// `packets` have left.
+    /// Advances the identification by `packets` sent packets.
     pub(super) fn note_sent(&mut self, packets: usize) {
         self.ident = self.ident.wrapping_add(packets as u16);
     }
 
-    /// The timestamp of `now`.
+    /// Returns the timestamp at `now`.
     pub(super) fn timestamp(self, now: Instant) -> u32 {
         timestamp(self.timestamp_offset, now)
     }
 
-    /// Timestamps are `millis` milliseconds behind.
+    /// Moves the timestamp clock back by `millis`.
     pub(super) fn set_back(&mut self, millis: u32) {
         self.timestamp_offset = self.timestamp_offset.wrapping_sub(millis);
     }

@@ -1,39 +1,44 @@
-//! How long a silent peer is waited for: keep-alive probes (RFC 9293 3.8.4) and the user timeout (RFC 9293 3.9.1; RFC
-//! 5482 as an option of this side, which is not told to the peer).
+//! Limits on the silence of a peer: keep-alive probes (RFC 9293 3.8.4) and the user timeout (RFC 9293 3.9.1; RFC 5482
+//! as a local option, not announced to the peer).
 //!
-//! Invariant: the deadline is never later than the first moment at which something is to be done; it may be earlier,
-//! for what moves it away (a segment arrives, bytes are acknowledged) only leaves word.
+//! Invariant: the deadline is never later than the first necessary action. It may be earlier: events that defer the
+//! action (a segment, an acknowledgment) are only recorded.
 
-use super::connection::{Connection, Env};
-use super::state::State;
+use super::connection::{Connection, ConnectionEnv};
+use super::state::TcpState;
 use crate::config::{KeepAlive, TcpConfig};
 use core::time::Duration;
 use offload_base::{Instant, time::earliest};
 
-/// What is kept of it. Most connections are watched by nobody, and have none of it.
+/// The state of liveness checks. Most connections have none.
 #[derive(Debug)]
 pub(super) struct Liveness {
     keep_alive: Option<KeepAlive>,
     user_timeout: Option<Duration>,
-    /// When the peer last acknowledged anything, be it nothing new.
+    /// Time of the peer's last acknowledgment, of new data or not.
     heard: Instant,
-    /// Since when the first unacknowledged byte waits, and its position.
+    /// Time since which the first unacknowledged byte waits, and its position.
     waiting: Option<(Instant, u64)>,
-    /// Probes since the peer was last heard of, and when the last one was due.
+    /// Number of probes since the peer's last acknowledgment.
     probes: u32,
+    /// Time at which the last probe was due.
     probed: Instant,
-    /// A probe is to be sent.
+    /// Whether a probe is to be sent.
     pub(super) probe_owed: bool,
     pub(super) deadline: Option<Instant>,
 }
 
 impl Liveness {
-    /// What the configuration asks for.
+    /// Returns the checks that the configuration requests. `None` if it requests none.
     pub(super) fn new(config: &TcpConfig) -> Option<Box<Liveness>> {
-        Liveness::asked(config.keep_alive, config.user_timeout, Instant::ZERO)
+        Liveness::when_enabled(config.keep_alive, config.user_timeout, Instant::ZERO)
     }
 
-    fn asked(keep_alive: Option<KeepAlive>, user_timeout: Option<Duration>, heard: Instant) -> Option<Box<Liveness>> {
+    fn when_enabled(
+        keep_alive: Option<KeepAlive>,
+        user_timeout: Option<Duration>,
+        heard: Instant,
+    ) -> Option<Box<Liveness>> {
         (keep_alive.is_some() || user_timeout.is_some()).then(|| {
             Box::new(Liveness {
                 keep_alive,
@@ -48,13 +53,13 @@ impl Liveness {
         })
     }
 
-    /// When the next probe is due, or the peer's time is up.
+    /// Returns the time of the next probe, or of the abort after the last one.
     fn probe_due(&self) -> Option<Instant> {
         let keep_alive = self.keep_alive?;
         Some(if self.probes == 0 { self.heard + keep_alive.idle } else { self.probed + keep_alive.interval })
     }
 
-    /// The first of what is due; `probed`: probes are among it.
+    /// Returns the earliest due time. `probed` includes the probes.
     fn due(&self, probed: bool) -> Option<Instant> {
         earliest(self.user_timeout_due(), if probed { self.probe_due() } else { None })
     }
@@ -66,20 +71,20 @@ impl Liveness {
 }
 
 impl Connection {
-    /// Whether the peer is probed when nothing has been heard of it for long.
+    /// Sets the probing of a silent peer. `None` disables probing.
     pub(crate) fn set_keep_alive(&mut self, now: Instant, keep_alive: Option<KeepAlive>) {
         let user_timeout = self.liveness.as_ref().and_then(|liveness| liveness.user_timeout);
-        self.liveness = Liveness::asked(keep_alive, user_timeout, now);
+        self.liveness = Liveness::when_enabled(keep_alive, user_timeout, now);
     }
 
-    /// How long bytes may wait for their acknowledgment before the connection is given up.
+    /// Sets the maximum time that sent bytes may stay unacknowledged. `None` disables the limit.
     pub(crate) fn set_user_timeout(&mut self, now: Instant, timeout: Option<Duration>) {
         let keep_alive = self.liveness.as_ref().and_then(|liveness| liveness.keep_alive);
-        self.liveness = Liveness::asked(keep_alive, timeout, now);
+        self.liveness = Liveness::when_enabled(keep_alive, timeout, now);
     }
 
-    /// The peer has acknowledged something.
-    pub(super) fn hear(&mut self, now: Instant) {
+    /// Records an acknowledgment from the peer.
+    pub(super) fn note_answer(&mut self, now: Instant) {
         if let Some(liveness) = &mut self.liveness {
             liveness.heard = now;
             liveness.probes = 0;
@@ -87,10 +92,10 @@ impl Connection {
         }
     }
 
-    /// Looks whether bytes wait, and sees to it that somebody looks at the clock in time.
+    /// Records whether bytes wait, and sets the deadline accordingly.
     pub(super) fn watch_peer(&mut self, now: Instant) {
         let (una, waits, probed, over) =
-            (self.una, self.waits_for_peer(), self.is_probed(), self.state == State::Closed);
+            (self.una, self.waits_for_peer(), self.is_probed(), self.state == TcpState::Closed);
         let Some(liveness) = self.liveness.as_mut().filter(|_| !over) else { return };
         if !waits {
             liveness.waiting = None;
@@ -100,29 +105,30 @@ impl Connection {
         liveness.deadline = earliest(liveness.deadline, liveness.due(probed));
     }
 
-    /// The deadline has come.
-    pub(super) fn on_liveness_timeout(&mut self, env: &mut Env<'_>) {
+    /// Handles the deadline.
+    pub(super) fn on_liveness_timeout(&mut self, env: &mut ConnectionEnv<'_>) {
         let now = env.now;
         self.watch_peer(now);
         let probed = self.is_probed();
         let Some(liveness) = &mut self.liveness else { return };
+        // The deadline may be early, so each limit is compared with the clock again.
         let come = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if come(liveness.user_timeout_due()) {
-            self.give_up(env);
+            self.time_out(env);
             return;
         }
         if probed
             && let Some(keep_alive) = liveness.keep_alive
             && come(liveness.probe_due())
         {
-            // A user timeout is the last word on silence too, as in Linux.
+            // As in Linux, a user timeout also limits the silence of an idle peer.
             let over = match liveness.user_timeout {
                 Some(timeout) => liveness.probes > 0 && now - liveness.heard >= timeout,
                 None => liveness.probes >= keep_alive.probes,
             };
             if over {
-                self.give_up(env);
-                // The peer may only have forgotten the connection, and somebody else may know of it.
+                self.time_out(env);
+                // The peer's host may have lost the connection, but a middlebox may still know it.
                 self.reset_owed = true;
                 return;
             }
@@ -134,26 +140,27 @@ impl Connection {
         liveness.deadline = liveness.due(probed);
     }
 
-    /// How often something is repeated without an answer; a user timeout says it by the clock.
+    /// Returns the maximum number of unanswered retransmissions. A user timeout replaces it by a time limit.
     pub(super) fn retries(&self, config: &TcpConfig) -> u32 {
         match self.state {
-            State::SynSent => config.syn_retries,
-            State::SynReceived => config.syn_ack_retries,
+            TcpState::SynSent => config.syn_retries,
+            TcpState::SynReceived => config.syn_ack_retries,
             _ if self.holder.is_gone() => config.orphan_retries,
             _ if self.liveness.as_ref().is_some_and(|liveness| liveness.user_timeout.is_some()) => u32::MAX,
             _ => config.retries,
         }
     }
 
-    /// Whether bytes of this side, SYN and FIN included, are not acknowledged, and not for want of the rest of a unit.
+    /// Returns whether bytes of this side, including SYN and FIN, wait for the peer, rather than for the rest of their
+    /// unit.
     fn waits_for_peer(&self) -> bool {
         let queued = self.una < self.outbox.end(self.send.end());
         self.una < self.next || (queued && !self.outbox.is_blocked())
     }
 
-    /// Whether silence is looked into: where bytes wait, they are sent again anyway.
+    /// Returns whether keep-alive probes are sent. While bytes wait, their retransmissions serve the same purpose.
     fn is_probed(&self) -> bool {
-        let open = !self.state.is_opening() && !matches!(self.state, State::TimeWait | State::Closed);
+        let open = !self.state.is_opening() && !matches!(self.state, TcpState::TimeWait | TcpState::Closed);
         open && !self.waits_for_peer()
     }
 }

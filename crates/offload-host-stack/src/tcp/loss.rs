@@ -1,33 +1,33 @@
-//! Loss detection by time: RACK (RFC 8985).
+//! Time-based loss detection: RACK (RFC 8985).
 //!
-//! Whatever was sent before something that has arrived, by more than the reordering window, is lost; so lost
-//! retransmissions and losses near the end are found, and data that merely come late are not. As long as no
-//! reordering was seen, three segments' worth of selective acknowledgments are enough (RFC 6675's rule).
+//! Data are lost if they were sent earlier than delivered data, by more than the reordering window. This rule finds
+//! lost retransmissions and losses near the end, and tolerates late data. Before any reordering was seen, three
+//! segments of selectively acknowledged data suffice (RFC 6675's rule).
 
-use super::flight::{Flight, Overdue, Sent};
+use super::flight::{FlightScoreboard, OverdueData, SentRange};
 use super::rtt::RttEstimator;
 use core::time::Duration;
 use offload_base::Instant;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rack {
-    /// Order and end of the transmission sent last among those that arrived.
+pub(crate) struct RackDetector {
+    /// Order and end of the delivered transmission that was sent last.
     latest: Option<(u64, u64)>,
-    /// The RTT it had.
+    /// Round-trip time of that transmission.
     rtt: Duration,
-    /// The end of what arrived furthest.
+    /// End of the furthest delivered data.
     forward: u64,
     reordering_seen: bool,
     window_multiplier: u32,
-    /// Recoveries until the multiplier falls back to one.
+    /// Recoveries until the multiplier returns to one.
     window_persist: u32,
-    /// Further duplicates reported before this position is acknowledged are of the same round trip.
+    /// Position up to which further duplicate reports belong to the same round trip.
     round_end: u64,
 }
 
-impl Rack {
-    pub(crate) fn new() -> Rack {
-        Rack {
+impl RackDetector {
+    pub(crate) fn new() -> RackDetector {
+        RackDetector {
             latest: None,
             rtt: Duration::ZERO,
             forward: 0,
@@ -38,18 +38,18 @@ impl Rack {
         }
     }
 
-    /// The end of what arrived furthest.
+    /// Returns the end of the furthest delivered data.
     pub(crate) fn forward(&self) -> u64 {
         self.forward
     }
 
-    /// The peer has `sent`; `forward` is [`Self::forward`] before this ACK; `original`: it is known that what arrived
-    /// was not the retransmission. Returns whether it came late, though
-    /// it had been sent only once: the network reorders.
+    /// Records the delivery of `sent`. `forward` is [`Self::forward`] before this ACK. `original` means that the
+    /// arrived copy is known not to be the retransmission. Returns whether data sent once arrived late, so that the
+    /// network reorders.
     pub(crate) fn on_delivered(
         &mut self,
         now: Instant,
-        sent: &Sent,
+        sent: &SentRange,
         forward: u64,
         original: bool,
         rtt: &RttEstimator,
@@ -58,9 +58,9 @@ impl Rack {
         let late = !sent.retransmitted && sent.end < forward;
         self.reordering_seen |= late;
         let took = now - sent.sent_at;
-        // RFC 8985 6.2 step 2: faster than possible, so it is the original that arrived. Half of the smoothed RTT is a
-        // better bound than the least RTT where queues are long: to take the original for its retransmission is to
-        // take all that was sent in between for lost.
+        // RFC 8985 6.2 step 2: faster than the minimum RTT, so the original arrived. With long queues, half of the
+        // smoothed RTT is a better bound. To mistake the original for its retransmission would mean to declare lost all
+        // data sent in between.
         let least = rtt.min().max(rtt.smoothed().map(|smoothed| smoothed / 2));
         if sent.retransmitted && (original || least.is_none_or(|least| took < least)) {
             return late;
@@ -72,9 +72,9 @@ impl Rack {
         late
     }
 
-    /// Something was sent again that had arrived, as a duplicate report or a timestamp shows: the reordering window
-    /// was too small. Grows it once a round trip.
-    pub(crate) fn on_too_early(&mut self, acknowledged: u64, next: u64) {
+    /// Widens the reordering window, at most once per round trip, because a duplicate report or a timestamp showed a
+    /// needless retransmission.
+    pub(crate) fn widen_reordering_window(&mut self, acknowledged: u64, next: u64) {
         if acknowledged >= self.round_end {
             self.round_end = next;
             self.window_multiplier = (self.window_multiplier + 1).min(MAX_MULTIPLIER);
@@ -83,7 +83,7 @@ impl Rack {
         self.reordering_seen = true;
     }
 
-    /// A recovery ended.
+    /// Records the end of a recovery.
     pub(crate) fn on_recovered(&mut self) {
         self.window_persist = self.window_persist.saturating_sub(1);
         if self.window_persist == 0 {
@@ -91,22 +91,24 @@ impl Rack {
         }
     }
 
-    /// Marks what is lost at `now`. `recovering`: a recovery is under way; `mss` in bytes.
+    /// Marks the data that are lost at `now`. `recovering` means that a recovery is under way; `mss` is in bytes.
     pub(crate) fn detect(
         &self,
         now: Instant,
-        flight: &mut Flight,
+        flight: &mut FlightScoreboard,
         rtt: &RttEstimator,
         recovering: bool,
         mss: u64,
-    ) -> Overdue {
-        let Some(latest) = self.latest else { return Overdue::default() };
+    ) -> OverdueData {
+        // Before the first delivery no transmission order is known.
+        let Some(latest) = self.latest else { return OverdueData::default() };
         let window = self.reordering_window(flight, rtt, recovering, mss);
         flight.expire(latest, now, |sent_at| sent_at + self.rtt + window)
     }
 
-    /// RFC 8985 6.2 step 4.
-    fn reordering_window(&self, flight: &Flight, rtt: &RttEstimator, recovering: bool, mss: u64) -> Duration {
+    /// Returns the reordering window (RFC 8985 6.2 step 4).
+    fn reordering_window(&self, flight: &FlightScoreboard, rtt: &RttEstimator, recovering: bool, mss: u64) -> Duration {
+        // Without observed reordering, three later segments are sufficient evidence for a loss.
         if !self.reordering_seen && (recovering || flight.sacked() >= DUPLICATE_THRESHOLD * mss) {
             return Duration::ZERO;
         }
@@ -117,7 +119,7 @@ impl Rack {
 
 /// RFC 5681's three duplicate ACKs.
 pub(crate) const DUPLICATE_THRESHOLD: u64 = 3;
-/// RFC 8985 6.2: how many recoveries a grown window lasts.
+/// Number of recoveries for which a widened window lasts (RFC 8985 6.2).
 const PERSIST_RECOVERIES: u32 = 16;
-/// The window never exceeds the smoothed RTT; more steps than this change nothing on most paths.
+/// Maximum multiplier. The window never exceeds the smoothed RTT, so a larger one makes no difference on most paths.
 const MAX_MULTIPLIER: u32 = 255;

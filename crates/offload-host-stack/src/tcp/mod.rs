@@ -1,25 +1,24 @@
-//! TCP, one connection at a time and without I/O.
+//! TCP without I/O, one connection at a time.
 //!
 //! ```text
 //!   segment (headers)                    stack
-//!       |  parsed                          ^ packets, by way of the device
+//!       |  parsed                          ^ packets, through the device
 //!       v                                  |
 //!   input --> acknowledge --> recovery --> output <-- send_queue (RecordSource, sealing)
 //!       |         |             |            |
 //!       v         v             v            v
-//!   recv_queue   rtt    loss, congestion   flight (what is unacknowledged)
+//!   recv_queue   rtt    loss, congestion   flight (unacknowledged data)
 //! ```
 //!
-//! - [`connection`]: the state of a connection; [`application`]: what the application does to it; [`report`]: what it tells;
-//!   [`device_events`]: what the device has to say about it;
-//! - [`input`], [`acknowledge`]: a segment arrives (RFC 9293 3.10.7); [`path`]: what peer and path take;
-//!   [`recovery`]: what loss and repair lead to;
-//! - [`output`]: what may be sent now; [`deadlines`]: what happens when nothing arrives; [`liveness`]: for how
-//!   long;
-//! - [`send_queue`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes;
-//! - [`outbox`], [`acks`], [`closed_window`], [`backoff`], [`pace`], [`labels`], [`tally`]: parts of a connection that own what changes
-//!   together;
-//! - [`flight`], [`loss`], [`rtt`], [`congestion`], [`ecn`]: the network, as far as it can be known.
+//! - [`connection`]: the state of a connection; [`application`]: the application's operations; [`report`]: errors,
+//!   readiness and figures; [`device_events`]: events of the device.
+//! - [`input`], [`acknowledge`]: received segments (RFC 9293 3.10.7); [`path`]: limits of peer and path; [`recovery`]:
+//!   responses to losses.
+//! - [`output`]: transmission; [`deadlines`]: timers; [`liveness`]: limits on silence.
+//! - [`send_queue`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes.
+//! - [`outbox`], [`acks`], [`closed_window`], [`backoff`], [`pace`], [`labels`], [`tally`]: parts of a connection, each
+//!   with the data that change together.
+//! - [`flight`], [`loss`], [`rtt`], [`congestion`], [`ecn`]: the state of the network, as far as it is known.
 
 pub(crate) mod acknowledge;
 mod acks;
@@ -53,4 +52,4 @@ mod tally;
 
 pub(crate) use connection::Connection;
 pub use report::{ConnectionError, Readiness, TcpStats};
-pub use state::State;
+pub use state::TcpState;

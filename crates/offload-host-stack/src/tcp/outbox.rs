@@ -1,24 +1,24 @@
-//! What the application has said of the bytes that it queued: whether they wait for more, and whether they are the last.
+//! The application's instructions on queued bytes: whether they may wait for more, and whether they are the last.
 //!
-//! Invariant: what was pushed is pushed; once it is finishing, nothing more is queued.
+//! Invariants: a pushed position never moves back. After `finish`, no bytes are queued.
 
 #[derive(Debug)]
-pub(super) struct Outbox {
-    /// Everything before was flushed: short segments may leave.
+pub(super) struct SendIntent {
+    /// Position up to which short segments may leave.
     pushed: u64,
     nodelay: bool,
-    /// This side is to be closed behind the last byte queued.
+    /// Whether this side is closed after the last queued byte.
     finishing: bool,
-    /// The next bytes wait for the rest of their unit.
+    /// Whether the next bytes wait for the rest of their unit.
     blocked: bool,
 }
 
-impl Outbox {
-    pub(super) fn new(nodelay: bool) -> Outbox {
-        Outbox { pushed: 0, nodelay, finishing: false, blocked: false }
+impl SendIntent {
+    pub(super) fn new(nodelay: bool) -> SendIntent {
+        SendIntent { pushed: 0, nodelay, finishing: false, blocked: false }
     }
 
-    /// What is queued up to `end` may leave in short segments.
+    /// Lets the bytes up to `end` leave in short segments.
     pub(super) fn push(&mut self, end: u64) {
         self.pushed = end;
     }
@@ -27,12 +27,12 @@ impl Outbox {
         self.nodelay = nodelay;
     }
 
-    /// Whether a short segment that begins at `position` need not wait.
+    /// Returns whether a short segment that begins at `position` may leave at once.
     pub(super) fn is_hurried(&self, position: u64) -> bool {
         self.nodelay || position < self.pushed
     }
 
-    /// Nothing more comes.
+    /// Records that no more bytes will be queued.
     pub(super) fn finish(&mut self) {
         self.finishing = true;
     }
@@ -41,12 +41,12 @@ impl Outbox {
         self.finishing
     }
 
-    /// The position behind all that there is to send, bytes being queued up to `end`.
+    /// Returns the position after everything to send, including the FIN, if bytes are queued up to `end`.
     pub(super) fn end(&self, end: u64) -> u64 {
         end + u64::from(self.finishing)
     }
 
-    /// Whether the next bytes wait for the rest of their unit.
+    /// Returns whether the next bytes wait for the rest of their unit.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }

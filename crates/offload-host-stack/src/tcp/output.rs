@@ -1,85 +1,90 @@
-//! What may be sent now, and its way to the device.
+//! Transmission: chooses the next segment and hands packets to the device.
 //!
-//! Order: a SYN, what was lost, new data with the FIN behind them, and an acknowledgment if none of these carried
-//! it. No packet spans two contexts, for [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends it there.
+//! Order: a SYN, lost data, new data followed by the FIN, and an acknowledgment if no earlier packet carried it. No
+//! packet spans two contexts, because [`TcpSendQueue::cut`](super::send_queue::TcpSendQueue::cut) ends a packet at the
+//! boundary.
 
-use super::connection::{Connection, Env};
+use super::connection::{Connection, ConnectionEnv};
 use super::report::ConnectionError;
 use super::segment::{Flags, HEADER_BYTES, Options, Segment, Timestamps};
-use super::send_queue::{Cut, FIRST_BYTE, SealFailure};
-use super::state::State;
-use crate::network::Outgoing;
+use super::send_queue::{FIRST_BYTE, PacketPayload, SealFailure};
+use super::state::TcpState;
+use crate::network::OutgoingSegment;
 use core::ops::Range;
 use offload_api::{DropReason, NetDevice, PathCaps, TransmitResult};
 use smallvec::SmallVec;
 
-/// How a turn of sending ended.
+/// Result of a connection's turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// There is nothing more to send for now.
+pub(crate) enum TransmitOutcome {
+    /// Nothing more to send now.
     Done,
-    /// The device has no room, and took nothing this time.
+    /// The device has no room and took no packet in this turn.
     NoRoom,
-    /// Others should have their turn first, be it only to find that there is no room left.
+    /// More to send; other connections come first, even if only to find that the device is full.
     More,
 }
 
-/// The next thing to send.
+/// The next packet to send.
 #[derive(Debug)]
-enum Plan {
+enum NextPacket {
     Syn,
     Again(Range<u64>),
     New(Range<u64>),
-    /// Of a closed window, or of a peer that is silent.
+    /// A window probe or a keep-alive probe.
     Probe,
-    /// A tail loss probe; `again`: of what was sent before.
+    /// A tail loss probe. `again` is true if it repeats sent data.
     TailProbe {
         range: Range<u64>,
         again: bool,
     },
 }
 
-/// What became of it.
+/// Result of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum SendResult {
     Sent,
     NoRoom,
-    /// It has to wait until more of its unit is queued.
+    /// The rest of the packet's unit is not queued yet.
     Incomplete,
-    /// The connection is over.
+    /// The connection has ended.
     Over,
 }
 
 impl Connection {
-    /// Sends what may be sent, up to one turn's worth.
-    pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
+    /// Sends as much as possible, at most one turn's worth.
+    pub(crate) fn transmit(&mut self, env: &mut ConnectionEnv<'_>, device: &mut dyn NetDevice) -> TransmitOutcome {
         let caps = self.caps(env, device);
+        // The header below advertises a window, which depends on the current memory level.
         self.receive.set_memory(env.memory);
         self.watch_peer(env.now);
-        if self.state == State::Closed {
+        if self.state == TcpState::Closed {
             return self.transmit_reset(env, device, &caps);
         }
         if !self.state.is_opening() {
             self.fit_mss(&caps);
         }
-        let (mut room, mut turns) = (0, PACKETS_A_TURN);
-        let without_room = |turns| if turns < PACKETS_A_TURN { Turn::More } else { Turn::NoRoom };
+        let (mut room, mut turns) = (0, MAX_PACKETS_PER_TURN);
+        let without_room =
+            |turns| if turns < MAX_PACKETS_PER_TURN { TransmitOutcome::More } else { TransmitOutcome::NoRoom };
         self.outbox.set_blocked(false);
         while let Some(plan) = self.plan(env, &caps) {
+            // The room is checked before the turn limit, so that only a connection without room is reported as such:
+            // the device wakes the host only after it has refused room.
             if !self.has_room(&mut room, device, &caps) {
                 return without_room(turns);
             }
             if turns == 0 {
-                return Turn::More;
+                return TransmitOutcome::More;
             }
-            match self.carry_out(plan, env, device, &caps) {
-                Outcome::Sent => {}
-                Outcome::NoRoom => return without_room(turns),
-                Outcome::Incomplete => {
+            match self.send_planned(plan, env, device, &caps) {
+                SendResult::Sent => {}
+                SendResult::NoRoom => return without_room(turns),
+                SendResult::Incomplete => {
                     self.outbox.set_blocked(true);
                     break;
                 }
-                Outcome::Over => return self.transmit_reset(env, device, &caps),
+                SendResult::Over => return self.transmit_reset(env, device, &caps),
             }
             room -= 1;
             turns -= 1;
@@ -91,19 +96,21 @@ impl Connection {
             return without_room(turns);
         }
         self.arm_persist(env);
-        Turn::Done
+        TransmitOutcome::Done
     }
 
-    /// Sends an acknowledgment at once, if the device has room, where one for a whole batch of packets would not do:
-    /// duplicate ones may not be put together, for the sender counts them (RFC 5681 4.2), and each reports another
-    /// block; and in the round trip after a hole, when the sender may have nothing else under way, a single one that is
-    /// lost would leave it to its timeout.
-    pub(crate) fn acknowledge_at_once(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) {
+    /// Sends an owed acknowledgment at once, if the device has room, in the two cases where one acknowledgment for a
+    /// whole batch of packets would not do:
+    /// - Duplicate ACKs must not be merged, because the sender counts them (RFC 5681 4.2) and each reports another
+    ///   block.
+    /// - In the round trip after a gap, the sender may have nothing else in flight. If a single merged ACK were lost,
+    ///   the sender would have to wait for its timeout.
+    pub(crate) fn acknowledge_at_once(&mut self, env: &mut ConnectionEnv<'_>, device: &mut dyn NetDevice) {
         let must = self.acks.is_one_by_one(self.receive.has_holes());
         if must
             && self.acks.is_owed()
             && !self.state.is_opening()
-            && self.state != State::Closed
+            && self.state != TcpState::Closed
             && device.room(&self.flow) > 0
         {
             let caps = self.caps(env, device);
@@ -111,8 +118,8 @@ impl Connection {
         }
     }
 
-    /// Whether the device has room, `room` of which was counted. It is asked again before it is given up: only one
-    /// that said it has none wakes anybody when there is some.
+    /// Returns whether the device has room. `room` caches the last answer. At zero the device is asked again, because a
+    /// device wakes only hosts that it has told that it is full.
     fn has_room(&self, room: &mut usize, device: &dyn NetDevice, caps: &PathCaps) -> bool {
         if *room == 0 {
             *room = match self.pace().filter(|_| caps.pacing) {
@@ -123,26 +130,27 @@ impl Connection {
         *room > 0
     }
 
-    /// What the device and the path behind it take.
-    fn caps(&self, env: &Env<'_>, device: &dyn NetDevice) -> PathCaps {
+    /// Returns the capabilities of the device and the path to the peer.
+    fn caps(&self, env: &ConnectionEnv<'_>, device: &dyn NetDevice) -> PathCaps {
         let caps = device.path(&self.flow);
         PathCaps { mtu: env.network.path_mtu(env.now, self.flow.remote.ip(), caps.mtu), ..caps }
     }
 
-    /// The next thing to send. It stays the next until it was carried out, however often there is no room for it.
-    fn plan(&mut self, env: &Env<'_>, caps: &PathCaps) -> Option<Plan> {
+    /// Returns the next packet to send. The result stays the same until the packet has been sent.
+    fn plan(&mut self, env: &ConnectionEnv<'_>, caps: &PathCaps) -> Option<NextPacket> {
         if self.next == 0 {
-            return Some(Plan::Syn);
+            return Some(NextPacket::Syn);
         }
         if self.state.is_opening() {
-            return self.flight.first_lost().map(|_| Plan::Syn);
+            return self.flight.first_lost().map(|_| NextPacket::Syn);
+            // A peer in TIME-WAIT gets acknowledgments only, and a closed connection at most a reset.
         }
-        if matches!(self.state, State::TimeWait | State::Closed) {
+        if matches!(self.state, TcpState::TimeWait | TcpState::Closed) {
             return None;
         }
         let window_probe = self.closed_window.owes_probe(self.peer.window == 0);
         if window_probe || self.liveness.as_ref().is_some_and(|liveness| liveness.probe_owed) {
-            return Some(Plan::Probe);
+            return Some(NextPacket::Probe);
         }
         if self.repair.owes_tail_probe() {
             if let Some(probe) = self.plan_tail_probe() {
@@ -153,17 +161,18 @@ impl Connection {
         let allowance = self.congestion_allowance();
         let mss = self.mss as u64;
         if let Some(lost) = self.flight.first_lost() {
+            // The window holds lost data back, so it is the limit of this flow.
             self.window_limited = true;
             if allowance == 0 {
                 return None;
             }
             let most = (allowance - allowance % mss).clamp(mss, self.packet_limit(caps));
-            return Some(Plan::Again(lost.start..lost.end.min(lost.start + most)));
+            return Some(NextPacket::Again(lost.start..lost.end.min(lost.start + most)));
         }
         self.plan_new(env, caps, allowance)
     }
 
-    fn plan_new(&mut self, env: &Env<'_>, caps: &PathCaps, allowance: u64) -> Option<Plan> {
+    fn plan_new(&mut self, env: &ConnectionEnv<'_>, caps: &PathCaps, allowance: u64) -> Option<NextPacket> {
         let mss = self.mss as u64;
         let data_end = self.send.end();
         let fin = self.fin_position().is_some_and(|fin| self.next <= fin);
@@ -172,10 +181,12 @@ impl Connection {
         let usable = waiting.min(window);
         if usable == 0 {
             let fin_alone = fin && waiting == 0 && window > 0;
-            return fin_alone.then_some(Plan::New(self.next..self.next + 1));
+            return fin_alone.then_some(NextPacket::New(self.next..self.next + 1));
         }
+        // RFC 5681 4.1: after an idle time of a whole timeout, the window is reduced, because the ACK clock has
+        // stopped.
         if self.flight.is_empty() {
-            self.congestion.on_idle(self.tally.rest(env.now) > self.timeout(env.config));
+            self.congestion.on_idle(self.tally.idle_time(env.now) > self.timeout(env.config));
         }
         if allowance < usable.min(mss) {
             self.window_limited = true;
@@ -197,12 +208,12 @@ impl Connection {
             }
         }
         let with_fin = fin && length == waiting && window > length;
-        Some(Plan::New(self.next..self.next + length + u64::from(with_fin)))
+        Some(NextPacket::New(self.next..self.next + length + u64::from(with_fin)))
     }
 
-    /// RFC 8985 7.3: new data if there are some the peer takes, else the last segment again. Nothing if it was late,
-    /// and the tail has arrived or is known to be lost.
-    fn plan_tail_probe(&self) -> Option<Plan> {
+    /// Plans a tail loss probe (RFC 8985 7.3): new data if the peer's window admits them, otherwise the last segment.
+    /// Returns `None` if the tail has been acknowledged or declared lost meanwhile.
+    fn plan_tail_probe(&self) -> Option<NextPacket> {
         if self.flight.is_empty() || !self.repair.is_open() {
             return None;
         }
@@ -210,47 +221,54 @@ impl Connection {
         let window = (self.una + self.peer.window).saturating_sub(self.next);
         let fresh = self.send.end().saturating_sub(self.next).min(window).min(mss);
         if fresh > 0 {
-            return Some(Plan::TailProbe { range: self.next..self.next + fresh, again: false });
+            return Some(NextPacket::TailProbe { range: self.next..self.next + fresh, again: false });
         }
         let last = self.flight.last()?;
-        Some(Plan::TailProbe { range: last.start.max(last.end.saturating_sub(mss))..last.end, again: true })
+        Some(NextPacket::TailProbe { range: last.start.max(last.end.saturating_sub(mss))..last.end, again: true })
     }
 
-    /// The most payload that one packet for the device may have: whole segments.
+    /// Returns the maximum payload of one packet for the device: a multiple of the segment size.
     fn packet_limit(&self, caps: &PathCaps) -> u64 {
         let mss = self.mss as u64;
         if caps.tso_max_bytes == 0 || !caps.checksum {
             return mss;
         }
         let most = match u64::from(caps.tso_max_bytes) {
-            // The device does not need to be told by the header how long the packet is.
-            more if more > MAX_TOLD => more,
+            // Such a device does not take the packet length from the IP header.
+            more if more > MAX_HEADER_LENGTH => more,
             bytes => bytes.min(MAX_PACKET_PAYLOAD),
         };
         (most - most % mss).max(mss)
     }
 
-    fn carry_out(&mut self, plan: Plan, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Outcome {
+    fn send_planned(
+        &mut self,
+        plan: NextPacket,
+        env: &mut ConnectionEnv<'_>,
+        device: &mut dyn NetDevice,
+        caps: &PathCaps,
+    ) -> SendResult {
         match plan {
-            Plan::Syn => self.send_syn(env, device, caps),
-            Plan::Again(range) => self.send_range(range, true, env, device, caps),
-            Plan::New(range) => self.send_range(range, false, env, device, caps),
-            Plan::Probe => {
-                // As Linux does: an acknowledged position with no data makes the peer answer, and needs no unit.
+            NextPacket::Syn => self.send_syn(env, device, caps),
+            NextPacket::Again(range) => self.send_range(range, true, env, device, caps),
+            NextPacket::New(range) => self.send_range(range, false, env, device, caps),
+            NextPacket::Probe => {
+                // As in Linux: an already acknowledged position without data makes the peer answer, and belongs to no
+                // unit.
                 let probe = self.header(env, self.una - 1, self.ecn.flags(false));
                 if !self.send_bare(probe, env, device, caps) {
-                    return Outcome::NoRoom;
+                    return SendResult::NoRoom;
                 }
                 self.closed_window.note_probed();
                 if let Some(liveness) = &mut self.liveness {
                     liveness.probe_owed = false;
                 }
-                Outcome::Sent
+                SendResult::Sent
             }
-            Plan::TailProbe { range, again } => {
+            NextPacket::TailProbe { range, again } => {
                 let outcome = self.send_range(range, again, env, device, caps);
-                self.repair.owe_tail_probe(outcome == Outcome::NoRoom);
-                if outcome == Outcome::Sent {
+                self.repair.owe_tail_probe(outcome == SendResult::NoRoom);
+                if outcome == SendResult::Sent {
                     env.counters.loss_probes += 1;
                     self.begin_tail_probe(env, again);
                 }
@@ -259,13 +277,15 @@ impl Connection {
         }
     }
 
-    fn send_syn(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Outcome {
+    fn send_syn(&mut self, env: &mut ConnectionEnv<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> SendResult {
+        // RFC 3168 6.1.1.1: a repeated SYN does not ask for ECN, because a middlebox may have dropped the first one for
+        // it.
         let again = self.next > 0;
-        let first = self.state == State::SynSent;
+        let first = self.state == TcpState::SynSent;
         let mut segment = self.header(env, 0, self.ecn.syn_flags(env.config.ecn, first, again));
         segment.window = self.receive.window(self.mss).min(u64::from(u16::MAX)) as u16;
         segment.options = Options {
-            // RFC 6691: what the MTU leaves beside the headers without options.
+            // RFC 6691: the MTU minus the headers without options.
             mss: Some(caps.mtu.saturating_sub((self.ip_bytes() + HEADER_BYTES) as u16)),
             window_scale: (if first { env.config.window_scaling } else { self.peer.scales })
                 .then_some(self.window_scale),
@@ -275,7 +295,7 @@ impl Connection {
         };
         self.receive.advertise(u64::from(segment.window));
         if !self.send_bare(segment, env, device, caps) {
-            return Outcome::NoRoom;
+            return SendResult::NoRoom;
         }
         if again {
             env.counters.retransmitted_segments += 1;
@@ -289,55 +309,59 @@ impl Connection {
         if self.deadlines.retransmit.is_none() {
             self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
         }
-        Outcome::Sent
+        SendResult::Sent
     }
 
-    /// Sends `range`, or as much of it as fits one packet.
+    /// Sends `range`, or the part of it that fits into one packet.
     fn send_range(
         &mut self,
         range: Range<u64>,
         again: bool,
-        env: &mut Env<'_>,
+        env: &mut ConnectionEnv<'_>,
         device: &mut dyn NetDevice,
         caps: &PathCaps,
-    ) -> Outcome {
+    ) -> SendResult {
         loop {
             let data_end = range.end.min(self.send.end());
-            let cut = if range.start < data_end { self.send.cut(range.start..data_end) } else { Cut::default() };
+            let cut =
+                if range.start < data_end { self.send.cut(range.start..data_end) } else { PacketPayload::default() };
             let cut_end = range.start + cut.len as u64;
             let at_end = cut_end == self.send.end();
             let fin = at_end && range.end > cut_end;
             let end = cut_end + u64::from(fin);
             if end == range.start {
-                return Outcome::Incomplete;
+                // The unit at this position is not queued completely, and a device or sealer needs the whole unit.
+                return SendResult::Incomplete;
             }
             let fresh = !again && cut.len > 0;
             let flags = Flags { fin, psh: cut.len > 0 && at_end, ..self.ecn.flags(fresh) };
             let segment = self.header(env, range.start, flags);
             let segments = cut.len.div_ceil(self.mss).max(1);
-            let outgoing = Outgoing {
+            let outgoing = OutgoingSegment {
                 flow: &self.flow,
                 segment: &segment,
                 fragments: cut.fragments,
                 streams: cut.streams,
                 ident: self.labels.ident(),
                 mss: self.mss,
-                // RFC 3168 6.1.5: what is sent again is not, or a mark on it could not be believed.
+                // RFC 3168 6.1.5: retransmissions are not ECN-capable, because marks on them would not be reliable.
                 ecn_capable: fresh && self.ecn.is_capable(),
                 rate: self.pace(),
             };
+            // Without a known next hop, the packet waits in the network layer or is lost; TCP counts it as sent.
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {
                     TransmitResult::Posted => {}
                     TransmitResult::NeedsSoftware(unit) => match self.send.seal(unit) {
+                        // A sealed unit goes out as plain payload: cut the range again, now without the context.
                         Ok(()) => {
                             env.counters.sealed_units += 1;
                             continue;
                         }
-                        Err(SealFailure::Incomplete) if !self.outbox.is_finishing() => return Outcome::Incomplete,
+                        Err(SealFailure::Incomplete) if !self.outbox.is_finishing() => return SendResult::Incomplete,
                         Err(_) => return self.give_up_unsealed(env),
                     },
-                    TransmitResult::Dropped(DropReason::RingFull) => return Outcome::NoRoom,
+                    TransmitResult::Dropped(DropReason::RingFull) => return SendResult::NoRoom,
                     TransmitResult::Dropped(DropReason::DeviceGone) => return self.give_up_unsealed(env),
                     // As good as lost on the way: it is sent again.
                     TransmitResult::Dropped(_) => env.counters.device_drops += 1,
@@ -346,13 +370,13 @@ impl Connection {
             self.labels.note_sent(segments);
             self.note_header_sent(env, &segment);
             if segment.flags.cwr {
-                self.ecn.note_cut_told();
+                self.ecn.note_cwr_sent();
             }
             self.note_range_sent(range.start..end, again, segments as u64, segment.options.timestamps, env);
             if !again {
                 self.arm_tail_probe(env);
             }
-            return Outcome::Sent;
+            return SendResult::Sent;
         }
     }
 
@@ -362,13 +386,14 @@ impl Connection {
         again: bool,
         segments: u64,
         timestamps: Option<Timestamps>,
-        env: &mut Env<'_>,
+        env: &mut ConnectionEnv<'_>,
     ) {
         let bytes = range.end - range.start;
         let first_again = again && range.start == self.una;
         self.tally.note_sent(bytes, again, env.now);
         if again {
             env.counters.retransmitted_segments += segments;
+            // Linux counts retransmissions of fast recovery apart from the ones after a timeout.
             if self.repair.is_open() || !self.repair.grows_window() {
                 env.counters.fast_retransmits += segments;
             } else {
@@ -382,9 +407,11 @@ impl Connection {
             self.next = range.end;
             self.repair.note_carried(self.outstanding());
             self.flight.push(range, env.now);
+            // The FIN leaves with the last data, so the state changes here.
             self.note_sent(bytes);
             self.on_fin_sent();
         }
+        // Data in flight make window probes unnecessary: their acknowledgment carries the window.
         self.deadlines.persist = None;
         self.closed_window.note_sent();
         if self.deadlines.retransmit.is_none() || first_again {
@@ -392,27 +419,27 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 3.10.4: the state moves when the FIN leaves.
+    /// Changes the state when the FIN leaves (RFC 9293 3.10.4).
     fn on_fin_sent(&mut self) {
         if self.fin_position().is_some_and(|fin| self.next > fin) {
             self.state = match self.state {
-                State::SynReceived | State::Established => State::FinWait1,
-                State::CloseWait => State::LastAck,
+                TcpState::SynReceived | TcpState::Established => TcpState::FinWait1,
+                TcpState::CloseWait => TcpState::LastAck,
                 state => state,
             };
         }
     }
 
-    fn give_up_unsealed(&mut self, env: &mut Env<'_>) -> Outcome {
+    fn give_up_unsealed(&mut self, env: &mut ConnectionEnv<'_>) -> SendResult {
         env.counters.seal_failures += 1;
         self.reset_owed = true;
         self.fail(ConnectionError::Unsealable);
-        Outcome::Over
+        SendResult::Over
     }
 
-    /// Sends an acknowledgment without data, with whatever there is to report. False if the device had no room after
-    /// all.
-    fn send_ack(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
+    /// Sends an acknowledgment without data, with SACK blocks if negotiated. Returns false if the device has no room
+    /// after all.
+    fn send_ack(&mut self, env: &mut ConnectionEnv<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
         let mut segment = self.header(env, self.next, self.ecn.flags(false));
         if self.peer.sack {
             segment.options.sack = self.receive.sack_blocks(self.acks.duplicate());
@@ -426,21 +453,32 @@ impl Connection {
         true
     }
 
-    fn transmit_reset(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Turn {
+    fn transmit_reset(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        device: &mut dyn NetDevice,
+        caps: &PathCaps,
+    ) -> TransmitOutcome {
         if self.reset_owed {
             let reset = self.header(env, self.next, Flags { rst: true, ..Flags::default() });
             if device.room(&self.flow) == 0 || !self.send_bare(reset, env, device, caps) {
-                return Turn::NoRoom;
+                return TransmitOutcome::NoRoom;
             }
             self.reset_owed = false;
             env.counters.out_resets += 1;
         }
-        Turn::Done
+        TransmitOutcome::Done
     }
 
-    /// Sends a segment without payload. False if the device had no room after all.
-    fn send_bare(&mut self, segment: Segment, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
-        let outgoing = Outgoing {
+    /// Sends a segment without payload. Returns false if the device has no room after all.
+    fn send_bare(
+        &mut self,
+        segment: Segment,
+        env: &mut ConnectionEnv<'_>,
+        device: &mut dyn NetDevice,
+        caps: &PathCaps,
+    ) -> bool {
+        let outgoing = OutgoingSegment {
             flow: &self.flow,
             segment: &segment,
             fragments: SmallVec::new(),
@@ -462,10 +500,10 @@ impl Connection {
         true
     }
 
-    /// A header with the present acknowledgment and window.
-    fn header(&self, env: &Env<'_>, position: u64, flags: Flags) -> Segment {
-        let opening = self.state == State::SynSent;
-        let window = if self.state == State::Closed { 0 } else { self.receive.window(self.mss) };
+    /// Returns a header with the current acknowledgment number and window.
+    fn header(&self, env: &ConnectionEnv<'_>, position: u64, flags: Flags) -> Segment {
+        let opening = self.state == TcpState::SynSent;
+        let window = if self.state == TcpState::Closed { 0 } else { self.receive.window(self.mss) };
         let window = (window >> self.window_scale).min(u64::from(u16::MAX)) as u16;
         let echo = self.peer.timestamp.map(|(recent, _)| recent);
         let with_timestamps = echo.is_some() || (opening && env.config.timestamps);
@@ -485,10 +523,11 @@ impl Connection {
         }
     }
 
-    /// What the peer knows once the header has left.
-    fn note_header_sent(&mut self, env: &mut Env<'_>, segment: &Segment) {
+    /// Records the state that the header tells the peer.
+    fn note_header_sent(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment) {
+        // The window of a SYN is unscaled and was recorded by its sender; a reset carries no window.
         if segment.flags.syn || segment.flags.rst {
-            self.acks.note_told(self.receive.next());
+            self.acks.note_acknowledged_until(self.receive.next());
             return;
         }
         self.receive.advertise(u64::from(segment.window) << self.window_scale);
@@ -497,33 +536,33 @@ impl Connection {
             env.counters.to_zero_window += u64::from(closed);
             env.counters.from_zero_window += u64::from(!closed);
         }
-        self.acks.note_told(self.receive.next());
+        self.acks.note_acknowledged_until(self.receive.next());
         self.deadlines.ack = None;
         self.acks.note_carried(self.receive.has_holes());
     }
 
-    /// Data wait, nothing is under way, and nothing may leave: then it is the peer's window, and it may open
-    /// without our hearing of it.
-    fn arm_persist(&mut self, env: &Env<'_>) {
+    /// Arms the persist timer if data wait, nothing is in flight and nothing may leave. Then the peer's window is the
+    /// obstacle, and its update may get lost.
+    fn arm_persist(&mut self, env: &ConnectionEnv<'_>) {
         let unsent = self.outbox.end(self.send.end()) > self.next;
         let waiting = unsent && self.flight.is_empty() && !self.state.is_opening() && !self.outbox.is_blocked();
-        // Before the handshake is over, the peer has offered none that it could close.
+        // During the handshake the peer has not offered a window that it could close.
         let closed = self.peer.window == 0 && !self.state.is_opening();
         self.closed_window.watch(closed && (waiting || !self.flight.is_empty()), env.now);
-        self.deadlines.retransmit = self.deadlines.retransmit.map(|at| self.or_when_patience_ends(env, at));
+        self.deadlines.retransmit = self.deadlines.retransmit.map(|at| self.min_with_patience_end(env, at));
         if !waiting {
             self.deadlines.persist = None;
         } else if self.deadlines.persist.is_none() {
             let probes = self.closed_window.probes();
             let wait = self.rtt.timeout(env.config.initial_rto, env.config.min_rto, env.config.max_rto, probes);
-            self.deadlines.persist = Some(self.or_when_patience_ends(env, env.now + wait));
+            self.deadlines.persist = Some(self.min_with_patience_end(env, env.now + wait));
         }
     }
 }
 
-/// Packets that a connection may send before others have their turn.
-const PACKETS_A_TURN: usize = 16;
-/// A device that cuts more than this takes packets longer than their headers tell.
-const MAX_TOLD: u64 = 1 << 16;
-/// IPv4's total length is 16 bits, its header 20 bytes (which IPv6 does not count), and a TCP header at most 60.
+/// Maximum number of packets per turn.
+const MAX_PACKETS_PER_TURN: usize = 16;
+/// Segmentation size above which a device accepts packets longer than their header's length field.
+const MAX_HEADER_LENGTH: u64 = 1 << 16;
+/// IPv4's total length has 16 bits, its header 20 bytes (IPv6 does not count its header), and a TCP header at most 60.
 const MAX_PACKET_PAYLOAD: u64 = u16::MAX as u64 - 20 - 60;

@@ -1,19 +1,19 @@
-//! How fast data may leave at most. The device spaces the packets.
+//! The send rate limit of a connection. The device spaces the packets.
 
 use core::num::NonZeroU64;
 use core::time::Duration;
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
-    /// Bytes a second at most, as the device counts them; it keeps to that.
+pub(super) struct PacingRate {
+    /// Maximum rate in bytes per second, as the device counts them.
     rate: Option<NonZeroU64>,
-    /// No faster than window and round-trip time ask for, either.
+    /// Whether the rate also follows from window and round-trip time.
     by_window: bool,
 }
 
-impl Pace {
-    /// Whether the device is asked to keep to a rate.
-    pub(super) fn is_asked(&self) -> bool {
+impl PacingRate {
+    /// Returns whether the device is asked for a rate.
+    pub(super) fn is_enabled(&self) -> bool {
         self.by_window || self.rate.is_some()
     }
 
@@ -25,11 +25,12 @@ impl Pace {
         self.rate = rate;
     }
 
-    /// The bytes a second that the device is to keep to. A window spread over its round trip goes out without bursts that
-    /// queues on the way would have to hold; a little faster, so that it is the window that limits, and twice as fast while
-    /// it doubles (Linux's sk_pacing_rate). Before the first RTT sample nothing is known.
-    pub(super) fn of(&self, window: u64, threshold: u64, smoothed: Option<Duration>) -> Option<NonZeroU64> {
+    /// Returns the rate for the device, in bytes per second. A window spread over its round trip causes no bursts that
+    /// queues on the path would have to hold. The rate exceeds this by a fifth, so that the window stays the limit, and
+    /// is twice as high in slow start (Linux's sk_pacing_rate). `None` before the first RTT sample.
+    pub(super) fn rate_for(&self, window: u64, threshold: u64, smoothed: Option<Duration>) -> Option<NonZeroU64> {
         let by_window = smoothed.filter(|_| self.by_window).and_then(|smoothed| {
+            // In slow start the window doubles per round trip, so the rate must not hold it back.
             let percent = if window < threshold / 2 { 200 } else { 120 };
             let rate = u128::from(window) * percent * 10_000_000 / smoothed.as_nanos().max(1);
             NonZeroU64::new(u64::try_from(rate).unwrap_or(u64::MAX))

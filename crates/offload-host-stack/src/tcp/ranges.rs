@@ -1,23 +1,25 @@
-//! A set of positions as sorted ranges.
+//! A set of positions, stored as sorted ranges.
 //!
-//! Invariant: ranges are not empty, in order, and neither overlap nor touch.
+//! Invariant: the ranges are non-empty, sorted, and neither overlap nor touch.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// By where they begin: who sends crumbs decides where they go in, and may not have all others moved for each.
+/// Ranges by start. A tree instead of a vector, because a peer that sends tiny pieces chooses where they are inserted,
+/// and must not make each insertion move all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ranges {
+pub(crate) struct RangeSet {
     ends: BTreeMap<u64, u64>,
 }
 
-impl Ranges {
-    /// Adds a range, and returns the one it has become part of.
+impl RangeSet {
+    /// Adds a range and returns the merged range that now contains it.
     pub(crate) fn insert(&mut self, added: Range<u64>) -> Range<u64> {
         if added.is_empty() {
             return added;
         }
         let mut merged = added;
+        // Touching ranges are merged, too, so that each gap between ranges is real.
         while let Some(range) = self.last_until(merged.end).filter(|range| range.end >= merged.start) {
             merged = merged.start.min(range.start)..merged.end.max(range.end);
             self.ends.remove(&range.start);
@@ -26,12 +28,12 @@ impl Ranges {
         merged
     }
 
-    /// The range that holds `position`.
+    /// Returns the range that contains `position`.
     pub(crate) fn containing(&self, position: u64) -> Option<Range<u64>> {
         self.last_until(position).filter(|range| range.end > position)
     }
 
-    /// Calls `f` with each part of `wanted` that is not in the set, in order.
+    /// Calls `f` with each part of `wanted` outside the set, in order.
     pub(crate) fn gaps(&self, wanted: Range<u64>, mut f: impl FnMut(Range<u64>)) {
         if wanted.is_empty() {
             return;
@@ -48,7 +50,7 @@ impl Ranges {
         }
     }
 
-    /// Removes everything before `position`.
+    /// Removes all positions before `position`.
     pub(crate) fn remove_before(&mut self, position: u64) {
         while let Some(first) = self.ends.first_entry().filter(|first| *first.key() < position) {
             let end = first.remove();
@@ -58,7 +60,7 @@ impl Ranges {
         }
     }
 
-    /// Removes everything from `position` on.
+    /// Removes all positions from `position` on.
     pub(crate) fn remove_from(&mut self, position: u64) {
         while let Some(mut last) = self.ends.last_entry().filter(|last| *last.get() > position) {
             if *last.key() < position {
@@ -69,7 +71,7 @@ impl Ranges {
         }
     }
 
-    /// The last range that begins at `position` or before.
+    /// Returns the last range that begins at or before `position`.
     fn last_until(&self, position: u64) -> Option<Range<u64>> {
         self.ends.range(..=position).next_back().map(|(start, end)| *start..*end)
     }
@@ -83,10 +85,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_set(steps in proptest::collection::vec((0u8..4, 0u64..64, 0u64..16), 1..60)) {
-            let mut ranges = Ranges::default();
+        fn range_set_matches_a_set_of_positions(steps in proptest::collection::vec((0u8..4, 0u64..64, 0u64..16), 1..60)) {
+            let mut ranges = RangeSet::default();
             let mut oracle = BTreeSet::new();
             for (step, start, length) in steps {
+                // Each operation is compared with the same operation on a plain set.
                 match step {
                     0 => {
                         ranges.remove_before(start);

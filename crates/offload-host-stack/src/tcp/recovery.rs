@@ -1,146 +1,147 @@
-//! What losses lead to: fast recovery (RFC 6675, paced by RFC 9937's PRR), recovery after a timeout, tail loss
-//! probes (RFC 8985 7), and taking it all back when nothing was lost (RFC 3522's timestamps, RFC 3708's
-//! duplicates).
+//! Loss recovery: fast recovery (RFC 6675, paced by RFC 9937's PRR), recovery after a timeout, tail loss probes (RFC
+//! 8985 7), and undo of spurious recoveries (RFC 3522's timestamps, RFC 3708's duplicates).
 
-use super::congestion::Signal;
-use super::connection::{Connection, Env};
-use super::loss::{DUPLICATE_THRESHOLD, Rack};
+use super::congestion::CongestionSignal;
+use super::connection::{Connection, ConnectionEnv};
+use super::loss::{DUPLICATE_THRESHOLD, RackDetector};
 use super::segment::Segment;
 use core::num::NonZeroU64;
 use core::ops::Range;
 use core::time::Duration;
 use offload_base::Seq;
 
-/// Where recovery stands.
+/// Phase of loss recovery.
 #[derive(Clone, Debug)]
-enum Recovery {
-    /// Nothing is known to be missing.
+enum RecoveryPhase {
+    /// No loss is known.
     Open,
-    /// A loss was found; everything sent before `until` belongs to the same event.
+    /// A loss was detected. All data sent before `until` belong to the same event.
     Fast { until: u64, pace: Box<ProportionalRate> },
-    /// The retransmission timer fired; what was sent before `until` is sent again as acknowledgments come in.
+    /// The retransmission timer fired. Data sent before `until` are sent again as acknowledgments arrive.
     Timeout { until: u64 },
 }
 
-/// Proportional rate reduction (RFC 9937 6): data leave in the proportion in which they arrive.
+/// Proportional rate reduction (RFC 9937 6): data leave in proportion to delivered data.
 #[derive(Clone, Copy, Debug)]
 struct ProportionalRate {
     flight_at_start: u64,
     delivered: u64,
     sent: u64,
-    /// Bytes the latest ACK delivered, and whether it was good news only.
+    /// Bytes delivered by the latest ACK.
     latest: u64,
+    /// Whether the latest ACK advanced and reported no further loss.
     good: bool,
     /// Bytes that may be sent now.
     allowance: u64,
 }
 
-/// What it takes to find out that a recovery was uncalled for.
+/// Evidence for whether a recovery was spurious.
 #[derive(Clone, Copy, Debug)]
-struct Undo {
-    /// Where the unacknowledged data began.
+struct UndoEvidence {
+    /// First unacknowledged position at the start of the recovery.
     from: u64,
-    /// The timestamp of the first retransmission.
+    /// Timestamp of the first retransmission.
     first_retransmit: Option<u32>,
-    /// Bytes sent again that were not reported as duplicates.
+    /// Retransmitted bytes without a duplicate report so far.
     unreported: u64,
-    /// Whether anything was sent again.
+    /// Whether any data were retransmitted.
     resent: bool,
 }
 
-/// A tail loss probe, until it is known what it met (RFC 8985 7.4.1).
+/// A tail loss probe in flight (RFC 8985 7.4.1).
 #[derive(Clone, Copy, Debug)]
 struct TailProbe {
-    /// The last position sent when it was.
+    /// Position after the last byte sent, at the time of the probe.
     end: u64,
-    /// It was a retransmission; otherwise new data.
+    /// Whether the probe is a retransmission; otherwise it carries new data.
     retransmission: bool,
-    /// What the network had carried by then.
+    /// Value of `carried` at the time of the probe.
     carried: u64,
 }
 
-/// What an ACK delivered.
+/// Information in an ACK about delivered data.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Delivery {
-    /// Bytes that are newly known to have arrived.
+pub(super) struct AckDelivery {
+    /// Newly delivered bytes.
     pub(super) bytes: u64,
-    /// Some of them came after what was sent later.
+    /// Whether some of them arrived after data that were sent later.
     pub(super) late: bool,
-    /// A range the peer got twice.
+    /// A range that the peer received twice.
     pub(super) duplicate: Option<Range<u64>>,
-    /// The ACK told nothing new but that something arrived.
+    /// Whether the ACK is a duplicate ACK, while data are in flight.
     pub(super) plain_duplicate: bool,
-    /// The same, or all had arrived before.
+    /// Whether the ACK is a duplicate ACK without SACK blocks.
     pub(super) repeated: bool,
-    /// Something arrived that was taken for lost, and had not been sent again.
+    /// Whether data arrived that were declared lost and had not been retransmitted.
     pub(super) given_up: bool,
-    /// The round-trip time of what was sent last, if that was sent once.
+    /// Round-trip time of the latest delivered data, if they were sent once.
     pub(super) rtt: Option<Duration>,
 }
 
-/// What is known of losses, and what is done about them. Only this file looks inside.
+/// State of loss recovery, private to this file.
 ///
-/// Invariant: what is kept to take a recovery back, or to judge a probe, is of the last one; it goes with it.
+/// Invariant: undo information and the tail probe belong to the latest recovery or probe, and are dropped with it.
 #[derive(Debug)]
-pub(super) struct Repair {
-    recovery: Recovery,
-    undo: Option<Box<Undo>>,
+pub(super) struct LossRecovery {
+    recovery: RecoveryPhase,
+    undo: Option<Box<UndoEvidence>>,
     tail_probe: Option<TailProbe>,
-    /// A tail loss probe is to be sent.
+    /// Whether a tail loss probe is to be sent.
     tail_probe_owed: bool,
-    /// Duplicate ACKs in a row, for peers without selective ones.
+    /// Number of consecutive duplicate ACKs, for peers without SACK.
     duplicate_acks: u32,
-    /// What was sent before this position belongs to the window that was cut last.
+    /// End of the window of data for which the congestion window was last reduced.
     cut_until: u64,
-    /// Bytes that were outstanding behind the last new ones sent: what the network has carried. Whole windows are
-    /// acknowledged at once by peers that join what they receive, so what is outstanding when a loss is found may be
-    /// little.
+    /// Bytes outstanding after the latest transmission of new data: the load that the network has carried. At the time
+    /// of a loss, less may be outstanding, because a peer that joins received packets acknowledges whole windows at
+    /// once.
     carried: u64,
-    rack: Rack,
+    rack: RackDetector,
 }
 
-impl Default for Repair {
-    fn default() -> Repair {
-        Repair {
-            recovery: Recovery::Open,
+impl Default for LossRecovery {
+    fn default() -> LossRecovery {
+        LossRecovery {
+            recovery: RecoveryPhase::Open,
             undo: None,
             tail_probe: None,
             tail_probe_owed: false,
             duplicate_acks: 0,
             cut_until: 0,
             carried: 0,
-            rack: Rack::new(),
+            rack: RackDetector::new(),
         }
     }
 }
 
-impl Repair {
-    /// Whether nothing is known to be missing.
+impl LossRecovery {
+    /// Returns whether no loss is known.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.recovery, Recovery::Open)
+        matches!(self.recovery, RecoveryPhase::Open)
     }
 
-    /// Whether acknowledged bytes make the congestion window grow.
+    /// Returns whether acknowledged bytes grow the congestion window.
     pub(super) fn grows_window(&self) -> bool {
-        !matches!(self.recovery, Recovery::Fast { .. })
+        !matches!(self.recovery, RecoveryPhase::Fast { .. })
     }
 
-    /// Nothing is missing, and nothing was.
+    /// Returns to the open phase, without undo information.
     pub(super) fn open(&mut self) {
-        self.recovery = Recovery::Open;
+        self.recovery = RecoveryPhase::Open;
         self.undo = None;
     }
 
-    /// What an idle connection need not remember.
+    /// Drops the undo information, which an idle connection does not need.
     pub(super) fn forget(&mut self) {
         self.undo = None;
     }
 
-    /// All up to `until` is sent again, and no congestion is seen in it; unless something else is being repaired.
+    /// Starts the retransmission of all data up to `until` without a congestion response. Returns false if another
+    /// recovery is under way.
     pub(super) fn resend_until(&mut self, until: u64) -> bool {
         let open = self.is_open();
         if open {
-            self.recovery = Recovery::Timeout { until };
+            self.recovery = RecoveryPhase::Timeout { until };
             self.undo = None;
             self.tail_probe = None;
         }
@@ -155,76 +156,86 @@ impl Repair {
         self.tail_probe_owed = owed;
     }
 
-    /// New bytes have left, and `outstanding` are not acknowledged.
+    /// Records the outstanding bytes after new data were sent.
     pub(super) fn note_carried(&mut self, outstanding: u64) {
         self.carried = outstanding;
     }
 
-    pub(super) fn rack(&mut self) -> &mut Rack {
+    pub(super) fn rack(&mut self) -> &mut RackDetector {
         &mut self.rack
     }
 }
 
 impl Connection {
-    /// Bytes that congestion control lets out now. The first segment of a recovery is always let out.
+    /// Returns the bytes that congestion control admits now. A recovery may always send its first segment.
     pub(super) fn congestion_allowance(&self) -> u64 {
         match &self.repair.recovery {
-            // Nothing is left in the network that could let anything out.
-            Recovery::Fast { pace, .. } if self.pipe() == 0 => pace.allowance.max(self.mss as u64),
-            Recovery::Fast { pace, .. } => pace.allowance,
+            // Nothing is in flight, so no ACK can admit more.
+            RecoveryPhase::Fast { pace, .. } if self.pipe() == 0 => pace.allowance.max(self.mss as u64),
+            RecoveryPhase::Fast { pace, .. } => pace.allowance,
             _ => self.congestion.window().saturating_sub(self.pipe()),
         }
     }
 
-    /// The bytes a second that the device is to keep to.
+    /// Returns the rate for the device, in bytes per second. `None` without pacing.
     pub(super) fn pace(&self) -> Option<NonZeroU64> {
-        self.pace.of(self.congestion.window(), self.congestion.threshold(), self.rtt.smoothed())
+        self.pace.rate_for(self.congestion.window(), self.congestion.threshold(), self.rtt.smoothed())
     }
 
-    /// Bytes believed to be in the network. Without selective ACKs, each duplicate one says that a segment left it.
+    /// Returns the bytes believed to be in the network. Without SACK, each duplicate ACK shows that one segment has
+    /// left.
     fn pipe(&self) -> u64 {
         let left = if self.peer.sack { 0 } else { u64::from(self.repair.duplicate_acks) * self.mss as u64 };
         self.flight.in_flight().saturating_sub(left)
     }
 
-    /// Draws the consequences of an ACK that moved the first unacknowledged position by `acked` bytes.
-    pub(super) fn recover(&mut self, env: &mut Env<'_>, segment: &Segment, delivery: &Delivery, acked: u64) {
+    /// Responds to an ACK that advanced the first unacknowledged position by `acked` bytes.
+    pub(super) fn recover(
+        &mut self,
+        env: &mut ConnectionEnv<'_>,
+        segment: &Segment,
+        delivery: &AckDelivery,
+        acked: u64,
+    ) {
         let of_probe = self.end_tail_probe(env, delivery);
         if let Some(duplicate) = &delivery.duplicate {
             env.counters.dsacks_received += 1;
-            // A probe is sent by the clock: that it was not needed says nothing of reordering.
+            // A tail probe is sent by a timer, so a duplicate of it is no sign of reordering.
             if !of_probe {
                 self.note_duplicate(duplicate);
             }
         }
         if acked > 0 && self.una_is_sacked() {
-            // RFC 2018 8: what the peer has reported it has thrown away again.
+            // RFC 2018 8: the peer has discarded data that it had reported.
             env.counters.sack_reneging += 1;
             self.flight.forget_sacks();
         }
         if self.was_spurious(segment, delivery, acked) {
-            self.take_back(env, delivery.duplicate.is_some());
+            self.undo_recovery(env, delivery.duplicate.is_some());
         }
         match self.repair.recovery {
-            Recovery::Fast { until, .. } | Recovery::Timeout { until } if self.una >= until => self.end_recovery(),
+            RecoveryPhase::Fast { until, .. } | RecoveryPhase::Timeout { until } if self.una >= until => {
+                self.end_recovery()
+            }
             _ => {}
         }
+        // Losses are detected after the end of a recovery, so that a new loss starts a new event.
         let lost = self.detect_losses(env, delivery, acked);
         if lost && self.repair.is_open() {
             self.begin_fast_recovery(env, delivery.bytes);
         }
         let (pipe, threshold, mss) = (self.pipe(), self.congestion.threshold(), self.mss as u64);
         let missing = self.flight.lost() > 0;
-        if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
-            // Without selective ACKs, a duplicate one says that some segment arrived.
+        if let RecoveryPhase::Fast { pace, .. } = &mut self.repair.recovery {
+            // Without SACK, a duplicate ACK shows that one segment arrived.
             let bytes = if delivery.plain_duplicate { delivery.bytes.max(mss) } else { delivery.bytes };
             pace.on_delivery(bytes, acked > 0 && !lost);
             pace.allow(pipe, threshold, mss, missing);
         }
     }
 
-    /// Finds what is lost; true if something newly is.
-    pub(super) fn detect_losses(&mut self, env: &mut Env<'_>, delivery: &Delivery, acked: u64) -> bool {
+    /// Detects losses. Returns whether there are new ones.
+    pub(super) fn detect_losses(&mut self, env: &mut ConnectionEnv<'_>, delivery: &AckDelivery, acked: u64) -> bool {
         if !self.peer.sack {
             return self.count_duplicates(delivery, acked);
         }
@@ -235,8 +246,8 @@ impl Connection {
         overdue.lost > 0
     }
 
-    /// RFC 6582, for peers that do not report what they have.
-    fn count_duplicates(&mut self, delivery: &Delivery, acked: u64) -> bool {
+    /// Detects losses from duplicate ACKs (RFC 6582), for peers without SACK.
+    fn count_duplicates(&mut self, delivery: &AckDelivery, acked: u64) -> bool {
         let mss = self.mss as u64;
         match (&self.repair.recovery, acked) {
             (_, 0) => {
@@ -246,7 +257,7 @@ impl Connection {
                     && u64::from(self.repair.duplicate_acks) == DUPLICATE_THRESHOLD
                     && self.flight.lose_first(mss) > 0
             }
-            (Recovery::Fast { .. }, _) => {
+            (RecoveryPhase::Fast { .. }, _) => {
                 // RFC 6582 3.2 step 3: a partial acknowledgment ends where the next loss begins.
                 let segments = u32::try_from(acked.div_ceil(mss)).unwrap_or(u32::MAX);
                 self.repair.duplicate_acks = self.repair.duplicate_acks.saturating_sub(segments);
@@ -259,49 +270,50 @@ impl Connection {
         }
     }
 
-    /// An acknowledgment that moved by `acked` bytes may say that the network is congested (RFC 3168 6.1.2).
-    pub(super) fn on_echo(&mut self, env: &mut Env<'_>, segment: &Segment, acked: u64) {
-        // What was under way when the window was cut is of the same window of data, its last byte included.
+    /// Responds to a congestion report in an acknowledgment that advanced by `acked` bytes (RFC 3168 6.1.2).
+    pub(super) fn on_echo(&mut self, env: &mut ConnectionEnv<'_>, segment: &Segment, acked: u64) {
+        // Data in flight at the last reduction, including the last byte, belong to the same window of data.
         let later = self.una > self.repair.cut_until;
         if self.ecn.is_echo(segment) && acked > 0 && later && self.repair.is_open() {
-            env.counters.window_cuts_for_marks += u64::from(self.cut_window(Signal::Mark, self.repair.carried));
+            env.counters.window_cuts_for_marks +=
+                u64::from(self.cut_window(CongestionSignal::Mark, self.repair.carried));
         }
     }
 
-    /// A loss was found without an ACK: its first segment may leave at once.
-    pub(super) fn on_late_loss(&mut self, env: &mut Env<'_>) {
+    /// Responds to a loss detected by a timer. Its first segment may leave at once.
+    pub(super) fn on_late_loss(&mut self, env: &mut ConnectionEnv<'_>) {
         if self.repair.is_open() {
             self.begin_fast_recovery(env, 0);
-        } else if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
+        } else if let RecoveryPhase::Fast { pace, .. } = &mut self.repair.recovery {
             pace.allowance = pace.allowance.max(self.mss as u64);
         }
     }
 
-    /// Cuts the window, unless it was cut for something sent in the same round trip (RFC 5681 3.2, RFC 3168 6.1.2).
-    /// `carried`: what the network had to carry when it happened.
-    pub(super) fn cut_window(&mut self, signal: Signal, carried: u64) -> bool {
+    /// Reduces the congestion window, unless it was reduced for data of the same round trip (RFC 5681 3.2, RFC 3168
+    /// 6.1.2). `carried` is the load of the network at that time. Returns whether the window was reduced.
+    pub(super) fn cut_window(&mut self, signal: CongestionSignal, carried: u64) -> bool {
         let first = self.una >= self.repair.cut_until;
         if first {
             self.congestion.on_congestion(signal, carried);
             self.repair.cut_until = self.next;
-            self.ecn.owe_cut_notice();
+            self.ecn.owe_cwr();
         }
         first
     }
 
-    /// `delivered`: bytes that arrived with the news.
-    fn begin_fast_recovery(&mut self, env: &mut Env<'_>, delivered: u64) {
+    /// Enters fast recovery. `delivered` are the bytes delivered by the ACK that revealed the loss.
+    fn begin_fast_recovery(&mut self, env: &mut ConnectionEnv<'_>, delivered: u64) {
         if self.peer.sack {
             env.counters.sack_recoveries += 1;
         } else {
             env.counters.reno_recoveries += 1;
         }
         let outstanding = self.outstanding();
-        self.cut_window(Signal::Loss, self.repair.carried);
+        self.cut_window(CongestionSignal::Loss, self.repair.carried);
         self.repair.undo =
-            Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
+            Some(Box::new(UndoEvidence { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         let pace = ProportionalRate {
-            // RFC 9937 6.1: what had arrived before is not delivered again.
+            // RFC 9937 6.1: data delivered before do not count.
             flight_at_start: (outstanding - self.flight.sacked() + delivered).max(1),
             delivered: 0,
             sent: 0,
@@ -309,34 +321,34 @@ impl Connection {
             good: false,
             allowance: self.mss as u64,
         };
-        self.repair.recovery = Recovery::Fast { until: self.next, pace: Box::new(pace) };
+        self.repair.recovery = RecoveryPhase::Fast { until: self.next, pace: Box::new(pace) };
         self.repair.tail_probe = None;
         self.deadlines.probe = None;
     }
 
-    /// The retransmission timer fired: everything is taken for lost (RFC 6298 5.4, RFC 5681 3.1).
-    pub(super) fn begin_timeout_recovery(&mut self, env: &mut Env<'_>) {
+    /// Responds to the retransmission timeout: all data are declared lost (RFC 6298 5.4, RFC 5681 3.1).
+    pub(super) fn begin_timeout_recovery(&mut self, env: &mut ConnectionEnv<'_>) {
         if !self.state.is_opening() {
-            // RFC 5681 (4): the threshold is held when the window was cut already, and what is missing was sent again
-            // since.
+            // RFC 5681 (4): the threshold stays if the window was already reduced for these data and they have been
+            // sent again since.
             let first = self.una >= self.repair.cut_until;
             self.congestion.on_timeout(first.then_some(self.repair.carried));
             self.repair.cut_until = self.next;
-            self.ecn.owe_cut_notice();
+            self.ecn.owe_cwr();
         } else if self.backoff.exponent() > 0 {
-            // RFC 6928 2: one lost SYN says little, two say that one segment is enough to begin with.
+            // RFC 6928 2: one lost SYN may be an accident. After two, the initial window is one segment.
             self.congestion.adopt(self.mss as u64, u64::MAX);
         }
-        if !matches!(self.repair.recovery, Recovery::Timeout { .. }) || self.backoff.exponent() == 0 {
+        if !matches!(self.repair.recovery, RecoveryPhase::Timeout { .. }) || self.backoff.exponent() == 0 {
             self.repair.undo =
-                Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
+                Some(Box::new(UndoEvidence { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         }
         if self.una_is_sacked() {
             env.counters.sack_reneging += 1;
             self.flight.forget_sacks();
         }
         self.flight.lose_all();
-        self.repair.recovery = Recovery::Timeout { until: self.next };
+        self.repair.recovery = RecoveryPhase::Timeout { until: self.next };
         self.repair.duplicate_acks = 0;
         self.repair.tail_probe = None;
         self.deadlines.probe = None;
@@ -344,21 +356,21 @@ impl Connection {
     }
 
     fn end_recovery(&mut self) {
-        if matches!(self.repair.recovery, Recovery::Fast { .. }) {
+        if matches!(self.repair.recovery, RecoveryPhase::Fast { .. }) {
             self.repair.rack.on_recovered();
         }
-        self.repair.recovery = Recovery::Open;
+        self.repair.recovery = RecoveryPhase::Open;
         self.repair.duplicate_acks = 0;
     }
 
-    /// Whether the first unacknowledged byte was reported as received.
+    /// Returns whether the first unacknowledged byte was selectively acknowledged.
     fn una_is_sacked(&self) -> bool {
-        self.flight.first().is_some_and(|first| first.state == super::flight::Fate::Sacked)
+        self.flight.first().is_some_and(|first| first.state == super::flight::RangeState::Sacked)
     }
 
-    /// Notes a retransmission, for undo and pace.
+    /// Records a retransmission, for undo and pacing.
     pub(super) fn note_resent(&mut self, bytes: u64, timestamp: Option<u32>) {
-        // A tail probe is sent outside of any recovery.
+        // A tail probe is not a part of any recovery.
         let open = self.repair.is_open();
         if let Some(undo) = self.repair.undo.as_mut().filter(|_| !open) {
             if !undo.resent {
@@ -370,16 +382,16 @@ impl Connection {
         self.note_sent(bytes);
     }
 
-    /// Notes that bytes left, for the pace.
+    /// Records sent bytes, for pacing.
     pub(super) fn note_sent(&mut self, bytes: u64) {
-        if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
+        if let RecoveryPhase::Fast { pace, .. } = &mut self.repair.recovery {
             pace.sent += bytes;
             pace.allowance = pace.allowance.saturating_sub(bytes);
         }
     }
 
     fn note_duplicate(&mut self, duplicate: &Range<u64>) {
-        self.repair.rack.on_too_early(self.una, self.next);
+        self.repair.rack.widen_reordering_window(self.una, self.next);
         if let Some(undo) = &mut self.repair.undo
             && duplicate.start >= undo.from
         {
@@ -387,10 +399,10 @@ impl Connection {
         }
     }
 
-    /// Whether what was sent again had arrived the first time: the echoed timestamp is older than the first
-    /// retransmission (RFC 3522), every retransmission was reported as a duplicate (RFC 3708), or something that was
-    /// not sent again after a timeout arrives (RFC 5682 3.1, F-RTO with selective acknowledgments).
-    fn was_spurious(&self, segment: &Segment, delivery: &Delivery, acked: u64) -> bool {
+    /// Returns whether the recovery was spurious. Three signs show this: an echoed timestamp older than the first
+    /// retransmission (RFC 3522); duplicate reports for all retransmissions (RFC 3708); or, after a timeout, the
+    /// arrival of data that were not sent again (RFC 5682 3.1, F-RTO with SACK).
+    fn was_spurious(&self, segment: &Segment, delivery: &AckDelivery, acked: u64) -> bool {
         let Some(undo) = self.repair.undo.as_deref().filter(|undo| undo.resent) else { return false };
         let echoed_older = match (undo.first_retransmit, segment.options.timestamps) {
             (Some(first), Some(timestamps)) => {
@@ -398,11 +410,11 @@ impl Connection {
             }
             _ => false,
         };
-        let still_came = delivery.given_up && matches!(self.repair.recovery, Recovery::Timeout { .. });
+        let still_came = delivery.given_up && matches!(self.repair.recovery, RecoveryPhase::Timeout { .. });
         echoed_older || undo.unreported == 0 || still_came
     }
 
-    fn take_back(&mut self, env: &mut Env<'_>, by_duplicates: bool) {
+    fn undo_recovery(&mut self, env: &mut ConnectionEnv<'_>, by_duplicates: bool) {
         self.repair.undo = None;
         self.congestion.on_spurious();
         self.repair.cut_until = self.una;
@@ -412,62 +424,64 @@ impl Connection {
             env.counters.full_undos += 1;
         }
         if !self.repair.is_open() {
-            // Not a recovery that ended: it says nothing for the reordering window, but that it was too small.
-            self.repair.rack.on_too_early(self.una, self.next);
-            self.flight.lose_nothing();
-            self.repair.recovery = Recovery::Open;
+            // This recovery did not end normally. It only shows that the reordering window was too small.
+            self.repair.rack.widen_reordering_window(self.una, self.next);
+            self.flight.undo_losses();
+            self.repair.recovery = RecoveryPhase::Open;
             self.repair.duplicate_acks = 0;
         }
         self.backoff.reset();
     }
 
-    /// RFC 8985 7.4.2: what acknowledgments tell of a probe. True if this one reports that the probe arrived twice.
-    fn end_tail_probe(&mut self, env: &mut Env<'_>, delivery: &Delivery) -> bool {
+    /// Evaluates an acknowledgment of a tail probe (RFC 8985 7.4.2). Returns whether the peer received the probe as a
+    /// duplicate.
+    fn end_tail_probe(&mut self, env: &mut ConnectionEnv<'_>, delivery: &AckDelivery) -> bool {
         let Some(probe) = self.repair.tail_probe else { return false };
-        // A FIN may not be counted among what came twice.
+        // A peer may not count a FIN as a part of the duplicate.
         let is_end = |end: u64| end == probe.end || end + 1 == probe.end && self.fin_position() == Some(end);
         let twice = probe.retransmission && delivery.duplicate.as_ref().is_some_and(|range| is_end(range.end));
         if twice {
             self.repair.tail_probe = None;
         } else if self.una > probe.end {
-            // What came behind it is acknowledged, and nobody told that it came twice.
+            // Data after the probe are acknowledged without a duplicate report.
             self.conclude_tail_probe(env);
         } else if self.una == probe.end && (delivery.repeated || !probe.retransmission) {
-            // An ACK for each of the two, from a peer that does not say that one came twice; or new data.
+            // Either each of the two copies was acknowledged by a peer without duplicate reports, or the probe carried
+            // new data.
             self.repair.tail_probe = None;
         }
         twice
     }
 
-    /// Nothing tells that the original of a probe arrived.
-    fn conclude_tail_probe(&mut self, env: &mut Env<'_>) {
+    /// Ends a tail probe without a sign that its original arrived.
+    fn conclude_tail_probe(&mut self, env: &mut ConnectionEnv<'_>) {
         if let Some(probe) = self.repair.tail_probe.take()
             && probe.retransmission
             && self.repair.is_open()
         {
-            // The probe repaired a loss that nothing else will tell of.
+            // The probe repaired a loss that nothing else reveals.
             env.counters.loss_probe_recoveries += 1;
-            self.cut_window(Signal::Loss, probe.carried);
+            self.cut_window(CongestionSignal::Loss, probe.carried);
             self.repair.undo = None;
         }
     }
 
-    /// Notes that a probe was sent.
-    pub(super) fn begin_tail_probe(&mut self, env: &mut Env<'_>, retransmission: bool) {
-        // One that is acknowledged would have been reported by now, had it come twice.
+    /// Records the transmission of a tail probe.
+    pub(super) fn begin_tail_probe(&mut self, env: &mut ConnectionEnv<'_>, retransmission: bool) {
+        // If the previous probe had arrived as a duplicate, its acknowledgment would have reported this by now.
         self.conclude_tail_probe(env);
         self.repair.tail_probe = Some(TailProbe { end: self.next, retransmission, carried: self.repair.carried });
         self.deadlines.probe = None;
     }
 
-    /// Arms the timers of what was sent: the retransmission timeout and, sooner, the tail loss probe.
-    pub(super) fn arm_after_progress(&mut self, env: &Env<'_>) {
+    /// Arms the retransmission timer and the tail loss probe after progress.
+    pub(super) fn arm_after_progress(&mut self, env: &ConnectionEnv<'_>) {
         self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
         self.arm_tail_probe(env);
     }
 
-    /// RFC 8985 7.2.
-    pub(super) fn arm_tail_probe(&mut self, env: &Env<'_>) {
+    /// Arms the tail loss probe (RFC 8985 7.2).
+    pub(super) fn arm_tail_probe(&mut self, env: &ConnectionEnv<'_>) {
         let eligible = self.peer.sack
             && self.repair.is_open()
             && self.flight.sacked() == 0
@@ -488,31 +502,31 @@ impl Connection {
 }
 
 impl ProportionalRate {
-    /// `bytes` arrived; `good`: and the ACK moved forward without telling of a further loss.
+    /// Records the delivery of `bytes`. `good` means that the ACK advanced without a further loss.
     fn on_delivery(&mut self, bytes: u64, good: bool) {
         self.delivered += bytes;
         self.latest = bytes;
         self.good = good;
     }
 
-    /// Works out what may be sent, with `pipe` bytes in flight on the way down to `threshold`.
+    /// Computes the bytes that may be sent, with `pipe` bytes in flight during the reduction to `threshold`.
     fn allow(&mut self, pipe: u64, threshold: u64, mss: u64, missing: bool) {
         let budget = if pipe > threshold {
             // RFC 9937 6: in proportion to the reduction.
             let share = (u128::from(self.delivered) * u128::from(threshold)).div_ceil(u128::from(self.flight_at_start));
             u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(self.sent)
         } else {
-            // As in slow start as long as acknowledgments show no further loss, else one for one.
+            // Like slow start while acknowledgments show no further loss; otherwise one byte per delivered byte.
             let limit = self.delivered.saturating_sub(self.sent).max(self.latest);
             let limit = if self.good { limit + mss } else { limit };
             limit.min(threshold - pipe)
         };
-        // The first retransmission does not wait.
+        // The first retransmission leaves at once.
         self.allowance = if self.sent == 0 && missing { budget.max(mss) } else { budget };
     }
 }
 
-/// Linux's least probe timeout beyond two round trips.
+/// Linux's minimum of the probe timeout beyond two round trips.
 const PROBE_MARGIN: Duration = Duration::from_millis(2);
-/// How long a peer may delay the acknowledgment of a single segment.
+/// Maximum delay of a peer's acknowledgment for a single segment.
 const PEER_DELAYED_ACK: Duration = Duration::from_millis(40);

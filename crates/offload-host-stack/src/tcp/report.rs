@@ -1,14 +1,14 @@
-//! What a connection tells of itself: why it ended, what has become possible, figures.
+//! Public view of a connection: its error, readiness and figures.
 
 use super::connection::Connection;
 use super::send_queue::FIRST_BYTE;
-use super::state::State;
+use super::state::TcpState;
 use crate::config::TcpConfig;
 use core::time::Duration;
 use offload_api::SentBytes;
 use std::io;
 
-/// Why a connection ended before its time.
+/// Error that ended a connection.
 ///
 /// ```
 /// use offload_host_stack::ConnectionError;
@@ -25,16 +25,16 @@ pub enum ConnectionError {
     /// The peer reset the connection.
     #[error("the peer reset the connection")]
     Reset,
-    /// There is no way to the peer: a router says so, or nobody on the Ethernet has its address.
+    /// The peer is unreachable: a router reported it, or address resolution failed.
     #[error("the peer cannot be reached")]
     Unreachable,
-    /// The peer did not answer, however often it was asked.
+    /// The peer did not answer the retransmissions or probes.
     #[error("the peer does not answer")]
     TimedOut,
     /// This side aborted the connection.
     #[error("the connection was aborted")]
     Aborted,
-    /// Bytes that needed encryption could not get it, neither by a device nor by software.
+    /// Data that needed encryption could not be encrypted, neither by a device nor in software.
     #[error("queued data could not be sealed, and must not leave unsealed")]
     Unsealable,
 }
@@ -53,7 +53,7 @@ impl From<ConnectionError> for io::Error {
     }
 }
 
-/// What has become possible on a connection since it was last asked.
+/// Events on a connection since the last query.
 ///
 /// ```
 /// use offload_host_stack::Readiness;
@@ -62,20 +62,20 @@ impl From<ConnectionError> for io::Error {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// It is open, or failed to open.
+    /// The connection was opened, or failed to open.
     pub opened: bool,
-    /// There is something to read, the end of the stream, or an error.
+    /// Data, the end of the stream, or an error can be read.
     pub readable: bool,
-    /// The send queue wants bytes again, or will never more.
+    /// The send queue has room, or will never have room again.
     pub writable: bool,
-    /// The bytes that were waited for are acknowledged, or never will be.
+    /// The awaited bytes are acknowledged, or will never be.
     pub acknowledged: bool,
-    /// The device has something to say about the flow.
+    /// The device has an event for the flow.
     pub device_event: bool,
 }
 
 impl Readiness {
-    /// Whether anything has.
+    /// Returns whether any event occurred.
     pub fn any(self) -> bool {
         self.opened || self.readable || self.writable || self.acknowledged || self.device_event
     }
@@ -84,7 +84,7 @@ impl Readiness {
         Readiness { opened: true, readable: true, writable: true, acknowledged: true, device_event: false };
 }
 
-/// Figures of a connection, as Linux's `TCP_INFO` has them.
+/// Figures of a connection, like Linux's `TCP_INFO`.
 ///
 /// ```
 /// use offload_host_stack::TcpStats;
@@ -95,15 +95,15 @@ impl Readiness {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpStats {
-    /// Its state.
-    pub state: State,
-    /// Smoothed round-trip time, after the first sample.
+    /// Current state.
+    pub state: TcpState,
+    /// Smoothed round-trip time. `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
-    /// Its mean deviation.
+    /// Mean deviation of the round-trip time.
     pub rtt_variance: Duration,
-    /// The least of the last minutes.
+    /// Minimum round-trip time of the last minutes.
     pub min_rtt: Option<Duration>,
-    /// The present retransmission timeout, back-off included.
+    /// Current retransmission timeout, including backoff.
     pub retransmission_timeout: Duration,
     /// Congestion window in bytes.
     pub congestion_window: u64,
@@ -111,11 +111,11 @@ pub struct TcpStats {
     pub slow_start_threshold: u64,
     /// Bytes believed to be in the network.
     pub in_flight: u64,
-    /// Bytes the peer takes beyond what it has acknowledged.
+    /// Bytes accepted by the peer beyond its acknowledgment.
     pub peer_window: u64,
-    /// Payload bytes of a full segment.
+    /// Payload of a full segment, in bytes.
     pub segment_size: usize,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
     /// Bytes acknowledged by the peer.
     pub bytes_acknowledged: u64,
@@ -144,6 +144,7 @@ impl Connection {
             segment_size: self.mss,
             retransmits: self.tally.retransmits(),
             bytes_acknowledged: self.una.clamp(FIRST_BYTE, self.send.end()) - FIRST_BYTE,
+            // The peer's SYN, and its FIN once received, occupy a position each but are no bytes.
             bytes_received: self
                 .receive
                 .next()

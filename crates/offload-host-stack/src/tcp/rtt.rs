@@ -1,9 +1,9 @@
-//! Round-trip times and the retransmission timeout (RFC 6298).
+//! Round-trip time estimation and the retransmission timeout (RFC 6298).
 //!
 //! Samples come from segments sent once (Karn's rule), on the stack's nanosecond clock.
 //!
-//! Deviation: not the timeout is at least a second, as RFC 6298 has it, but its distance from the round-trip time at
-//! least Linux's 200 ms: that keeps a steady path, however long, from timing out on the first delayed ACK.
+//! Deviation from RFC 6298: instead of a minimum timeout of one second, the timeout exceeds the round-trip time by at
+//! least Linux's 200 ms. A steady path, however long, therefore does not time out on the first delayed ACK.
 
 use core::time::Duration;
 use offload_base::Instant;
@@ -28,9 +28,10 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample, measured at `now`.
+    /// Adds a sample measured at `now`.
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) {
         self.latest = rtt;
+        // An old minimum expires, so that a route change to a longer path is noticed.
         if rtt <= self.min || now - self.min_at > MIN_RTT_LIFETIME {
             self.min = rtt;
             self.min_at = now;
@@ -57,12 +58,12 @@ impl RttEstimator {
         self.variance
     }
 
-    /// The least RTT of the last minutes; `None` before the first sample.
+    /// Returns the minimum RTT of the last minutes. `None` before the first sample.
     pub(crate) fn min(&self) -> Option<Duration> {
         self.smoothed.map(|_| self.min)
     }
 
-    /// The timeout, after `backoff` timeouts in a row (RFC 6298 5.5).
+    /// Returns the timeout after `backoff` consecutive timeouts (RFC 6298 5.5).
     pub(crate) fn timeout(&self, initial: Duration, least: Duration, most: Duration, backoff: u32) -> Duration {
         let base = match self.smoothed {
             None => initial,
@@ -72,7 +73,7 @@ impl RttEstimator {
     }
 }
 
-/// Linux's tcp_min_rtt_wlen: a route that has grown longer is believed after this time.
+/// Lifetime of the minimum RTT: Linux's tcp_min_rtt_wlen. After it, a path that became longer is accepted.
 const MIN_RTT_LIFETIME: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -82,7 +83,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn follows_rfc_6298() {
+    fn estimator_follows_rfc_6298() {
         let mut rtt = RttEstimator::new();
         let rto = |rtt: &RttEstimator, backoff| rtt.timeout(MS * 1000, MS * 200, MS * 120_000, backoff);
         assert_eq!(rto(&rtt, 0), MS * 1000);
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_path_keeps_the_floor() {
+    fn steady_path_keeps_the_minimum_timeout() {
         let mut rtt = RttEstimator::new();
         (0..100).for_each(|_| rtt.sample(Instant::ZERO, MS / 10));
         assert_eq!(rtt.timeout(MS * 1000, MS * 200, MS * 120_000, 0), MS * 200 + MS / 10);

@@ -1,49 +1,51 @@
-//! The sealers a stream was given, each answering for a stretch of it; and the contexts it is about to leave.
+//! The software sealers of a stream, each for a section of it, and the device contexts about to be removed.
 //!
-//! Invariants: of each layer, the sealers are in the order of where they begin; one is dropped once the next one
-//! begins before everything that is still kept. (The last has none behind it: a layer whose key nothing follows installs
-//! one without a key.) A context is left once everything queued with it is acknowledged.
+//! Invariants:
+//! - The sealers of a layer are sorted by start.
+//! - A sealer is dropped once the next one of its layer begins before all data still kept. The last one of a layer has
+//!   no successor; a layer that ends its last key therefore installs a sealer without a key.
+//! - A context is removed from the device once all data queued with it are acknowledged.
 
 use core::fmt;
 use offload_api::{Handle, Layer, Sealer};
 
 #[derive(Default)]
 pub(crate) struct Sealers {
-    installed: Vec<Installed>,
-    leaving: Vec<Leaving>,
+    installed: Vec<SealerSection>,
+    leaving: Vec<LeavingContext>,
 }
 
-/// A context for which nothing more will be queued.
-struct Leaving {
+/// A context that no later data will use.
+struct LeavingContext {
     context: Handle,
-    /// The end of what was queued with it.
+    /// Position after the last data queued with the context.
     until: u64,
 }
 
-struct Installed {
+struct SealerSection {
     layer: Layer,
     from: u64,
     sealer: Box<dyn Sealer>,
 }
 
 impl Sealers {
-    /// Has `sealer` answer for the units of `layer` that begin at `from` or later.
+    /// Installs `sealer` for the units of `layer` that begin at `from` or later.
     pub(crate) fn install(&mut self, layer: Layer, from: u64, sealer: Box<dyn Sealer>) {
-        self.installed.push(Installed { layer, from, sealer });
+        self.installed.push(SealerSection { layer, from, sealer });
     }
 
-    /// The sealer of the unit of `layer` that begins at `start`.
-    pub(crate) fn of(&mut self, layer: Layer, start: u64) -> Option<&mut dyn Sealer> {
+    /// Returns the sealer for the unit of `layer` that begins at `start`.
+    pub(crate) fn find(&mut self, layer: Layer, start: u64) -> Option<&mut dyn Sealer> {
         let found = self.installed.iter_mut().rev().find(|one| one.layer == layer && one.from <= start)?;
         Some(&mut *found.sealer)
     }
 
-    /// Nothing that begins at `until` or later is for `context`.
+    /// Schedules the removal of `context`, which no data from `until` on use.
     pub(crate) fn leave(&mut self, context: Handle, until: u64) {
-        self.leaving.push(Leaving { context, until });
+        self.leaving.push(LeavingContext { context, until });
     }
 
-    /// Moves to `left` the contexts that nothing behind `acked` needs.
+    /// Moves to `left` the contexts that no data after `acked` use.
     pub(crate) fn take_left(&mut self, acked: u64, left: &mut Vec<Handle>) {
         self.leaving.retain(|one| {
             let needed = one.until > acked;
@@ -54,17 +56,18 @@ impl Sealers {
         });
     }
 
-    /// Drops all who seal: nothing will be sent any more.
+    /// Drops all sealers, because nothing will be sent any more.
     pub(crate) fn clear(&mut self) {
         self.installed.clear();
     }
 
-    /// Drops those who answer for nothing from `kept_from` on.
+    /// Drops the sealers whose sections end before `kept_from`.
     pub(crate) fn release(&mut self, kept_from: u64) {
         let mut index = 0;
         while index < self.installed.len() {
             let layer = self.installed[index].layer;
             let next = self.installed[index + 1..].iter().find(|later| later.layer == layer);
+            // No byte of this sealer's section is left, so its key can be destroyed.
             if next.is_some_and(|next| next.from <= kept_from) {
                 self.installed.remove(index);
             } else {

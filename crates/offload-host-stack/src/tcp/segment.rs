@@ -1,7 +1,7 @@
 //! A TCP header as a value (RFC 9293 3.1), with the options of RFC 7323 and RFC 2018.
 //!
-//! Invariant: what [`Segment::parse`] returned had a header that lies within the packet. Options behind a
-//! malformed one are ignored, as Linux does.
+//! Invariant: a header that [`Segment::parse`] returns lies within the packet. Options after a malformed one are
+//! ignored, as in Linux.
 
 use bytes::BytesMut;
 use offload_api::{Placements, RxMeta};
@@ -18,44 +18,44 @@ pub(crate) struct Segment {
     /// The acknowledgment number, if the ACK flag is set.
     pub(crate) ack: Option<Seq>,
     pub(crate) flags: Flags,
-    /// The window field as it is in the header, not scaled.
+    /// Window field of the header, unscaled.
     pub(crate) window: u16,
     pub(crate) options: Options,
-    /// The network has marked the packet (RFC 3168 5: CE); it is no part of this header.
+    /// Whether the network marked the packet (RFC 3168 5: CE). This is not a part of the TCP header.
     pub(crate) marked: bool,
 }
 
-/// What came behind a header.
+/// The payload of a segment.
 #[derive(Debug)]
-pub(crate) struct Payload {
+pub(crate) struct SegmentPayload {
     pub(crate) data: BytesMut,
     pub(crate) meta: RxMeta,
-    /// Parts of the data that are elsewhere.
+    /// Parts of the data that the device placed elsewhere.
     pub(crate) placed: Placements,
-    /// Bytes of a segment as the peer sent it: a device may have joined several.
+    /// Payload length of a segment as the peer sent it. A device may have joined several segments.
     pub(crate) segment_bytes: usize,
 }
 
-/// The flags, ACK left out.
+/// TCP flags except ACK.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) syn: bool,
     pub(crate) fin: bool,
     pub(crate) rst: bool,
     pub(crate) psh: bool,
-    /// RFC 3168 6.1: congestion was experienced; the window was cut.
+    /// RFC 3168 6.1: ECE reports congestion, CWR a reduced window.
     pub(crate) ece: bool,
     pub(crate) cwr: bool,
 }
 
-/// The options.
+/// TCP options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) mss: Option<u16>,
     pub(crate) window_scale: Option<u8>,
     pub(crate) sack_permitted: bool,
     pub(crate) timestamps: Option<Timestamps>,
-    /// Blocks of received data, each from its first byte up to the one after its last.
+    /// Received blocks, as (first sequence number, sequence number after the last).
     pub(crate) sack: SmallVec<[(Seq, Seq); 3]>,
 }
 
@@ -67,9 +67,10 @@ pub(crate) struct Timestamps {
 }
 
 impl Segment {
-    /// The header at the beginning of `bytes`, and its length.
+    /// Parses the header at the start of `bytes`. Returns the header and its length.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Segment, usize)> {
         let packet = TcpPacket::new_checked(bytes).ok()?;
+        // Port 0 is reserved, so such a segment belongs to no connection.
         if packet.src_port() == 0 || packet.dst_port() == 0 {
             return None;
         }
@@ -93,12 +94,12 @@ impl Segment {
         Some((segment, usize::from(packet.header_len())))
     }
 
-    /// Bytes of the header with its options.
+    /// Returns the length of the header with options, in bytes.
     pub(crate) fn header_bytes(&self) -> usize {
         HEADER_BYTES + self.options.bytes()
     }
 
-    /// Writes the header, its checksum left zero, to `header`, which has [`header_bytes`](Self::header_bytes).
+    /// Writes the header, with checksum zero, to `header`, which must have [`header_bytes`](Self::header_bytes).
     pub(crate) fn emit(&self, header: &mut [u8]) {
         self.options.emit(&mut header[HEADER_BYTES..]);
         let mut packet = TcpPacket::new_unchecked(&mut header[..]);
@@ -120,7 +121,7 @@ impl Segment {
         packet.set_checksum(0);
     }
 
-    /// Sequence numbers the segment takes with `payload` bytes: SYN and FIN take one each (RFC 9293 3.4).
+    /// Returns the sequence space of the segment with `payload` bytes: SYN and FIN count one each (RFC 9293 3.4).
     pub(crate) fn sequence_len(&self, payload: usize) -> u32 {
         payload as u32 + u32::from(self.flags.syn) + u32::from(self.flags.fin)
     }
@@ -129,7 +130,7 @@ impl Segment {
 impl Options {
     fn parse(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
-        // Nearly all segments have timestamps alone, laid out as RFC 7323, appendix A, recommends.
+        // Nearly all segments carry only timestamps, in the layout that RFC 7323, appendix A, recommends.
         if let [1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes {
             let (value, echo) = (u32::from_be_bytes([v0, v1, v2, v3]), u32::from_be_bytes([e0, e1, e2, e3]));
             options.timestamps = Some(Timestamps { value, echo });
@@ -156,7 +157,7 @@ impl Options {
         options
     }
 
-    /// Bytes of the options, padding included.
+    /// Returns the length of the options with padding, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let timestamps = if self.timestamps.is_some() { TIMESTAMPS_BYTES } else { 0 };
         let sack = if self.sack.is_empty() { 0 } else { 4 + 8 * self.sack.len() };
@@ -166,7 +167,7 @@ impl Options {
         timestamps + sack + mss + permitted + scale
     }
 
-    /// Each option on a boundary of four bytes, padding before it (RFC 7323, appendix A).
+    /// Writes the options. Each one is aligned to four bytes by padding in front (RFC 7323, appendix A).
     fn emit(&self, mut buffer: &mut [u8]) {
         let mut put = |padding: usize, option: TcpOption<'_>| {
             for _ in 0..padding {
@@ -196,11 +197,11 @@ impl Options {
     }
 }
 
-/// A TCP header without options.
+/// Length of a TCP header without options.
 pub(crate) const HEADER_BYTES: usize = 20;
-/// The timestamps option with its padding.
+/// Length of the timestamps option with padding.
 pub(crate) const TIMESTAMPS_BYTES: usize = 12;
-/// As many blocks as fit beside timestamps (RFC 2018 3).
+/// Maximum number of SACK blocks beside timestamps (RFC 2018 3).
 pub(crate) const MAX_SACK_BLOCKS: usize = 3;
 
 #[cfg(test)]
@@ -210,10 +211,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_reads_back_as_it_was_written(
+        fn header_round_trips(
             seq: u32, ack: Option<u32>, flags: [bool; 6], window: u16, mss: Option<u16>, scale in proptest::option::of(0u8..=14),
             sack_permitted: bool, stamps: Option<(u32, u32)>, blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=3),
         ) {
+            // SACK blocks and the options of a SYN would exceed 40 bytes together.
             let syn = mss.is_some() || scale.is_some() || sack_permitted;
             let segment = Segment {
                 source_port: 1,
@@ -245,7 +247,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_header_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn parse_accepts_any_bytes_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Some((_, length)) = Segment::parse(&bytes) {
                 prop_assert!((20..=bytes.len()).contains(&length));
             }

@@ -1,19 +1,19 @@
 //! The states of a connection (RFC 9293 3.3.2).
 
-/// A connection's state, under RFC 9293's names. LISTEN is a listener's, and no connection's.
+/// The state of a connection, under RFC 9293's names. LISTEN is missing because only listeners have it.
 ///
 /// ```
-/// use offload_host_stack::State;
+/// use offload_host_stack::TcpState;
 ///
-/// assert!(State::CloseWait.may_send() && !State::CloseWait.may_receive());
+/// assert!(TcpState::CloseWait.may_send() && !TcpState::CloseWait.may_receive());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TcpState {
     /// Waiting for the answer to a SYN.
     SynSent,
     /// Waiting for the ACK of a SYN-ACK.
     SynReceived,
-    /// Open both ways.
+    /// Open in both directions.
     Established,
     /// This side has closed; its FIN is not acknowledged.
     FinWait1,
@@ -27,23 +27,26 @@ pub enum State {
     LastAck,
     /// Both have closed; late segments are answered for a while.
     TimeWait,
-    /// There is no connection any more.
+    /// The connection does not exist any more.
     Closed,
 }
 
-impl State {
-    /// Whether the three-way handshake is still under way.
+impl TcpState {
+    /// Returns whether the three-way handshake is under way.
     pub fn is_opening(self) -> bool {
-        matches!(self, State::SynSent | State::SynReceived)
+        matches!(self, TcpState::SynSent | TcpState::SynReceived)
     }
 
-    /// Whether the application may still queue data.
+    /// Returns whether the application may queue data.
     pub fn may_send(self) -> bool {
-        matches!(self, State::SynSent | State::SynReceived | State::Established | State::CloseWait)
+        matches!(self, TcpState::SynSent | TcpState::SynReceived | TcpState::Established | TcpState::CloseWait)
     }
 
-    /// Whether the peer may still send data.
+    /// Returns whether the peer may send data.
     pub fn may_receive(self) -> bool {
-        matches!(self, State::SynSent | State::SynReceived | State::Established | State::FinWait1 | State::FinWait2)
+        matches!(
+            self,
+            TcpState::SynSent | TcpState::SynReceived | TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2
+        )
     }
 }

@@ -1,33 +1,33 @@
-//! What a connection has sent, in figures.
+//! Send statistics of a connection.
 
 use core::time::Duration;
 use offload_api::SentBytes;
 use offload_base::Instant;
 
 #[derive(Debug)]
-pub(super) struct Tally {
-    /// Retransmitted segments in all.
+pub(super) struct SendTally {
+    /// Number of retransmitted segments.
     retransmits: u64,
-    /// Payload bytes handed to the device.
+    /// Payload bytes given to the device.
     bytes: SentBytes,
     last: Instant,
 }
 
-impl Default for Tally {
-    fn default() -> Tally {
-        Tally { retransmits: 0, bytes: SentBytes::default(), last: Instant::ZERO }
+impl Default for SendTally {
+    fn default() -> SendTally {
+        SendTally { retransmits: 0, bytes: SentBytes::default(), last: Instant::ZERO }
     }
 }
 
-impl Tally {
-    /// `bytes` have left; `again`: once more.
+impl SendTally {
+    /// Records that `bytes` were sent. `again` marks a retransmission.
     pub(super) fn note_sent(&mut self, bytes: u64, again: bool, now: Instant) {
         self.bytes.total += bytes;
         self.bytes.again += if again { bytes } else { 0 };
         self.last = now;
     }
 
-    /// In `segments` segments, that left once more.
+    /// Records `segments` retransmitted segments.
     pub(super) fn note_again(&mut self, segments: u64) {
         self.retransmits += segments;
     }
@@ -40,8 +40,8 @@ impl Tally {
         self.bytes
     }
 
-    /// For how long nothing was sent.
-    pub(super) fn rest(&self, now: Instant) -> Duration {
+    /// Returns the time since the last transmission.
+    pub(super) fn idle_time(&self, now: Instant) -> Duration {
         now - self.last
     }
 }

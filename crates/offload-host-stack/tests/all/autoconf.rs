@@ -1,7 +1,7 @@
-//! IPv6 addresses that are checked before they are used, and what routers say.
+//! Tests of duplicate address detection and router discovery.
 
 use crate::packets::{answers, ip_of, packet};
-use crate::pair::{MAC, Pair, SIX, Setup, config};
+use crate::pair::{HostPair, MAC, PairConfig, SIX, config};
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use offload_base::Seed;
@@ -14,17 +14,17 @@ const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
 const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 9, 0, 0, 0, 1);
 
-/// A pair whose side 1 is set up by `six`, and knows nobody.
-fn pair(six: Ipv6Config) -> Pair {
-    let mut pair = Pair::new(&Setup::default());
+/// Returns a pair with `six` on side 1, which has no neighbour entries.
+fn pair(six: Ipv6Config) -> HostPair {
+    let mut pair = HostPair::new(&PairConfig::default());
     let mut config = config(1, Seed(1), TcpConfig::default()).with_ipv6(six);
     config.neighbours.clear();
     pair.stacks[1] = Stack::new(config);
     pair
 }
 
-/// What side 1 sends until `until` has passed.
-fn sent(pair: &mut Pair, until: Duration) -> Vec<Vec<u8>> {
+/// Returns the frames that side 1 sends until `until` has passed.
+fn sent(pair: &mut HostPair, until: Duration) -> Vec<Vec<u8>> {
     let end = pair.now + until;
     let mut frames = Vec::new();
     loop {
@@ -46,13 +46,14 @@ fn icmp(from: Ipv6Addr, to: Ipv6Addr, hop_limit: u8, mut message: Vec<u8>) -> Ve
     frame
 }
 
-/// A neighbour's claim on `target`, unasked.
+/// Returns an unsolicited advertisement of `target`.
 fn claim(target: Ipv6Addr) -> Vec<u8> {
     let message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &target.octets(), &[2, 1, 2, 0, 0, 0, 0, 7]].concat();
     icmp(target, ALL_NODES, 255, message)
 }
 
-/// A router that serves for `lifetime` seconds, its prefix 2001:db8:1::/64 for `valid`, on a link of 1400 bytes.
+/// Returns an advertisement of a router for `lifetime` seconds, with prefix 2001:db8:1::/64 for `valid` seconds and an
+/// MTU of 1400.
 fn advertisement(from: Ipv6Addr, hop_limit: u8, lifetime: u16, valid: u32) -> Vec<u8> {
     let prefix = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0);
     let message = [
@@ -71,26 +72,26 @@ fn advertisement(from: Ipv6Addr, hop_limit: u8, lifetime: u16, valid: u32) -> Ve
     icmp(from, ALL_NODES, hop_limit, message.concat())
 }
 
-fn ping(pair: &mut Pair, to: Ipv6Addr) -> usize {
+fn ping(pair: &mut HostPair, to: Ipv6Addr) -> usize {
     let frames = answers(pair, &icmp(SIX[0], to, 64, vec![128, 0, 0, 0, 0, 77, 0, 5]));
-    // Whoever answers asks for the neighbour first.
+    // If the neighbour is unknown, its solicitation is the only frame.
     frames.len()
 }
 
 #[test]
-fn an_address_is_used_when_a_second_has_passed_without_an_answer() {
+fn address_is_assigned_a_second_after_its_probe() {
     let mut pair = pair(Ipv6Config::new(SIX[1]).with_duplicate_detection());
     let probes = sent(&mut pair, SECOND);
-    assert_eq!(probes.len(), 2, "one for the link-local address, one for the other");
+    assert_eq!(probes.len(), 2, "one probe per address");
     for probe in &probes {
         let ip = Ipv6Packet::new_checked(&probe[14..]).unwrap();
         assert_eq!((ip.src_addr(), ip.hop_limit(), ip.payload()[0]), (Ipv6Addr::UNSPECIFIED, 255, 135));
-        assert_eq!(ip.payload().len(), 24, "who has no address says nothing of where it is");
+        assert_eq!(ip.payload().len(), 24, "a probe has no link-layer address option");
         let group = [&[0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff][..], &ip.payload()[21..24]].concat();
-        assert_eq!(ip.dst_addr().octets()[..], group, "those whose addresses end alike");
+        assert_eq!(ip.dst_addr().octets()[..], group, "the probe goes to the solicited-node address");
     }
-    assert_eq!(pair.stacks[1].addresses().len(), 1, "IPv4's alone");
-    assert_eq!(ping(&mut pair, SIX[1]), 0, "it is not its own yet");
+    assert_eq!(pair.stacks[1].addresses().len(), 1, "only the IPv4 address is assigned");
+    assert_eq!(ping(&mut pair, SIX[1]), 0, "a tentative address does not answer");
     let now = pair.now;
     let opened = pair.stacks[1].connect(now, None, (SIX[0], 80).into());
     assert_eq!(opened, Err(OpenError::Unreachable));
@@ -100,19 +101,23 @@ fn an_address_is_used_when_a_second_has_passed_without_an_answer() {
 }
 
 #[test]
-fn an_address_that_somebody_else_has_is_not_used() {
+fn duplicate_address_is_not_assigned() {
     let mut pair = pair(Ipv6Config::new(SIX[1]).with_duplicate_detection());
     sent(&mut pair, SECOND);
     assert!(answers(&mut pair, &claim(SIX[1])).is_empty());
     sent(&mut pair, SECOND * 5);
     let addresses = pair.stacks[1].addresses();
-    assert_eq!((addresses.len(), addresses.contains(&SIX[1].into())), (2, false), "IPv4's and the link-local one");
+    assert_eq!(
+        (addresses.len(), addresses.contains(&SIX[1].into())),
+        (2, false),
+        "only the IPv4 and the link-local address"
+    );
     assert_eq!(ping(&mut pair, SIX[1]), 0);
     assert_eq!(pair.stacks[1].counters().duplicate_addresses, 1);
 }
 
 #[test]
-fn of_two_who_want_an_address_at_the_same_time_neither_gets_it() {
+fn simultaneous_probes_assign_the_address_to_no_host() {
     let mut pair = pair(Ipv6Config::new(SIX[1]).with_duplicate_detection());
     let probes = sent(&mut pair, SECOND);
     let probe = probes.iter().find(|probe| probe[62..78] == SIX[1].octets()).unwrap();
@@ -122,7 +127,7 @@ fn of_two_who_want_an_address_at_the_same_time_neither_gets_it() {
 }
 
 #[test]
-fn a_router_is_asked_for_three_times_and_then_no_more() {
+fn routers_are_solicited_three_times() {
     let mut pair = pair(Ipv6Config::unassigned().with_router_discovery());
     let frames = sent(&mut pair, SECOND * 60);
     assert_eq!(frames.len(), 3);
@@ -137,10 +142,11 @@ fn a_router_is_asked_for_three_times_and_then_no_more() {
 }
 
 #[test]
-fn what_a_router_says_holds_as_long_as_it_says() {
+fn advertisement_holds_for_its_lifetime() {
     let six = Ipv6Config::unassigned().with_duplicate_detection().with_router_discovery();
     let mut pair = pair(six);
     sent(&mut pair, SECOND * 3);
+    // Without a router, no route leads to another network.
     let unreachable = pair.stacks[1].connect(pair.now, None, (FAR, 80).into());
     assert_eq!(unreachable, Err(OpenError::Unreachable));
     assert!(answers(&mut pair, &advertisement(ROUTER, 255, 1800, 7200)).len() <= 1, "a probe of the new address");
@@ -150,31 +156,35 @@ fn what_a_router_says_holds_as_long_as_it_says() {
 
     let id = pair.stacks[1].connect(pair.now, None, (FAR, 80).into()).unwrap();
     let frames = sent(&mut pair, Duration::ZERO);
-    // The router may be asked whether it is still there.
+    // A solicitation may precede the SYN, to confirm the router.
     let syn = frames.iter().find(|frame| frame[20] == 6).unwrap();
-    assert_eq!(syn[..6], ROUTER_MAC, "by way of the router, whose place is known");
+    assert_eq!(syn[..6], ROUTER_MAC, "the SYN goes to the router");
     let smoltcp::wire::IpRepr::Ipv6(ip) = ip_of(syn) else { panic!("not IPv6") };
     assert_eq!((IpAddr::V6(ip.src_addr), ip.dst_addr), (made, FAR));
-    // Behind Ethernet, IPv6 and TCP's header, the first option.
+    // The first TCP option.
     assert_eq!(syn[74..78], [&[2, 4][..], &(1400u16 - 60).to_be_bytes()].concat(), "the link's MTU");
     pair.stacks[1].abort(id);
 
     sent(&mut pair, SECOND * 1800);
     let now = pair.now;
-    assert_eq!(pair.stacks[1].connect(now, None, (FAR, 80).into()), Err(OpenError::Unreachable), "it serves no more");
+    assert_eq!(
+        pair.stacks[1].connect(now, None, (FAR, 80).into()),
+        Err(OpenError::Unreachable),
+        "the router has expired"
+    );
     sent(&mut pair, SECOND * 5400);
     assert!(!pair.stacks[1].addresses().contains(&made));
 }
 
 #[test]
-fn nothing_is_believed_that_came_from_afar_or_makes_no_sense() {
+fn forwarded_or_invalid_advertisements_are_ignored() {
     let mut pair = pair(Ipv6Config::unassigned().with_router_discovery());
     let good = advertisement(ROUTER, 255, 1800, 7200);
     let mut short = icmp(ROUTER, ALL_NODES, 255, vec![134, 0, 0, 0, 64, 0, 7, 8]);
     for frame in [&advertisement(ROUTER, 254, 1800, 7200), &advertisement(SIX[0], 255, 1800, 7200), &short] {
         answers(&mut pair, frame);
     }
-    // An option of no length.
+    // An option of length zero.
     let message = [&good[54..70], &[1, 0, 0, 0, 0, 0, 0, 0][..]].concat();
     short = icmp(ROUTER, ALL_NODES, 255, message);
     answers(&mut pair, &short);
@@ -190,7 +200,7 @@ fn nothing_is_believed_that_came_from_afar_or_makes_no_sense() {
         Ipv6Packet::new_unchecked(&mut frame[14..]).set_hop_limit(255);
         frame
     };
-    // RFC 6980 5: in one fragment or in two.
+    // RFC 6980 5: in one fragment, or in two.
     let mut wary = crate::autoconf::pair(Ipv6Config::unassigned().with_router_discovery());
     for piece in [fragment(0, message.len()), fragment(0, 48), fragment(48, message.len())] {
         answers(&mut wary, &piece);
@@ -199,7 +209,7 @@ fn nothing_is_believed_that_came_from_afar_or_makes_no_sense() {
     assert_eq!((counters.ip6_reassembly_oks, counters.ndp_in_errors), (2, 2));
     assert_eq!((wary.stacks[1].addresses().len(), counters.router_advertisements_in), (2, 0));
 
-    let mut deaf = Pair::new(&Setup::default());
+    let mut deaf = HostPair::new(&PairConfig::default());
     answers(&mut deaf, &good);
     assert_eq!((deaf.stacks[1].addresses().len(), deaf.stacks[1].counters().router_advertisements_in), (3, 1));
 }

@@ -1,6 +1,6 @@
-//! Marks instead of losses (RFC 3168): who agrees to them, what may be marked, and what a mark leads to.
+//! Tests of ECN (RFC 3168): negotiation, marking of packets, and the response to marks.
 
-use crate::pair::{Pair, Setup, TCP};
+use crate::pair::{HostPair, PairConfig, TCP};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
@@ -10,24 +10,24 @@ use offload_host_stack::{Ecn, TcpConfig};
 use smoltcp::wire::TcpPacket;
 use std::sync::{Arc, Mutex};
 
-/// What ECN is about in a frame.
+/// The ECN-related fields of a frame.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct EcnFields {
     from: usize,
     syn: bool,
     ece: bool,
     cwr: bool,
-    /// The two bits of the IP header.
+    /// ECN field of the IP header.
     ecn: u8,
     seq: Seq,
     bytes: usize,
 }
 
-impl Seen {
-    fn of(from: usize, frame: &[u8]) -> Seen {
+impl EcnFields {
+    fn of(from: usize, frame: &[u8]) -> EcnFields {
         let ip = IpHeaders::parse(&frame[14..]).unwrap();
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
-        Seen {
+        EcnFields {
             from,
             syn: tcp.syn(),
             ece: tcp.ece(),
@@ -39,32 +39,32 @@ impl Seen {
     }
 }
 
-type Log = Arc<Mutex<Vec<Seen>>>;
+type FrameLog = Arc<Mutex<Vec<EcnFields>>>;
 
-/// A pair whose frames are looked at, before the wire does anything to them; those that `loses` picks are lost.
-fn watched(setup: &Setup, mut loses: impl FnMut(&Seen) -> bool + 'static) -> (Pair, Log) {
-    let mut pair = Pair::new(setup);
-    let log = Log::default();
+/// Returns a pair with a log of all frames before they enter the wire. Frames selected by `loses` are lost.
+fn logged_pair(setup: &PairConfig, mut loses: impl FnMut(&EcnFields) -> bool + 'static) -> (HostPair, FrameLog) {
+    let mut pair = HostPair::new(setup);
+    let log = FrameLog::default();
     let seen = log.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
-        let frame = Seen::of(from, frame);
+        let frame = EcnFields::of(from, frame);
         seen.lock().unwrap().push(frame);
         loses(&frame)
     }));
     (pair, log)
 }
 
-fn setup(ecn: [Ecn; 2], wire: WireConfig) -> Setup {
-    Setup { wire, tcp: ecn.map(|ecn| TcpConfig { ecn, ..TcpConfig::default() }), ..Setup::default() }
+fn setup(ecn: [Ecn; 2], wire: WireConfig) -> PairConfig {
+    PairConfig { wire, tcp: ecn.map(|ecn| TcpConfig { ecn, ..TcpConfig::default() }), ..PairConfig::default() }
 }
 
 const BOTH: [Ecn; 2] = [Ecn::Request, Ecn::Accept];
 
 #[test]
-fn both_have_to_agree() {
+fn ecn_requires_the_agreement_of_both_sides() {
     for client in [Ecn::Off, Ecn::Accept, Ecn::Request] {
         for server in [Ecn::Off, Ecn::Accept, Ecn::Request] {
-            let (mut pair, log) = watched(&setup([client, server], WireConfig::default()), |_| false);
+            let (mut pair, log) = logged_pair(&setup([client, server], WireConfig::default()), |_| false);
             let ids = pair.open();
             let data = pattern(Seed(1), 50_000);
             exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
@@ -72,7 +72,7 @@ fn both_have_to_agree() {
             let [syn, syn_ack] = [0, 1].map(|side| *log.iter().find(|seen| seen.syn && seen.from == side).unwrap());
             let asked = client == Ecn::Request;
             let agreed = asked && server != Ecn::Off;
-            // RFC 3168 6.1.1, and no SYN is ECN-capable itself.
+            // RFC 3168 6.1.1. A SYN itself is never ECN-capable.
             assert_eq!((syn.ece, syn.cwr, syn.ecn), (asked, asked, 0), "{client:?}, {server:?}");
             assert_eq!((syn_ack.ece, syn_ack.cwr, syn_ack.ecn), (agreed, false, 0), "{client:?}, {server:?}");
             for seen in log.iter().filter(|seen| !seen.syn) {
@@ -85,13 +85,13 @@ fn both_have_to_agree() {
 }
 
 #[test]
-fn a_syn_without_an_answer_asks_for_nothing() {
+fn repeated_syn_does_not_request_ecn() {
     let mut syns = 0;
-    let loses = move |seen: &Seen| {
+    let loses = move |seen: &EcnFields| {
         syns += u32::from(seen.syn && seen.from == 0);
         seen.syn && syns == 1
     };
-    let (mut pair, log) = watched(&setup(BOTH, WireConfig::default()), loses);
+    let (mut pair, log) = logged_pair(&setup(BOTH, WireConfig::default()), loses);
     let ids = pair.open();
     let data = pattern(Seed(1), 50_000);
     exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
@@ -102,10 +102,10 @@ fn a_syn_without_an_answer_asks_for_nothing() {
 }
 
 #[test]
-fn marks_slow_a_sender_down_without_a_loss() {
+fn marks_reduce_the_window_without_loss() {
     for tso in [0, 65_536] {
         let wire = WireConfig { mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
-        let (mut pair, log) = watched(&Setup { tso, ..setup(BOTH, wire) }, |_| false);
+        let (mut pair, log) = logged_pair(&PairConfig { tso, ..setup(BOTH, wire) }, |_| false);
         let ids = pair.open();
         let data = pattern(Seed(1), 4_000_000);
         exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);
@@ -114,11 +114,11 @@ fn marks_slow_a_sender_down_without_a_loss() {
         assert!(pair.wire.marked > 10, "{} marks", pair.wire.marked);
         assert_eq!(receiver.in_marked, pair.wire.marked);
         assert!(sender.window_cuts_for_marks > 5 && sender.window_cuts_for_marks <= pair.wire.marked);
-        // Each cut is told of once: by one segment, the first of its packet.
+        // One segment per reduction carries CWR: the first of its packet.
         let log = log.lock().unwrap();
         let told = log.iter().filter(|seen| seen.cwr && !seen.syn).count() as u64;
         assert!(told.abs_diff(sender.window_cuts_for_marks) <= 1, "{told} of {}", sender.window_cuts_for_marks);
-        // And the echo ends when that arrives: it neither lasts nor is it missing.
+        // The echo ends when CWR arrives.
         let echoes = log.iter().filter(|seen| seen.from == 1 && !seen.syn && seen.ece).count();
         let acks = log.iter().filter(|seen| seen.from == 1).count();
         assert!(echoes as u64 >= sender.window_cuts_for_marks && echoes * 2 < acks, "{echoes} of {acks}");
@@ -126,14 +126,15 @@ fn marks_slow_a_sender_down_without_a_loss() {
 }
 
 #[test]
-fn a_window_is_cut_once_a_round_trip() {
+fn window_is_reduced_once_per_round_trip() {
     let delay = Duration::from_millis(5);
     let wire = WireConfig { mark: 1.0, delay, ..WireConfig::default() };
-    let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
+    let (mut pair, log) = logged_pair(&setup(BOTH, wire), |_| false);
     let ids = pair.open();
     let began = pair.now;
     let data = pattern(Seed(1), 1_000_000);
     let ended = exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);
+    // Every packet is marked, so each round trip reports a mark.
     let rounds = ((ended - began).as_nanos() / (2 * delay).as_nanos()) as u64;
     let cuts = pair.stacks[0].counters().window_cuts_for_marks;
     assert!(cuts >= rounds / 3 && cuts <= rounds + 1, "{cuts} cuts in {rounds} round trips");
@@ -143,9 +144,9 @@ fn a_window_is_cut_once_a_round_trip() {
 }
 
 #[test]
-fn what_is_sent_again_may_not_be_marked() {
+fn retransmissions_are_not_ecn_capable() {
     let wire = WireConfig { loss: 0.03, mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
-    let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
+    let (mut pair, log) = logged_pair(&setup(BOTH, wire), |_| false);
     let ids = pair.open();
     let data = pattern(Seed(1), 1_000_000);
     exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);

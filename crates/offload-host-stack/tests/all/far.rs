@@ -1,4 +1,4 @@
-//! A stream past 2 and 4 GiB, where positions no longer fit what they are told in, with losses at both edges.
+//! Test of a stream beyond 2 and 4 GiB, where 32-bit positions wrap, with losses at both boundaries.
 
 use crate::pair::{ADDRESS, PORT, config};
 use bytes::{Bytes, BytesMut};
@@ -8,9 +8,9 @@ use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{PathCaps, RxMeta, RxPacket, TxPacket, TxTag};
 use offload_base::{Instant, Rng, Seed};
-use offload_host_stack::{Stack, State, TcpConfig};
+use offload_host_stack::{Stack, TcpConfig, TcpState};
 
-/// A device that is given long packets.
+/// Returns a device that takes long packets.
 fn device() -> MockDevice {
     MockDevice::plain(PathCaps {
         epoch: 0,
@@ -22,7 +22,7 @@ fn device() -> MockDevice {
     })
 }
 
-/// A packet as the other end gets it, however long: as if one device cut it and the other joined it again.
+/// Returns the packet as the peer receives it: as if one device had cut it and another had joined it again.
 fn joined(packet: &TxPacket) -> RxPacket {
     let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
     frame.extend_from_slice(&packet.header);
@@ -32,8 +32,8 @@ fn joined(packet: &TxPacket) -> RxPacket {
     RxPacket { joined, ..RxPacket::new(frame, meta) }
 }
 
-/// What goes wrong on the way: near an edge, packets are lost and overtake each other.
-fn carry(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> bool {
+/// Carries packets. Near a boundary, packets are lost and reordered. Returns whether any packet was sent.
+fn carry_packets(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> bool {
     let sent = from.take_sent();
     let mut arriving: Vec<RxPacket> = Vec::new();
     for packet in sent.iter().map(joined) {
@@ -50,14 +50,14 @@ fn carry(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> 
 }
 
 #[test]
-fn a_stream_goes_on_past_2_and_4_gib() {
+fn stream_continues_beyond_2_and_4_gib() {
     const BYTES: u64 = (4 << 30) + (32 << 20);
     const NEAR: u64 = 12 << 20;
-    // Not a divisor of anything: a byte in a wrong place is another byte.
+    // A prime length, so that misplaced bytes differ.
     let mut pattern = vec![0; 1_000_003];
     Seed(5).stream("data").fill(&mut pattern);
     let pattern = Bytes::from(pattern);
-    // The sequence numbers wrap elsewhere than the positions do.
+    // The sequence numbers wrap at other places than the positions.
     let tcp = TcpConfig {
         initial_sequence: Some(0x9000_0000),
         initial_receive_buffer: 16 << 20,
@@ -72,7 +72,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
     let (mut server, mut sent, mut received) = (None, 0, 0);
     while received < BYTES {
         let near_edge = [1 << 31, 1 << 32].iter().any(|edge: &u64| received.abs_diff(*edge) < NEAR);
-        while stacks[0].state(client) == State::Established && sent < BYTES && stacks[0].room(client) > 0 {
+        while stacks[0].state(client) == TcpState::Established && sent < BYTES && stacks[0].room(client) > 0 {
             let at = (sent % pattern.len() as u64) as usize;
             let bytes = (pattern.len() - at).min(300_000).min((BYTES - sent) as usize);
             stacks[0].send(client, pattern.slice(at..at + bytes), TxTag::PLAIN);
@@ -83,7 +83,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
             busy |= stack.poll(now, device);
         }
         let [left, right] = &devices;
-        busy |= carry(left, right, near_edge, &mut rng) | carry(right, left, near_edge, &mut rng);
+        busy |= carry_packets(left, right, near_edge, &mut rng) | carry_packets(right, left, near_edge, &mut rng);
         server = server.or_else(|| stacks[1].accept(PORT));
         while let Some(segment) = server.and_then(|id| stacks[1].take(id)) {
             let mut data = &segment.data[..];
@@ -92,7 +92,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
             while !data.is_empty() {
                 let at = (received % pattern.len() as u64) as usize;
                 let bytes = data.len().min(pattern.len() - at);
-                assert!(data[..bytes] == pattern[at..at + bytes], "another byte after {received}");
+                assert!(data[..bytes] == pattern[at..at + bytes], "wrong byte after {received}");
                 data = &data[bytes..];
                 received += bytes as u64;
             }
@@ -103,6 +103,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
                 .all(|(side, id)| id.is_none_or(|id| stacks[*side].error(id).is_none()))
         );
         now += Duration::from_micros(10);
+        // Nothing is in flight, so the clock may jump to the next timer.
         if !busy {
             let next = stacks.iter().filter_map(Stack::next_event).min();
             now = next.map_or(now, |next| now.max(next));
@@ -112,19 +113,19 @@ fn a_stream_goes_on_past_2_and_4_gib() {
     let counters = stacks[0].counters();
     assert!(
         counters.retransmitted_segments > 1000 && counters.sack_recoveries > 1,
-        "the edges were crossed with losses"
+        "the boundaries must be crossed with losses"
     );
-    // All of it is acknowledged, and the sender knows.
+    // The sender learns that all data are acknowledged.
     stacks[0].finish(client);
     for _ in 0..10 {
         for (stack, device) in stacks.iter_mut().zip(&mut devices) {
             stack.poll(now, device);
         }
         let [left, right] = &devices;
-        carry(left, right, false, &mut rng);
-        carry(right, left, false, &mut rng);
+        carry_packets(left, right, false, &mut rng);
+        carry_packets(right, left, false, &mut rng);
         now += Duration::from_millis(50);
     }
-    assert_eq!((stacks[0].state(client), stacks[0].stats(client).bytes_acknowledged), (State::FinWait2, BYTES));
+    assert_eq!((stacks[0].state(client), stacks[0].stats(client).bytes_acknowledged), (TcpState::FinWait2, BYTES));
     assert!(stacks[1].at_end(server.unwrap()));
 }

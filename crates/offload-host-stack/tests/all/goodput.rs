@@ -1,6 +1,6 @@
-//! Goodput over wires that lose and reorder, in virtual time: a table that changes only when the stack does.
+//! Goodput over wires with loss and reordering, in virtual time. The table changes only if the stack does.
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{HostPair, PairConfig};
 use crate::wire::WireConfig;
 use bytes::Bytes;
 use core::time::Duration;
@@ -8,8 +8,8 @@ use offload_api::TxTag;
 use offload_base::{Instant, Seed};
 use std::fmt::Write;
 
-/// What one run came to.
-struct Run {
+/// Result of one run.
+struct GoodputRun {
     mbit: f64,
     retransmitted: u64,
     timeouts: u64,
@@ -17,14 +17,15 @@ struct Run {
 }
 
 /// Sends `bytes` bytes from side 0 to side 1, and closes.
-fn run(setup: &Setup, bytes: u64) -> Run {
-    let (mut pair, ids) = Pair::connected(setup);
+fn run(setup: &PairConfig, bytes: u64) -> GoodputRun {
+    let (mut pair, ids) = HostPair::connected(setup);
     let start: Instant = pair.now;
     let block = Bytes::from(crate::transfer::pattern(setup.seed, 64 << 10));
     let mut queued = 0;
     let mut received = 0;
     let mut wrong = 0;
     pair.run_until(|pair| {
+        // Large runs do not fit in memory, so data are produced and checked while they flow.
         while queued < bytes && pair.stacks[0].room(ids[0]) > 0 {
             let piece = block.slice(..block.len().min((bytes - queued) as usize));
             queued += piece.len() as u64;
@@ -49,7 +50,7 @@ fn run(setup: &Setup, bytes: u64) -> Run {
     assert_eq!((received, wrong), (bytes, 0), "seed {:?}", setup.seed);
     let elapsed = pair.now - start;
     let counters = pair.stacks[0].counters();
-    Run {
+    GoodputRun {
         mbit: bytes as f64 * 8e-6 / elapsed.as_secs_f64(),
         retransmitted: counters.retransmitted_segments,
         timeouts: counters.timeouts,
@@ -71,12 +72,12 @@ fn wires() -> Vec<(&'static str, WireConfig)> {
     ]
 }
 
-fn table(bytes: u64, setups: &[(&str, Setup)]) -> String {
+fn table(bytes: u64, setups: &[(&str, PairConfig)]) -> String {
     let mut table = String::from("wire                      device     Mb/s  retransmitted  timeouts  undos\n");
     for (name, wire) in wires() {
         for (device, setup) in setups {
-            let run = run(&Setup { wire, ..setup.clone() }, bytes);
-            let Run { mbit, retransmitted, timeouts, undos } = run;
+            let run = run(&PairConfig { wire, ..setup.clone() }, bytes);
+            let GoodputRun { mbit, retransmitted, timeouts, undos } = run;
             writeln!(table, "{name:<24}  {device:<6}  {mbit:>7.0}  {retransmitted:>13}  {timeouts:>8}  {undos:>5}")
                 .unwrap();
         }
@@ -86,16 +87,16 @@ fn table(bytes: u64, setups: &[(&str, Setup)]) -> String {
 
 #[test]
 fn goodput_by_loss_and_reordering() {
-    let setups = [("TSO", Setup::default()), ("plain", Setup { tso: 0, ..Setup::default() })];
+    let setups = [("TSO", PairConfig::default()), ("plain", PairConfig { tso: 0, ..PairConfig::default() })];
     insta::assert_snapshot!(table(16 << 20, &setups));
 }
 
 /// `HOST_STACK_GIB=1 cargo test --release -p offload-host-stack -- gibibytes --nocapture`
 #[test]
-fn gibibytes_where_asked_for() {
+fn gibibytes_on_request() {
     let Some(gib) = std::env::var("HOST_STACK_GIB").ok().and_then(|gib| gib.parse::<u64>().ok()) else {
         return;
     };
-    let setup = Setup { seed: Seed(7), ..Setup::default() };
+    let setup = PairConfig { seed: Seed(7), ..PairConfig::default() };
     println!("{gib} GiB\n{}", table(gib << 30, &[("TSO", setup)]));
 }

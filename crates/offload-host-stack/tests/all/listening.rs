@@ -1,23 +1,23 @@
-//! Listeners in a flood, and ports that are used again.
+//! Tests of listeners in SYN floods, and of reused ports.
 
 use crate::packets::{across, answers};
-use crate::pair::{ADDRESS, PORT, Pair, Setup};
+use crate::pair::{ADDRESS, HostPair, PORT, PairConfig};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_host_stack::{ConnectionError, ConnectionId, Ecn, OpenError, State, TcpConfig};
+use offload_host_stack::{ConnectionError, ConnectionId, Ecn, OpenError, TcpConfig, TcpState};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, TcpPacket, TcpSeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BACKLOG: usize = 64;
 
-/// Sends `syns` SYNs to side 1 that nobody stands behind, a millisecond apart.
-fn flood(pair: &mut Pair, syns: usize) {
+/// Sends `syns` SYNs to side 1 without completing a handshake, one per millisecond.
+fn flood(pair: &mut HostPair, syns: usize) {
     for _ in 0..syns {
         let id = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         pair.run_now();
-        // The flooder forgets at once, and hears no answer.
+        // The flooding client forgets the connection and gets no answer.
         pair.wire.filter = Some(Box::new(|from, _| from == 1));
         pair.run_for(Duration::from_millis(1));
         pair.wire.filter = None;
@@ -25,32 +25,32 @@ fn flood(pair: &mut Pair, syns: usize) {
     }
 }
 
-/// A client connects during a flood, and is accepted.
-fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
+/// Opens and accepts a connection during a flood.
+fn connect(pair: &mut HostPair) -> [ConnectionId; 2] {
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND / 10);
-    assert_eq!(pair.stacks[0].state(client), State::Established, "at once, for what is known is in the cookie");
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established, "a cookie must open the connection at once");
     [client, pair.stacks[1].accept(PORT).expect("an open connection")]
 }
 
 #[test]
-fn a_flood_of_syns_takes_no_memory_and_keeps_nobody_out() {
+fn syn_flood_takes_no_memory_and_clients_connect() {
     for timestamps in [true, false] {
         let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
-        let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { tcp: [tcp, TcpConfig::default()], ..PairConfig::default() });
         pair.stacks[1].listen(PORT, BACKLOG).unwrap();
         flood(&mut pair, 1000);
         assert_eq!(pair.stacks[1].connections(), BACKLOG);
         let dropped = pair.stacks[1].counters().request_queue_drops;
-        assert!((150..250).contains(&dropped), "{dropped} in the grace of 200 ms");
-        // A few come from a port that had come before.
+        assert!((150..250).contains(&dropped), "{dropped} SYNs dropped within the grace time of 200 ms");
+        // A few SYNs come from ports that were used before.
         let cookies = pair.stacks[1].counters().cookies_sent;
         assert!((980..=1000).contains(&(cookies + dropped + BACKLOG as u64)), "{cookies} cookies, {dropped} dropped");
 
         let ids = connect(&mut pair);
         assert_eq!(pair.stacks[1].counters().cookies_received, 1);
         assert_eq!(pair.stacks[1].stats(ids[1]).segment_size, if timestamps { 1448 } else { 1460 });
-        // The window is scaled if the SYN's option could be kept.
+        // The window is scaled if the cookie could hold the SYN's options.
         assert_eq!(pair.stacks[1].stats(ids[1]).peer_window > 65_535, timestamps);
         let data = pattern(Seed(1), 1_000_000);
         exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
@@ -63,7 +63,7 @@ fn a_flood_of_syns_takes_no_memory_and_keeps_nobody_out() {
     }
 }
 
-/// A SYN to side 1's listener that nobody stands behind.
+/// Returns a SYN to side 1's listener, without a client behind it.
 fn syn(number: u32) -> Vec<u8> {
     let mut bytes = [0; 20];
     let mut tcp = TcpPacket::new_unchecked(&mut bytes[..]);
@@ -78,9 +78,9 @@ fn syn(number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_hundred_thousand_syns_in_a_second_take_a_backlog_and_clients_get_in_meanwhile() {
+fn clients_connect_during_100_000_syns_per_second() {
     const SYNS: u32 = 100_000;
-    let mut pair = Pair::new(&Setup::default());
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     let mut accepted = 0;
     for number in 0..SYNS {
@@ -96,34 +96,36 @@ fn a_hundred_thousand_syns_in_a_second_take_a_backlog_and_clients_get_in_meanwhi
     }
     let counters = pair.stacks[1].counters();
     assert_eq!((accepted, counters.cookies_received), (4, 4));
-    // In the grace of 200 ms before it gives cookies.
+    // SYNs dropped within the grace time of 200 ms.
     assert!((19_000..21_000).contains(&counters.request_queue_drops), "{}", counters.request_queue_drops);
     assert!(counters.cookies_sent > 75_000, "{}", counters.cookies_sent);
 }
 
-/// Who floods from an address of their own takes each connection back with a reset, for they know nothing of it: there is
-/// room now and then, and yet hardly ever for others.
+/// A flooding host with a real address resets each SYN-ACK, because it knows no such connection. There is room now and
+/// then, yet rarely for other clients.
 #[test]
-fn a_flood_that_takes_back_what_it_opens_keeps_nobody_out() {
-    const SYNS_A_SECOND: u32 = 500;
+fn clients_connect_during_a_flood_of_reset_connections() {
+    const SYNS_PER_SECOND: u32 = 500;
     let delay = SECOND / 20;
-    let mut pair = Pair::new(&Setup { wire: WireConfig { delay, ..WireConfig::default() }, ..Setup::default() });
+    let mut pair =
+        HostPair::new(&PairConfig { wire: WireConfig { delay, ..WireConfig::default() }, ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 16).unwrap();
+    // The flood continues while the client connects and receives.
     let mut number = 0;
-    let mut flood = |pair: &mut Pair, span: Duration| {
-        for _ in 0..(SYNS_A_SECOND as f64 * span.as_secs_f64()) as u32 {
+    let mut flood = |pair: &mut HostPair, span: Duration| {
+        for _ in 0..(SYNS_PER_SECOND as f64 * span.as_secs_f64()) as u32 {
             number += 1;
             pair.nics[1].port().deliver(&syn(number));
-            pair.run_for(SECOND / SYNS_A_SECOND);
+            pair.run_for(SECOND / SYNS_PER_SECOND);
         }
     };
     flood(&mut pair, SECOND);
-    assert!(pair.stacks[1].counters().attempt_fails > 100, "most are taken back");
+    assert!(pair.stacks[1].counters().attempt_fails > 100, "most connections must be reset");
     let begin = pair.now;
     let client = pair.stacks[0].connect(pair.now, Some(900), (ADDRESS[1], PORT).into()).unwrap();
-    while pair.stacks[0].state(client) != State::Established {
+    while pair.stacks[0].state(client) != TcpState::Established {
         flood(&mut pair, SECOND / 10);
-        assert!(pair.now - begin < SECOND, "not at once");
+        assert!(pair.now - begin < SECOND, "the client must connect within a second");
     }
     flood(&mut pair, SECOND / 5);
     let server = pair.stacks[1].accept(PORT).expect("an open connection");
@@ -139,11 +141,11 @@ fn a_flood_that_takes_back_what_it_opens_keeps_nobody_out() {
     assert!(got == data);
 }
 
-/// What was half open when the port's listener was closed is not the next one's.
+/// The half-open connections of a closed listener do not belong to the next listener of the port.
 #[test]
-fn a_new_listener_of_a_port_does_not_count_the_connections_of_the_last() {
-    let mut pair = Pair::new(&Setup::default());
-    let half_open = |pair: &mut Pair| {
+fn new_listener_does_not_count_old_half_open_ones() {
+    let mut pair = HostPair::new(&PairConfig::default());
+    let half_open = |pair: &mut HostPair| {
         pair.wire.filter = Some(Box::new(|from, _| from == 1));
         let ids = [(); 2].map(|()| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap());
         pair.run_for(SECOND / 100);
@@ -156,7 +158,7 @@ fn a_new_listener_of_a_port_does_not_count_the_connections_of_the_last() {
     pair.stacks[1].listen(PORT, 2).unwrap();
     half_open(&mut pair);
     assert_eq!(pair.stacks[1].connections(), 4);
-    // Those that nobody listens to any more are open now, and reset; those of the new listener are half open as before.
+    // The old listener's connections complete their handshakes and are reset; the new one's stay half open.
     pair.wire.filter = Some(Box::new({
         let ports = old.map(|id| pair.stacks[0].flow(id).local.port());
         move |from, frame| {
@@ -169,16 +171,16 @@ fn a_new_listener_of_a_port_does_not_count_the_connections_of_the_last() {
     assert_eq!((pair.stacks[1].connections(), pair.stacks[1].accept(PORT)), (2, None));
     let before = pair.stacks[1].counters().listen_drops;
     answers(&mut pair, &syn(1));
-    assert_eq!(pair.stacks[1].counters().listen_drops, before + 1, "the backlog is taken");
+    assert_eq!(pair.stacks[1].counters().listen_drops, before + 1, "the backlog must be full");
 }
 
 #[test]
-fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
-    let mut pair = Pair::new(&Setup::default());
+fn cookie_opens_one_connection_for_its_client_only() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
-    // Its acknowledgment is kept back, to be delivered as it is, with another number, and too late.
+    // The client's acknowledgment is held back. It is delivered with altered numbers, then unchanged, and then again.
     let held = std::sync::Arc::new(std::sync::Mutex::new(None));
     let hold = held.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -190,14 +192,14 @@ fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
         acknowledges
     }));
     pair.run_for(SECOND / 10);
-    assert_eq!(pair.stacks[0].state(client), State::Established);
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established);
     let frame: Vec<u8> = held.lock().unwrap().take().expect("an acknowledgment");
-    let deliver = |pair: &mut Pair, frame: &[u8]| {
+    let deliver = |pair: &mut HostPair, frame: &[u8]| {
         pair.nics[1].port().deliver(frame);
         pair.run_now();
         pair.stacks[1].accept(PORT)
     };
-    // Acknowledgment and sequence number, port and address of who sends it.
+    // Bytes of the acknowledgment and sequence numbers, and of the source port and address.
     let alterations = [(34 + 8, 1), (34 + 11, 8), (34 + 4, 1), (34 + 7, 1), (34 + 1, 1), (14 + 15, 4)];
     for (at, bit) in alterations {
         let mut forged = frame.clone();
@@ -211,16 +213,16 @@ fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
     assert_eq!(pair.stacks[1].counters().cookies_failed, alterations.len() as u64);
     let now = pair.now;
     assert!(deliver(&mut pair, &frame).is_some());
-    assert_eq!(deliver(&mut pair, &frame), None, "it belongs to a connection by now");
+    assert_eq!(deliver(&mut pair, &frame), None, "the connection exists already");
     assert_eq!(pair.now, now);
 }
 
 #[test]
-fn a_cookie_tells_the_largest_segment_size_that_is_not_above_the_clients() {
+fn cookie_encodes_the_next_lower_segment_size() {
     let sizes =
         [(400, 256), (600, 536), (1300, 1220), (1400, 1360), (1450, 1400), (1480, 1440), (1500, 1460), (9000, 8960)];
     for (mtu, size) in sizes {
-        let mut pair = Pair::new(&Setup { mtu, ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { mtu, ..PairConfig::default() });
         pair.stacks[1].listen(PORT, BACKLOG).unwrap();
         flood(&mut pair, 400);
         let ids = connect(&mut pair);
@@ -230,9 +232,9 @@ fn a_cookie_tells_the_largest_segment_size_that_is_not_above_the_clients() {
 }
 
 #[test]
-fn who_gets_a_cookie_is_promised_no_marks() {
+fn cookie_answer_does_not_accept_ecn() {
     let asks = TcpConfig { ecn: Ecn::Request, ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [asks, TcpConfig::default()], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [asks, TcpConfig::default()], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let answers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -246,12 +248,12 @@ fn who_gets_a_cookie_is_promised_no_marks() {
     }));
     connect(&mut pair);
     assert_eq!(pair.stacks[1].counters().cookies_received, 1);
-    assert_eq!(*answers.lock().unwrap(), [false], "a cookie does not keep that the client asked");
+    assert_eq!(*answers.lock().unwrap(), [false], "a cookie does not hold the client's ECN request");
 }
 
 #[test]
-fn a_cookie_is_good_for_a_minute() {
-    let mut pair = Pair::new(&Setup::default());
+fn cookie_is_valid_for_a_minute() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -268,8 +270,8 @@ fn a_cookie_is_good_for_a_minute() {
 }
 
 #[test]
-fn cookies_expire() {
-    let mut pair = Pair::new(&Setup::default());
+fn cookie_expires() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
     flood(&mut pair, 400);
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -279,7 +281,7 @@ fn cookies_expire() {
     }));
     pair.run_for(SECOND * 129);
     pair.wire.filter = None;
-    assert_eq!(pair.stacks[0].state(client), State::Established);
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established);
     pair.stacks[0].send_copy(client, b"am I late?");
     pair.run_for(SECOND);
     assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::Reset));
@@ -287,11 +289,11 @@ fn cookies_expire() {
 }
 
 #[test]
-fn a_port_has_one_listener_and_is_free_again_at_once() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn port_has_one_listener_and_is_free_after_its_close() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     assert_eq!(pair.stacks[1].listen(PORT, 3), Err(OpenError::InUse));
     pair.stacks[1].close_listener(pair.now, PORT);
-    // An open connection of that port, or one that waits, is in nobody's way.
+    // Connections of the port, open or in TIME-WAIT, do not prevent listening.
     pair.stacks[1].listen(PORT, 3).unwrap();
     pair.stacks[1].detach(pair.now, ids[1]);
     pair.run_for(SECOND / 10);
@@ -305,10 +307,10 @@ fn a_port_has_one_listener_and_is_free_again_at_once() {
     exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
 }
 
-/// Opens a connection from port 7000, moves bytes, and closes it, this side first.
-fn use_port(pair: &mut Pair) {
+/// Opens a connection from port 7000, moves bytes, and closes it, client first.
+fn use_port(pair: &mut HostPair) {
     let client = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+    pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
     pair.run_for(SECOND / 10);
     let server = pair.stacks[1].accept(PORT).unwrap();
     let data = pattern(Seed(1), 10_000);
@@ -319,9 +321,9 @@ fn use_port(pair: &mut Pair) {
     pair.run_for(SECOND / 10);
 }
 
-/// A pair whose side 1 listens, and has so many connections at most.
-fn small(most: usize, backlog: usize) -> Pair {
-    let mut pair = Pair::new(&Setup::default());
+/// Returns a pair with a listener and at most `most` connections on side 1.
+fn limited_pair(most: usize, backlog: usize) -> HostPair {
+    let mut pair = HostPair::new(&PairConfig::default());
     let mut config = crate::pair::config(1, pair.seed, TcpConfig::default());
     config.max_connections = most;
     pair.stacks[1] = offload_host_stack::Stack::new(config);
@@ -330,47 +332,51 @@ fn small(most: usize, backlog: usize) -> Pair {
 }
 
 #[test]
-fn connections_that_wait_for_their_peers_keep_nobody_out() {
-    const MOST: usize = 8;
-    let mut pair = small(MOST, 3);
+fn fin_wait_2_connections_yield_to_new_ones() {
+    const MAX_CONNECTIONS: usize = 8;
+    let mut pair = limited_pair(MAX_CONNECTIONS, 3);
     let mut clients = Vec::new();
     for _ in 0..20 {
         let [client, server] = connect(&mut pair);
-        // The server is done with it; the client never closes.
+        // The server closes the connection; the client never does.
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND / 100);
-        assert_eq!(pair.stacks[0].state(client), State::CloseWait);
+        assert_eq!(pair.stacks[0].state(client), TcpState::CloseWait);
         clients.push(client);
     }
-    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].connections(), MAX_CONNECTIONS);
     assert_eq!(pair.stacks[1].counters().aborts_on_memory, 12);
-    // Who still has something to say hears that nobody is there.
+    // A client that still sends gets a reset.
     pair.stacks[0].send_copy(clients[0], b"and");
     pair.run_for(SECOND / 10);
     assert_eq!(pair.stacks[0].error(clients[0]), Some(ConnectionError::Reset));
 }
 
 #[test]
-fn nobody_gives_way_to_a_syn_that_is_refused() {
-    const MOST: usize = 4;
-    let mut pair = small(MOST, 1);
+fn refused_syn_removes_no_waiting_connection() {
+    const MAX_CONNECTIONS: usize = 4;
+    let mut pair = limited_pair(MAX_CONNECTIONS, 1);
     for accepted in [true, false] {
         let before = pair.stacks[1].counters().time_wait_overflows;
-        while pair.stacks[1].connections() < MOST {
+        while pair.stacks[1].connections() < MAX_CONNECTIONS {
             let [client, server] = connect(&mut pair);
             pair.stacks[1].detach(pair.now, server);
             pair.run_for(SECOND / 100);
             pair.stacks[0].detach(pair.now, client);
             pair.run_for(SECOND / 100);
         }
-        // The one that takes the backlog, open or half open.
+        // This connection occupies the backlog, open or half open.
         pair.wire.filter = Some(Box::new(move |from, _| !accepted && from == 1));
         let first = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         pair.run_for(SECOND / 100);
         assert_eq!(pair.stacks[1].counters().time_wait_overflows, before + 1);
         let second = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         pair.run_for(SECOND / 100);
-        assert_eq!(pair.stacks[1].counters().time_wait_overflows, before + 1, "for nothing");
+        assert_eq!(
+            pair.stacks[1].counters().time_wait_overflows,
+            before + 1,
+            "no connection may be removed for a refused SYN"
+        );
         pair.wire.filter = None;
         pair.stacks[0].detach(pair.now, first);
         pair.stacks[0].detach(pair.now, second);
@@ -380,14 +386,14 @@ fn nobody_gives_way_to_a_syn_that_is_refused() {
         }
         pair.run_for(SECOND * 70);
     }
-    // Nor to a connection of this side that cannot be.
+    // A local connect that fails must not remove a connection, either.
     let [client, server] = connect(&mut pair);
     pair.stacks[0].listen(7, 1).unwrap();
     let there = (ADDRESS[0], 7).into();
     let taken = pair.stacks[1].connect(pair.now, Some(9), there).unwrap();
     pair.run_for(SECOND / 100);
-    assert_eq!([server, taken].map(|id| pair.stacks[1].state(id)), [State::Established; 2]);
-    while pair.stacks[1].connections() < MOST {
+    assert_eq!([server, taken].map(|id| pair.stacks[1].state(id)), [TcpState::Established; 2]);
+    while pair.stacks[1].connections() < MAX_CONNECTIONS {
         let [client, server] = connect(&mut pair);
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND / 100);
@@ -395,44 +401,44 @@ fn nobody_gives_way_to_a_syn_that_is_refused() {
         pair.run_for(SECOND / 100);
     }
     assert_eq!(pair.stacks[1].connect(pair.now, Some(9), there), Err(OpenError::InUse));
-    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].connections(), MAX_CONNECTIONS);
     pair.stacks[0].detach(pair.now, client);
 }
 
 #[test]
-fn connections_that_wait_keep_nobody_out() {
-    const MOST: usize = 8;
-    let mut pair = small(MOST, 3);
+fn time_wait_connections_yield_to_new_ones() {
+    const MAX_CONNECTIONS: usize = 8;
+    let mut pair = limited_pair(MAX_CONNECTIONS, 3);
     for _ in 0..20 {
         let [client, server] = connect(&mut pair);
-        // The server closes first, and waits.
+        // The server closes first, and enters TIME-WAIT.
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND / 10);
         pair.stacks[0].detach(pair.now, client);
         pair.run_for(SECOND / 10);
     }
-    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].connections(), MAX_CONNECTIONS);
     assert_eq!(pair.stacks[1].counters().time_wait_overflows, 12);
-    // Those that are open do not give way.
-    for open in 0..=MOST {
+    // Open connections are not removed.
+    for open in 0..=MAX_CONNECTIONS {
         let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
         pair.run_for(SECOND / 10);
-        assert_eq!(pair.stacks[0].state(client) == State::Established, open < MOST, "{open}");
-        assert_eq!(pair.stacks[1].accept(PORT).is_some(), open < MOST);
+        assert_eq!(pair.stacks[0].state(client) == TcpState::Established, open < MAX_CONNECTIONS, "{open}");
+        assert_eq!(pair.stacks[1].accept(PORT).is_some(), open < MAX_CONNECTIONS);
     }
 }
 
 #[test]
-fn a_port_in_time_wait_is_used_again_after_a_second() {
+fn time_wait_port_is_reusable_after_a_second() {
     for initial_sequence in [None, Some(5)] {
         let tcp = TcpConfig { initial_sequence, ..TcpConfig::default() };
-        let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
         pair.stacks[1].listen(PORT, 3).unwrap();
         for _ in 0..5 {
             use_port(&mut pair);
             if pair.stacks[0].connections() > 0 {
                 let again = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into());
-                assert_eq!(again, Err(OpenError::InUse), "too early");
+                assert_eq!(again, Err(OpenError::InUse), "the port must not be reusable before a second has passed");
             }
             pair.run_for(SECOND);
         }
@@ -440,9 +446,9 @@ fn a_port_in_time_wait_is_used_again_after_a_second() {
 }
 
 #[test]
-fn a_port_in_time_wait_stays_so_without_timestamps() {
+fn time_wait_port_is_not_reusable_without_timestamps() {
     let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 3).unwrap();
     use_port(&mut pair);
     pair.run_for(SECOND * 2);

@@ -1,22 +1,23 @@
-//! Peers that fall silent: keep-alive probes and the user timeout.
+//! Tests of keep-alive probes and the user timeout.
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{HostPair, PairConfig};
 use core::time::Duration;
-use offload_host_stack::{ConnectionError, ConnectionId, KeepAlive, State, TcpConfig};
+use offload_host_stack::{ConnectionError, ConnectionId, KeepAlive, TcpConfig, TcpState};
 
 const SECOND: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: KeepAlive = KeepAlive { idle: Duration::from_secs(60), interval: Duration::from_secs(5), probes: 3 };
 
-/// A pair whose side 0 has `tcp`, and has just heard of its peer.
-fn connected(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
-    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+/// Returns a pair with `tcp` on side 0, which has just heard from its peer.
+fn connected(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { tcp: [tcp, TcpConfig::default()], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], b"hello");
     pair.run_for(SECOND / 10);
     (pair, ids)
 }
 
-/// The wire carries nothing any more: how many seconds until side 0 gives up.
-fn cut(pair: &mut Pair, id: ConnectionId) -> u64 {
+/// Cuts the wire. Returns the seconds until side 0 gives up.
+fn cut(pair: &mut HostPair, id: ConnectionId) -> u64 {
     pair.wire.filter = Some(Box::new(|_, _| true));
     let begin = pair.now;
     while pair.stacks[0].error(id).is_none() {
@@ -27,12 +28,12 @@ fn cut(pair: &mut Pair, id: ConnectionId) -> u64 {
 }
 
 #[test]
-fn a_peer_that_answers_is_probed_and_kept() {
+fn answering_peer_is_probed_and_kept() {
     let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
     pair.run_for(SECOND * 601);
-    assert_eq!(pair.stacks[0].counters().keep_alives, 10, "one a minute");
-    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [State::Established; 2]);
-    // Whoever hears of the peer need not ask.
+    assert_eq!(pair.stacks[0].counters().keep_alives, 10, "one probe per minute");
+    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [TcpState::Established; 2]);
+    // While the peer sends data, no probe is needed.
     for _ in 0..20 {
         pair.stacks[1].send_copy(ids[1], b"still here");
         pair.run_for(SECOND * 30);
@@ -43,7 +44,7 @@ fn a_peer_that_answers_is_probed_and_kept() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_after_as_many_probes_as_were_asked_for() {
+fn silent_peer_is_given_up_after_the_configured_probes() {
     let (mut pair, ids) = connected(TcpConfig::default());
     pair.stacks[0].set_keep_alive(pair.now, ids[0], Some(KEEP_ALIVE));
     assert_eq!(cut(&mut pair, ids[0]), 60 + 3 * 5);
@@ -52,9 +53,10 @@ fn a_silent_peer_is_given_up_after_as_many_probes_as_were_asked_for() {
 }
 
 #[test]
-fn a_peer_that_has_forgotten_the_connection_says_so_when_probed() {
+fn keep_alive_probe_reveals_a_lost_connection() {
     let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
     pair.wire.filter = Some(Box::new(|_, _| true));
+    // The reset is lost on the cut wire, so side 0 does not know.
     pair.stacks[1].abort(ids[1]);
     pair.stacks[1].detach(pair.now, ids[1]);
     pair.run_for(SECOND);
@@ -64,27 +66,27 @@ fn a_peer_that_has_forgotten_the_connection_says_so_when_probed() {
 }
 
 #[test]
-fn bytes_wait_for_their_acknowledgment_no_longer_than_the_user_timeout() {
+fn user_timeout_limits_unacknowledged_time() {
     // Shorter and longer than the retransmissions would take.
     for seconds in [1, 30, 3000] {
         let user_timeout = Some(SECOND * seconds);
         let (mut pair, ids) = connected(TcpConfig { user_timeout, ..TcpConfig::default() });
         pair.stacks[0].send_copy(ids[0], b"first");
         pair.run_for(SECOND * 5000);
-        assert_eq!(pair.stacks[0].state(ids[0]), State::Established, "an idle connection may be so for ever");
+        assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established, "an idle connection has no time limit");
         pair.stacks[0].send_copy(ids[0], b"second");
         assert_eq!(cut(&mut pair, ids[0]), u64::from(seconds));
     }
 }
 
 #[test]
-fn every_acknowledgment_begins_the_user_timeout_anew() {
+fn acknowledgment_restarts_the_user_timeout() {
     let (mut pair, ids) = connected(TcpConfig { user_timeout: Some(SECOND * 2), ..TcpConfig::default() });
     for _ in 0..10 {
         pair.stacks[0].send_copy(ids[0], &[1; 5000]);
         pair.run_for(SECOND);
     }
-    // The peer takes what its buffer holds, and then nothing for too long.
+    // The peer accepts as much as its buffer holds, and then nothing for too long.
     pair.stacks[0].send_copy(ids[0], &vec![1; 20 << 20]);
     let begin = pair.now;
     pair.run_until(|pair| pair.stacks[0].error(ids[0]).is_some());
@@ -92,20 +94,20 @@ fn every_acknowledgment_begins_the_user_timeout_anew() {
     assert!(pair.now - begin >= SECOND * 2);
 }
 
-/// Nobody was asked yet when the first probe is due.
+/// No probe was sent before the first one is due, so the silence before counts for nothing.
 #[test]
-fn a_peer_that_answers_is_kept_though_the_user_timeout_is_short() {
+fn short_user_timeout_keeps_an_answering_peer() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 10), ..TcpConfig::default() };
     let (mut pair, ids) = connected(tcp);
     pair.run_for(SECOND * 1000);
-    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
     assert!(pair.stacks[0].counters().keep_alives > 10);
-    assert!(cut(&mut pair, ids[0]) <= 65, "a probe without an answer, and the next one is too late");
+    assert!(cut(&mut pair, ids[0]) <= 65, "the second unanswered probe is beyond the timeout");
 }
 
 #[test]
-fn a_user_timeout_ends_silence_too() {
+fn user_timeout_ends_a_silent_connection() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 62), ..TcpConfig::default() };
     let (mut pair, ids) = connected(tcp);
-    assert_eq!(cut(&mut pair, ids[0]), 65, "at the first probe that is due after it");
+    assert_eq!(cut(&mut pair, ids[0]), 65, "at the first probe after the timeout");
 }

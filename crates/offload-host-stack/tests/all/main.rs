@@ -1,13 +1,13 @@
-//! The stack against itself, against smoltcp, and against whatever a network may do, in virtual time.
+//! Tests of the stack against itself, against smoltcp, and against a faulty network, in virtual time.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests report skips and measurements")]
 
 mod nic;
 mod packets;
 mod pair;
 mod wire;
 
-/// The tests that IPv6 shares run once more over IPv6.
+/// Whether the hosts use IPv6. Another test program runs the shared tests over IPv6.
 const OVER_SIX: bool = false;
 
 mod autoconf;

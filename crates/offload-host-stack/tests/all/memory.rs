@@ -1,6 +1,6 @@
-//! What all connections of a host take together, and peers that keep it.
+//! Tests of the memory limits over all connections, and of peers that keep memory in use.
 
-use crate::pair::{ADDRESS, PORT, Pair, Setup};
+use crate::pair::{ADDRESS, HostPair, PORT, PairConfig};
 use crate::transfer::pattern;
 use bytes::BytesMut;
 use core::num::NonZeroU16;
@@ -8,20 +8,20 @@ use core::time::Duration;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
 use offload_base::Seed;
-use offload_host_stack::{ConnectionError, ConnectionId, OpenError, State, TcpConfig, TcpMemory};
+use offload_host_stack::{ConnectionError, ConnectionId, OpenError, TcpConfig, TcpMemory, TcpState};
 use std::sync::{Arc, Mutex};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MEMORY: TcpMemory = TcpMemory { pressure: 1 << 20, most: 2 << 20 };
-/// Enough of them to take more than that, at 64 KiB each.
+/// Enough connections to exceed the limit at 64 KiB each.
 const CONNECTIONS: usize = 64;
-/// What a connection may have whatever the others take, and one segment.
+/// Guaranteed memory of a connection, plus one segment.
 const EACH: usize = 4096 + 4096;
 
-/// Side 1's memory is bounded; both have many connections to each other.
-fn crowd() -> (Pair, [Vec<ConnectionId>; 2]) {
+/// Returns a pair with many connections and a memory limit on side 1.
+fn crowded_pair() -> (HostPair, [Vec<ConnectionId>; 2]) {
     let bounded = TcpConfig { memory: Some(MEMORY), ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [TcpConfig::default(), bounded], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [TcpConfig::default(), bounded], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();
     let mut ids = [Vec::new(), Vec::new()];
     for _ in 0..CONNECTIONS {
@@ -33,8 +33,9 @@ fn crowd() -> (Pair, [Vec<ConnectionId>; 2]) {
     (pair, ids)
 }
 
-/// Queues of `data`, of which `sent` bytes are queued already, as much as there is room for.
-fn write(pair: &mut Pair, side: usize, id: ConnectionId, data: &[u8], sent: &mut usize) {
+/// Queues as much of `data` as there is room for. `sent` bytes are queued already.
+fn write(pair: &mut HostPair, side: usize, id: ConnectionId, data: &[u8], sent: &mut usize) {
+    // The memory level may change the room after each write.
     while pair.stacks[side].room(id) > 0 && *sent < data.len() {
         let bytes = pair.stacks[side].room(id).min(data.len() - *sent);
         pair.stacks[side].send_copy(id, &data[*sent..*sent + bytes]);
@@ -44,8 +45,8 @@ fn write(pair: &mut Pair, side: usize, id: ConnectionId, data: &[u8], sent: &mut
 }
 
 #[test]
-fn readers_that_stall_cannot_take_all_memory_and_newcomers_are_refused_meanwhile() {
-    let (mut pair, ids) = crowd();
+fn stalled_readers_stay_within_the_memory_limit() {
+    let (mut pair, ids) = crowded_pair();
     let data = pattern(Seed(1), 600_000);
     let mut sent = [0; CONNECTIONS];
     for _ in 0..50 {
@@ -57,21 +58,21 @@ fn readers_that_stall_cannot_take_all_memory_and_newcomers_are_refused_meanwhile
         assert!(taken <= MEMORY.most + CONNECTIONS * EACH, "{taken} bytes");
     }
     assert!(pair.stacks[1].tcp_memory() > MEMORY.most && pair.stacks[1].counters().memory_pressures == 1);
-    // Nobody gets in, from either side.
+    // No new connection is accepted or opened.
     let late = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND / 2);
-    assert_eq!(pair.stacks[0].state(late), State::SynSent);
+    assert_eq!(pair.stacks[0].state(late), TcpState::SynSent);
     let from_here = pair.stacks[1].connect(pair.now, None, (ADDRESS[0], 80).into());
     assert_eq!(from_here, Err(OpenError::NoMemory));
     assert_eq!((pair.stacks[1].counters().memory_refusals, pair.stacks[1].counters().listen_drops), (2, 1));
-    // When they read, everybody gets everything, and memory is free again.
+    // When the readers continue, all data arrive, and the memory is free again.
     let mut got = vec![Vec::new(); CONNECTIONS];
     pair.run_until(|pair| {
         for number in 0..CONNECTIONS {
             pair.read(0, ids[0][number], &mut got[number]);
             write(pair, 1, ids[1][number], &data, &mut sent[number]);
         }
-        got.iter().all(|got| got.len() == data.len()) && pair.stacks[0].state(late) == State::Established
+        got.iter().all(|got| got.len() == data.len()) && pair.stacks[0].state(late) == TcpState::Established
     });
     assert!(got.iter().all(|got| *got == data));
     pair.run_for(SECOND);
@@ -79,8 +80,8 @@ fn readers_that_stall_cannot_take_all_memory_and_newcomers_are_refused_meanwhile
 }
 
 #[test]
-fn what_nobody_reads_cannot_take_all_memory_and_nothing_of_it_is_lost() {
-    let (mut pair, ids) = crowd();
+fn unread_data_stay_within_the_memory_limit() {
+    let (mut pair, ids) = crowded_pair();
     let data = pattern(Seed(2), 200_000);
     let mut sent = [0; CONNECTIONS];
     for _ in 0..50 {
@@ -106,11 +107,11 @@ fn what_nobody_reads_cannot_take_all_memory_and_nothing_of_it_is_lost() {
 }
 
 #[test]
-fn under_pressure_a_connection_is_offered_less() {
+fn memory_pressure_limits_the_window() {
     for pressure in [1 << 20, 20_000] {
         let memory = TcpMemory { pressure, most: 2 << 20 };
         let tcp = [TcpConfig::default(), TcpConfig { memory: Some(memory), ..TcpConfig::default() }];
-        let (mut pair, first) = Pair::connected(&Setup { tcp, ..Setup::default() });
+        let (mut pair, first) = HostPair::connected(&PairConfig { tcp, ..PairConfig::default() });
         pair.stacks[0].send_copy(first[0], &[1; 30_000]);
         pair.run_for(SECOND);
         let second = pair.open();
@@ -122,11 +123,11 @@ fn under_pressure_a_connection_is_offered_less() {
     }
 }
 
-/// Data that come out of order, and more of them than there is memory for all of a host's connections.
+/// The out-of-order data exceed the memory of all connections.
 #[test]
-fn what_lies_beyond_holes_is_bounded_too_and_streams_go_on() {
-    let (mut pair, ids) = crowd();
-    // Each connection loses its first segment of data, once.
+fn out_of_order_data_stay_within_the_memory_limit() {
+    let (mut pair, ids) = crowded_pair();
+    // Each connection loses its first data segment, once.
     let mut lost = std::collections::BTreeSet::new();
     pair.wire.filter =
         Some(Box::new(move |from, frame| from == 0 && frame.len() > 1000 && lost.insert(frame[34..36].to_vec())));
@@ -145,17 +146,18 @@ fn what_lies_beyond_holes_is_bounded_too_and_streams_go_on() {
     assert!(got.iter().all(|got| *got == data));
 }
 
-/// A device may join all that a window has room for. That is many segments, and no connection may have more than one.
+/// A device may join as many segments as the window allows, but under memory exhaustion a connection may have only one.
 #[test]
-fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
+fn joined_segments_are_truncated_when_memory_is_full() {
     let bounded = TcpConfig { memory: Some(TcpMemory { pressure: 1000, most: 1000 }), ..TcpConfig::default() };
-    let (mut pair, first) = Pair::connected(&Setup { tcp: [TcpConfig::default(), bounded], ..Setup::default() });
+    let (mut pair, first) =
+        HostPair::connected(&PairConfig { tcp: [TcpConfig::default(), bounded], ..PairConfig::default() });
     let second = pair.open();
     pair.stacks[0].send_copy(first[0], &[1; 2000]);
     pair.run_for(SECOND);
     let before = pair.stacks[1].tcp_memory();
     assert!(before > 1000);
-    // Only the first segment of the second connection, with more behind it than was sent.
+    // Only the first segment of the second connection, with more data appended than were sent.
     let sent = Arc::new(Mutex::new(None));
     let seen = sent.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -182,7 +184,7 @@ fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
     let mut got = Vec::new();
     pair.read(1, second[1], &mut got);
     assert!(got.len() > 1000 && data.starts_with(&got));
-    // The rest comes again.
+    // The rest is sent again.
     pair.wire.filter = None;
     pair.stacks[0].send_copy(second[0], &data[1000..]);
     pair.run_until(|pair| {
@@ -192,10 +194,10 @@ fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
     assert!(got == data);
 }
 
-/// A pair whose side 1 takes little and reads nothing, while side 0 has more to say.
-fn stalled(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
+/// Returns a pair in which side 1 has a small buffer and reads nothing, while side 0 has more to send.
+fn stalled_pair(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp, small], ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tcp: [tcp, small], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
     pair.stacks[0].push(ids[0]);
     pair.run_for(SECOND);
@@ -204,55 +206,55 @@ fn stalled(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
 }
 
 #[test]
-fn a_window_that_stays_closed_ends_the_connection_in_the_time_that_was_set() {
+fn zero_window_timeout_ends_the_connection() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 300), ..TcpConfig::default() };
-    let (mut pair, ids) = stalled(tcp);
+    let (mut pair, ids) = stalled_pair(tcp);
     pair.run_for(SECOND * 290);
-    // It opens for a moment, and the time begins anew.
+    // The window opens for a moment, and the time starts again.
     pair.read(1, ids[1], &mut Vec::new());
     pair.run_for(SECOND * 290);
-    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
     pair.run_for(SECOND * 12);
     assert_eq!(pair.stacks[0].error(ids[0]), Some(ConnectionError::TimedOut));
-    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset), "the peer hears of it");
+    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset), "the peer must get a reset");
     assert_eq!(pair.stacks[0].counters().aborts_on_timeout, 1);
     assert_eq!(pair.stacks[0].tcp_memory(), 0);
 }
 
 #[test]
-fn while_memory_is_short_a_closed_window_is_waited_for_half_a_minute() {
+fn full_memory_limits_a_closed_window_to_30_seconds() {
     for most in [50_000, 200_000] {
         let memory = TcpMemory { pressure: 40_000, most };
-        let (mut pair, ids) = stalled(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
+        let (mut pair, ids) = stalled_pair(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
         pair.run_for(SECOND * 25);
-        assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+        assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
         pair.run_for(SECOND * 60);
-        let ended = pair.stacks[0].state(ids[0]) == State::Closed;
+        let ended = pair.stacks[0].state(ids[0]) == TcpState::Closed;
         assert_eq!((ended, pair.stacks[0].counters().aborts_on_memory), (most == 50_000, u64::from(ended)));
     }
 }
 
 #[test]
-fn while_memory_is_short_nobody_waits_for_who_is_gone() {
+fn full_memory_resets_dropped_connections() {
     let memory = TcpMemory { pressure: 40_000, most: 50_000 };
-    let (mut pair, ids) = stalled(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
+    let (mut pair, ids) = stalled_pair(TcpConfig { memory: Some(memory), ..TcpConfig::default() });
     pair.stacks[0].detach(pair.now, ids[0]);
     pair.run_for(SECOND * 10);
     assert_eq!((pair.stacks[0].connections(), pair.stacks[0].counters().aborts_on_memory), (0, 1));
 }
 
-/// Before a peer has answered, it has offered no window, and closed none.
+/// Before the handshake, a peer has offered no window that it could close.
 #[test]
-fn a_peer_that_takes_its_time_to_answer_has_not_closed_its_window() {
+fn slow_handshake_is_no_closed_window() {
     let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 2), ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp, TcpConfig::default()], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 1).unwrap();
     pair.wire.filter = Some(Box::new(|_, _| true));
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND * 20);
-    assert_eq!(pair.stacks[0].state(client), State::SynSent);
+    assert_eq!(pair.stacks[0].state(client), TcpState::SynSent);
     pair.wire.filter = None;
     pair.run_for(SECOND * 20);
-    assert_eq!(pair.stacks[0].state(client), State::Established);
+    assert_eq!(pair.stacks[0].state(client), TcpState::Established);
     assert_eq!(pair.stacks[0].counters().aborts_on_timeout, 0);
 }

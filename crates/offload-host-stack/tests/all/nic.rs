@@ -1,7 +1,7 @@
-//! A device that does what a driver would: segmentation, checksums, and contexts that "encrypt".
+//! A test NIC with segmentation, checksums, and contexts that "encrypt".
 //!
-//! Its cipher is a mask made of the unit's number and the byte's place in it, so that a byte sent in plaintext, or
-//! with another unit's state, cannot go unnoticed.
+//! The cipher masks each byte with a value made of the unit's number and the byte's position in the unit. A byte sent
+//! in plaintext, or with the state of another unit, is therefore detected.
 
 use bytes::{Bytes, BytesMut};
 use offload_api::mock::MockDevice;
@@ -18,15 +18,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
-/// The end that goes to the stack. The other end is the same, shared.
+/// The stack's handle of the NIC. Clones share one NIC.
 #[derive(Clone)]
-pub(crate) struct Nic(Arc<Mutex<Port>>, Option<MockDevice>);
+pub(crate) struct MaskingNic(Arc<Mutex<NicPort>>, Option<MockDevice>);
 
-pub(crate) struct Port {
+pub(crate) struct NicPort {
     pub(crate) caps: PathCaps,
-    /// What the device says about checksums of what it received.
+    /// Checksum verdict for received packets.
     pub(crate) verdict: Checksums,
-    /// Packets that fit the ring at a time; it drains at every flush.
+    /// Capacity of the send ring. Each flush empties it.
     pub(crate) ring: usize,
     used: usize,
     pub(crate) sent: VecDeque<Vec<u8>>,
@@ -36,25 +36,25 @@ pub(crate) struct Port {
     generation: u32,
     events: VecDeque<DeviceEvent>,
     waker: Option<Waker>,
-    /// Packets handed over.
+    /// Number of packets sent.
     pub(crate) packets: u64,
-    /// The longest payload of those.
+    /// Longest payload of a packet.
     pub(crate) longest: usize,
-    /// Where in the stream those began that were longer than an IP header tells, and how long they were.
+    /// Packets longer than the IP length field can express, as (sequence number, payload length).
     pub(crate) long: Vec<(Seq, u32)>,
-    /// The rates, in bytes a second, that packets asked for.
+    /// Rates that packets asked for, in bytes per second.
     pub(crate) rates: Vec<u64>,
-    /// Packets that a context worked on.
+    /// Number of packets processed by a context.
     pub(crate) encrypted: u64,
-    /// Answers that software has to do it.
+    /// Number of packets that software had to seal.
     pub(crate) refused: u64,
 }
 
-impl Nic {
-    pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> Nic {
+impl MaskingNic {
+    pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> MaskingNic {
         let caps =
             PathCaps { epoch: 0, mtu, checksum, tso_max_bytes, udp_segmentation: tso_max_bytes > 0, pacing: false };
-        let port = Arc::new(Mutex::new(Port {
+        let port = Arc::new(Mutex::new(NicPort {
             caps,
             verdict: if checksum { Checksums::Good } else { Checksums::Unchecked },
             ring: usize::MAX,
@@ -73,15 +73,15 @@ impl Nic {
             encrypted: 0,
             refused: 0,
         }));
-        Nic(port, None)
+        MaskingNic(port, None)
     }
 
-    pub(crate) fn port(&self) -> MutexGuard<'_, Port> {
+    pub(crate) fn port(&self) -> MutexGuard<'_, NicPort> {
         self.0.lock().unwrap()
     }
 }
 
-impl Port {
+impl NicPort {
     pub(crate) fn add_context(&mut self) -> Handle {
         let handle = Handle { index: self.next_context, generation: self.generation };
         self.next_context += 1;
@@ -89,7 +89,7 @@ impl Port {
         handle
     }
 
-    /// Every context is gone.
+    /// Removes all contexts.
     pub(crate) fn reset(&mut self) {
         self.contexts.clear();
         self.generation += 1;
@@ -97,7 +97,7 @@ impl Port {
         self.interrupt();
     }
 
-    /// A frame arrives from the wire, in a buffer as large as a device's.
+    /// Delivers a frame from the wire, in a buffer of a device's size.
     pub(crate) fn deliver(&mut self, frame: &[u8]) {
         let mut buffer = BytesMut::with_capacity(2048.max(frame.len()));
         buffer.extend_from_slice(frame);
@@ -110,10 +110,10 @@ impl Port {
         if self.verdict != Checksums::Good {
             return self.verdict;
         }
-        match Transport::of(frame) {
+        match FrameTransport::of(frame) {
             Some(transport) if transport.header_is_right(frame) && transport.is_right(frame) => Checksums::Good,
             Some(_) => Checksums::Bad,
-            None => Checksums::Unchecked, // it knows whole TCP and UDP only
+            None => Checksums::Unchecked, // the device knows only complete TCP and UDP packets
         }
     }
 
@@ -123,9 +123,9 @@ impl Port {
         }
     }
 
-    /// Cuts a packet into segments, each with its own headers.
+    /// Cuts a packet into segments with complete headers.
     fn segment(&mut self, packet: &TxPacket, payload: &[u8]) {
-        let Some(transport) = Transport::of_headers(&packet.header) else {
+        let Some(transport) = FrameTransport::of_headers(&packet.header) else {
             assert!(!packet.ask.checksum && packet.ask.mss.is_none(), "the device knows TCP and UDP only");
             self.sent.push_back([&packet.header[..], payload].concat());
             return;
@@ -151,18 +151,18 @@ impl Port {
     }
 }
 
-/// What a frame carries, as far as the device knows it.
+/// The transport header of a frame, if the device knows the protocol.
 #[derive(Clone, Copy)]
-struct Transport {
+struct FrameTransport {
     six: bool,
     udp: bool,
     ends: [IpAddress; 2],
     at: usize,
 }
 
-impl Transport {
-    fn of(frame: &[u8]) -> Option<Transport> {
-        let transport = Transport::of_headers(frame)?;
+impl FrameTransport {
+    fn of(frame: &[u8]) -> Option<FrameTransport> {
+        let transport = FrameTransport::of_headers(frame)?;
         let ip = &frame[14..];
         let whole = match transport.six {
             true => Ipv6Packet::new_checked(ip).ok()?.total_len(),
@@ -170,14 +170,14 @@ impl Transport {
         };
         let bytes = &ip[..whole][transport.at - 14..];
         let valid = match transport.udp {
-            // RFC 768: without a checksum there is nothing to check.
+            // RFC 768: without a checksum there is nothing to verify.
             true => UdpPacket::new_checked(bytes).is_ok_and(|udp| udp.checksum() != 0),
             false => TcpPacket::new_checked(bytes).is_ok(),
         };
         valid.then_some(transport)
     }
 
-    fn of_headers(frame: &[u8]) -> Option<Transport> {
+    fn of_headers(frame: &[u8]) -> Option<FrameTransport> {
         let ip = frame.get(14..)?;
         let (six, ends, next, bytes) = match (frame[12], frame[13]) {
             (0x08, 0x00) if ip.len() >= 20 && ip[0] == 0x45 => {
@@ -197,10 +197,10 @@ impl Transport {
             _ => return None,
         };
         let udp = next == IpProtocol::Udp;
-        (udp || next == IpProtocol::Tcp).then_some(Transport { six, udp, ends, at: 14 + bytes })
+        (udp || next == IpProtocol::Tcp).then_some(FrameTransport { six, udp, ends, at: 14 + bytes })
     }
 
-    /// What the IP header says of the length of a packet with so much payload, and what it is to say.
+    /// Returns the length field of the IP header, and its correct value for a packet with `payload` bytes.
     fn told(header: &[u8], payload: usize) -> (u16, Option<usize>) {
         let (at, before) = match (header[12], header[13]) {
             (0x08, 0x00) => (16, 14),
@@ -233,7 +233,7 @@ impl Transport {
         }
     }
 
-    /// Gives the `index`th frame of a packet its own length, and IPv4's header its checksum.
+    /// Sets the length and the IPv4 checksum of the `index`th frame of a packet.
     fn set_length(&self, frame: &mut [u8], index: u16) {
         let bytes = frame.len() - 14;
         if self.six {
@@ -246,7 +246,7 @@ impl Transport {
         ip.fill_checksum();
     }
 
-    /// Finishes the header in front of the data that are `at` bytes into the packet's.
+    /// Completes the header of the segment with the data from `at` on.
     fn finish(&self, frame: &mut [u8], at: usize, first: bool, last: bool) {
         let ([from, to], bytes) = (self.ends, &mut frame[self.at..]);
         if self.udp {
@@ -265,7 +265,7 @@ impl Transport {
     }
 }
 
-impl NetDevice for Nic {
+impl NetDevice for MaskingNic {
     fn path(&self, _: &FlowKey) -> PathCaps {
         self.port().caps
     }
@@ -281,13 +281,14 @@ impl NetDevice for Nic {
             return TransmitResult::Dropped(DropReason::RingFull);
         }
         let length = packet.payload_len();
-        let (told, bytes) = Transport::told(&packet.header, length);
+        // A device relies on the length field, except for packets too long for the field.
+        let (told, bytes) = FrameTransport::told(&packet.header, length);
         assert!(bytes.is_none_or(|bytes| told == u16::try_from(bytes).unwrap_or(0)), "{told} for {bytes:?}");
         port.longest = port.longest.max(length);
         if length > 65_535 {
             port.long.push((packet.ask.seq, length as u32));
         }
-        assert!(packet.ask.rate.is_none() || port.caps.pacing, "the device keeps to no rate");
+        assert!(packet.ask.rate.is_none() || port.caps.pacing, "a rate needs a device with pacing");
         port.rates.extend(packet.ask.rate.map(core::num::NonZeroU64::get));
         assert!(packet.fragments.len() <= 64);
         assert!(packet.ask.mss.is_none() || length > usize::from(packet.ask.mss.unwrap()));
@@ -305,7 +306,7 @@ impl NetDevice for Nic {
                     return TransmitResult::NeedsSoftware(unit);
                 }
                 assert_eq!(unit.start + (at - unit.offset) as u32, packet.ask.seq + (at - ask.offset) as u32);
-                // What a driver feeds to the engine to rebuild its state: all of it has to be there.
+                // A driver would feed this prefix to the engine to rebuild its state, so all of it must be available.
                 let mut prefix = 0;
                 source.pieces(Layer::FIRST, unit.offset, at, &mut |piece| prefix += piece.bytes.len() as u64);
                 assert_eq!(prefix, at - unit.offset, "the unit's prefix is not there");
@@ -367,7 +368,7 @@ impl NetDevice for Nic {
     }
 
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        // Made on demand, because a test measures the memory of the process.
+        // Created on demand, because a test measures the memory of the process.
         let caps = self.port().caps;
         Some(self.1.get_or_insert_with(|| MockDevice::plain(caps)))
     }
@@ -377,8 +378,8 @@ impl NetDevice for Nic {
     }
 }
 
-impl Port {
-    /// The device has worked off its ring: the frames leave, and there is room again.
+impl NicPort {
+    /// Empties the ring, and returns the sent frames.
     pub(crate) fn drain(&mut self) -> VecDeque<Vec<u8>> {
         if core::mem::take(&mut self.used) >= self.ring {
             self.interrupt();
@@ -387,13 +388,13 @@ impl Port {
     }
 }
 
-/// What the byte at `at` of a unit is masked with; never zero.
+/// Returns the mask of the byte at `at` of a unit. It is never zero.
 pub(crate) fn mask(unit: Unit, at: Seq) -> u8 {
     let place = at.distance_from(unit.start);
     ((unit.number as u32).wrapping_mul(31).wrapping_add(place.wrapping_mul(7)) % 255) as u8 + 1
 }
 
-/// Does in software what a context does.
+/// A sealer that does a context's work in software.
 pub(crate) struct MaskSealer;
 
 impl Sealer for MaskSealer {

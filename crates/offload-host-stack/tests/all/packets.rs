@@ -1,11 +1,11 @@
-//! Frames made by hand, and what a host says to them.
+//! Handmade frames, and a host's answers.
 
-use crate::pair::{ADDRESS, MAC, Pair};
+use crate::pair::{ADDRESS, HostPair, MAC};
 use core::net::IpAddr;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr};
 
-/// A frame from side 0.
+/// Returns a frame from side 0.
 pub(crate) fn ethernet(to: [u8; 6], ethertype: EthernetProtocol, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 14];
     let mut header = EthernetFrame::new_unchecked(&mut frame[..]);
@@ -16,7 +16,7 @@ pub(crate) fn ethernet(to: [u8; 6], ethertype: EthernetProtocol, payload: &[u8])
     frame
 }
 
-/// An IP packet, in a frame from side 0 to side 1.
+/// Returns an IP packet in a frame from side 0 to side 1.
 pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
     let ip = IpRepr::new(from.into(), to.into(), protocol, payload.len(), 64);
     let mut bytes = vec![0; ip.header_len()];
@@ -26,19 +26,19 @@ pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: IpProtocol, payload: &[
     ethernet(MAC[1], ethertype, &bytes)
 }
 
-/// The same from side 0's address to side 1's.
+/// Returns an IP packet from side 0's address to side 1's, in a frame.
 pub(crate) fn across(protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
     packet(ADDRESS[0], ADDRESS[1], protocol, payload)
 }
 
-/// Gives side 1 a frame and returns what it sends.
-pub(crate) fn answers(pair: &mut Pair, frame: &[u8]) -> Vec<Vec<u8>> {
+/// Delivers a frame to side 1 and returns the frames that side 1 sends.
+pub(crate) fn answers(pair: &mut HostPair, frame: &[u8]) -> Vec<Vec<u8>> {
     pair.nics[1].port().deliver(frame);
     while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
     pair.nics[1].port().drain().into()
 }
 
-/// The IP packet in a frame.
+/// Parses the IP header of a frame.
 pub(crate) fn ip_of(frame: &[u8]) -> IpRepr {
     use smoltcp::wire::{Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr};
     if frame[12..14] == [0x86, 0xdd] {

@@ -1,44 +1,45 @@
-//! Two hosts on a wire, in virtual time.
+//! A pair of hosts on a wire, in virtual time.
 
-use crate::nic::Nic;
-use crate::wire::{Wire, WireConfig};
+use crate::nic::MaskingNic;
+use crate::wire::{FaultyWire, WireConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, State, TcpConfig};
+use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, TcpConfig, TcpState};
 
-/// The hosts' addresses in IPv4 and in IPv6, both of which they speak.
+/// IPv4 addresses of the hosts.
 pub(crate) const FOUR: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+/// IPv6 addresses of the hosts.
 pub(crate) const SIX: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
-/// Those that they speak to each other by in this run of the tests.
+/// Addresses that the hosts use in this test program.
 pub(crate) const ADDRESS: [IpAddr; 2] = match crate::OVER_SIX {
     false => [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))],
     true => [IpAddr::V6(SIX[0]), IpAddr::V6(SIX[1])],
 };
-/// Where in a frame TCP starts.
+/// Offset of the TCP header in a frame.
 pub(crate) const TCP: usize = if crate::OVER_SIX { 54 } else { 34 };
-/// Bytes of data in a full segment with timestamps, at an MTU of 1500 bytes.
+/// Payload of a full segment with timestamps, at an MTU of 1500 bytes.
 pub(crate) const FULL: usize = 1514 - TCP - 32;
 pub(crate) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 pub(crate) const PORT: u16 = 443;
 
-/// How a pair is set up.
+/// Configuration of a pair.
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
+pub(crate) struct PairConfig {
     pub(crate) seed: Seed,
     pub(crate) wire: WireConfig,
     pub(crate) mtu: u16,
     pub(crate) tso: u32,
     pub(crate) checksum: bool,
     pub(crate) tcp: [TcpConfig; 2],
-    /// The hosts know each other's Ethernet addresses beforehand.
+    /// Whether the hosts have static neighbour entries of each other.
     pub(crate) acquainted: bool,
 }
 
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
+impl Default for PairConfig {
+    fn default() -> PairConfig {
+        PairConfig {
             seed: Seed(1),
             wire: WireConfig::default(),
             mtu: 1500,
@@ -50,11 +51,11 @@ impl Default for Setup {
     }
 }
 
-pub(crate) struct Pair {
+pub(crate) struct HostPair {
     pub(crate) now: Instant,
     pub(crate) stacks: [Stack; 2],
-    pub(crate) nics: [Nic; 2],
-    pub(crate) wire: Wire,
+    pub(crate) nics: [MaskingNic; 2],
+    pub(crate) wire: FaultyWire,
     pub(crate) seed: Seed,
 }
 
@@ -67,9 +68,9 @@ pub(crate) fn config(side: usize, seed: Seed, tcp: TcpConfig) -> Config {
     config
 }
 
-impl Pair {
-    pub(crate) fn new(setup: &Setup) -> Pair {
-        let nic = || Nic::new(setup.mtu, setup.tso, setup.checksum);
+impl HostPair {
+    pub(crate) fn new(setup: &PairConfig) -> HostPair {
+        let nic = || MaskingNic::new(setup.mtu, setup.tso, setup.checksum);
         let stack = |side: usize| {
             let mut config = config(side, setup.seed, setup.tcp[side].clone());
             if !setup.acquainted {
@@ -77,18 +78,18 @@ impl Pair {
             }
             Stack::new(config)
         };
-        Pair {
+        HostPair {
             now: Instant::ZERO,
             stacks: [stack(0), stack(1)],
             nics: [nic(), nic()],
-            wire: Wire::new(setup.wire, setup.seed),
+            wire: FaultyWire::new(setup.wire, setup.seed),
             seed: setup.seed,
         }
     }
 
-    /// A pair with a connection open on both sides.
-    pub(crate) fn connected(setup: &Setup) -> (Pair, [ConnectionId; 2]) {
-        let mut pair = Pair::new(setup);
+    /// Returns a pair with a connection established on both sides.
+    pub(crate) fn connected(setup: &PairConfig) -> (HostPair, [ConnectionId; 2]) {
+        let mut pair = HostPair::new(setup);
         let ids = pair.open();
         (pair, ids)
     }
@@ -101,12 +102,12 @@ impl Pair {
         let mut server = None;
         self.run_until(|pair| {
             server = server.or_else(|| pair.stacks[1].accept(PORT));
-            server.is_some() && pair.stacks[0].state(client) == State::Established
+            server.is_some() && pair.stacks[0].state(client) == TcpState::Established
         });
         [client, server.unwrap()]
     }
 
-    /// Runs everything that can be run at this instant. Returns whether anything could.
+    /// Runs everything that is due now. Returns whether anything was done.
     pub(crate) fn run_now(&mut self) -> bool {
         let mut moved = false;
         while let Some((to, frame)) = self.wire.receive(self.now) {
@@ -117,7 +118,7 @@ impl Pair {
             let mut rounds = 0;
             while self.stacks[side].poll(self.now, &mut self.nics[side]) {
                 rounds += 1;
-                assert!(rounds < 10_000, "a stack that never finishes (seed {:?})", self.seed);
+                assert!(rounds < 10_000, "the stack must come to rest (seed {:?})", self.seed);
             }
             let frames = self.nics[side].port().drain();
             moved |= !frames.is_empty();
@@ -128,7 +129,7 @@ impl Pair {
         moved
     }
 
-    /// Everything at this instant, then on to the next event. False if there is none.
+    /// Runs everything that is due now, then advances to the next event. Returns false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         while self.run_now() {}
         let next = [self.wire.next_event(), self.stacks[0].next_event(), self.stacks[1].next_event()];
@@ -138,24 +139,25 @@ impl Pair {
         true
     }
 
-    /// Steps until `done`; a day of virtual time is too much.
-    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut Pair) -> bool) {
+    /// Steps until `done`, for at most a day of virtual time.
+    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut HostPair) -> bool) {
         let give_up = self.now + Duration::from_secs(24 * 3600);
         let mut stuck = false;
         while !done(self) {
+            // One idle step may precede a timer of the stacks, so only the second one in a row means a deadlock.
             let idle = stuck && !self.stacks.iter().any(Stack::has_work);
-            assert!(!idle, "nothing will ever happen again (seed {:?}):\n{}", self.seed, self.describe());
-            assert!(self.now < give_up, "this takes too long (seed {:?}):\n{}", self.seed, self.describe());
+            assert!(!idle, "no event is left (seed {:?}):\n{}", self.seed, self.describe());
+            assert!(self.now < give_up, "the test exceeds a day (seed {:?}):\n{}", self.seed, self.describe());
             stuck = !self.step() && !self.run_now();
         }
     }
 
-    /// What a failed test wants to know.
+    /// Returns the state of both stacks, for messages of failed tests.
     pub(crate) fn describe(&self) -> String {
         self.stacks.iter().map(|stack| format!("{:?}: {stack:#?}\n", self.now)).collect()
     }
 
-    /// Lets `span` pass.
+    /// Runs for `span` of virtual time.
     pub(crate) fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
@@ -169,7 +171,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// Reads all there is, and consumes it.
+    /// Reads and consumes all received data.
     pub(crate) fn read(&mut self, side: usize, id: ConnectionId, into: &mut Vec<u8>) -> usize {
         let mut read = 0;
         while let Some(segment) = self.stacks[side].take(id) {

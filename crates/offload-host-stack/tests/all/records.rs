@@ -1,39 +1,39 @@
-//! Streams with units that the device encrypts: whatever becomes of packets, device and application, the peer gets
-//! every byte as it belongs on the wire.
+//! Tests of streams with units that the device encrypts. Through loss, device resets and closed applications, the peer
+//! gets exactly the encrypted bytes.
 
 use crate::nic::{MaskSealer, mask};
-use crate::pair::{Pair, Setup};
+use crate::pair::{HostPair, PairConfig};
 use crate::transfer::pattern;
 use crate::wire::WireConfig;
 use bytes::Bytes;
 use core::time::Duration;
 use offload_api::{DeviceEvent, Handle, Layer, SealError, Sealer, TxTag, Unit, UnitTag};
 use offload_base::{Rng, Seed};
-use offload_host_stack::{ConnectionError, ConnectionId, State};
+use offload_host_stack::{ConnectionError, ConnectionId, TcpState};
 use proptest::prelude::*;
 
-/// Queues units on a connection, and knows what the peer is to get.
-struct Records {
+/// Queues units on a connection, and records the bytes that the peer should get.
+struct UnitQueue {
     rng: Rng,
     context: Option<Handle>,
     number: u64,
     expected: Vec<u8>,
 }
 
-impl Records {
-    fn new(seed: Seed) -> Records {
-        Records { rng: seed.stream("records"), context: None, number: 0, expected: Vec::new() }
+impl UnitQueue {
+    fn new(seed: Seed) -> UnitQueue {
+        UnitQueue { rng: seed.stream("records"), context: None, number: 0, expected: Vec::new() }
     }
 
-    /// Bytes that belong to no unit, as a handshake's.
-    fn queue_plain(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
+    /// Queues bytes without a unit, like a handshake's.
+    fn queue_plain(&mut self, pair: &mut HostPair, id: ConnectionId, bytes: usize) {
         let data = pattern(Seed(self.rng.next_u64()), bytes);
         self.expected.extend_from_slice(&data);
         pair.stacks[0].send(id, data.into(), TxTag::PLAIN);
     }
 
-    /// A unit of `bytes` bytes in a few chunks, for the device if there is a context.
-    fn queue_unit(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
+    /// Queues a unit of `bytes` bytes in a few chunks, for the device if there is a context.
+    fn queue_unit(&mut self, pair: &mut HostPair, id: ConnectionId, bytes: usize) {
         let plain = Bytes::from(pattern(Seed(self.rng.next_u64()), bytes));
         let (number, len) = (self.number, bytes as u32);
         let mut unit = Unit { layer: Layer::FIRST, number, offset: 0, start: Default::default(), len, touched_from: 0 };
@@ -45,7 +45,7 @@ impl Records {
             let tag = self.context.map_or(TxTag::done(tag), |context| TxTag::device(context, tag));
             let mut data = plain.slice(at..at + length);
             if self.context.is_none() && at > 0 {
-                // Already sealed, by whoever queued it.
+                // The application queues a unit that it has sealed itself.
                 data = masked(&data, &unit, at);
             } else if self.context.is_none() {
                 data = masked(&data, &unit, 0);
@@ -64,8 +64,8 @@ fn masked(data: &[u8], unit: &Unit, at: usize) -> Bytes {
     data.iter().zip(at as u32..).map(|(byte, place)| byte ^ mask(*unit, unit.start + place)).collect()
 }
 
-/// Reads on side 1 until the end, and checks.
-fn receive_all(pair: &mut Pair, id: ConnectionId, expected: &[u8]) {
+/// Reads on side 1 until the end, and checks the bytes.
+fn receive_all(pair: &mut HostPair, id: ConnectionId, expected: &[u8]) {
     let mut received = Vec::new();
     pair.run_until(|pair| {
         pair.read(1, id, &mut received);
@@ -77,9 +77,9 @@ fn receive_all(pair: &mut Pair, id: ConnectionId, expected: &[u8]) {
 }
 
 #[test]
-fn the_device_encrypts_and_software_has_nothing_to_do() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    let mut records = Records::new(Seed(1));
+fn device_encrypts_all_units_without_software() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    let mut records = UnitQueue::new(Seed(1));
     records.queue_plain(&mut pair, ids[0], 1000);
     records.context = Some(pair.nics[0].port().add_context());
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
@@ -93,10 +93,10 @@ fn the_device_encrypts_and_software_has_nothing_to_do() {
 }
 
 #[test]
-fn a_reset_is_told_to_whoever_used_the_device_and_software_takes_over() {
+fn software_seals_after_a_device_reset() {
     let wire = WireConfig { loss: 0.02, ..WireConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, ..Setup::default() });
-    let mut records = Records::new(Seed(2));
+    let (mut pair, ids) = HostPair::connected(&PairConfig { wire, ..PairConfig::default() });
+    let mut records = UnitQueue::new(Seed(2));
     records.context = Some(pair.nics[0].port().add_context());
     pair.stacks[0].mark_controlled(ids[0]);
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
@@ -114,9 +114,9 @@ fn a_reset_is_told_to_whoever_used_the_device_and_software_takes_over() {
 }
 
 #[test]
-fn without_a_sealer_nothing_leaves_and_the_peer_sees_a_reset() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    let mut records = Records::new(Seed(3));
+fn missing_sealer_resets_the_connection() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    let mut records = UnitQueue::new(Seed(3));
     records.queue_plain(&mut pair, ids[0], 10);
     let plain = records.expected.len();
     records.context = Some(pair.nics[0].port().add_context());
@@ -132,7 +132,7 @@ fn without_a_sealer_nothing_leaves_and_the_peer_sees_a_reset() {
     assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset));
 }
 
-/// Seals to the wrong length.
+/// A sealer that returns a wrong length.
 struct ShortSealer;
 
 impl Sealer for ShortSealer {
@@ -142,9 +142,9 @@ impl Sealer for ShortSealer {
 }
 
 #[test]
-fn a_sealer_that_changes_the_length_ends_the_connection() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    let mut records = Records::new(Seed(4));
+fn sealer_with_a_wrong_length_ends_the_connection() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    let mut records = UnitQueue::new(Seed(4));
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(ShortSealer));
     records.context = Some(Handle { index: 9, generation: 9 });
     records.queue_unit(&mut pair, ids[0], 1000);
@@ -154,9 +154,10 @@ fn a_sealer_that_changes_the_length_ends_the_connection() {
 }
 
 #[test]
-fn a_unit_waits_for_its_last_byte_before_software_seals_it() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn software_seals_a_unit_after_its_last_byte() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
+    // The device does not know this context, so it asks for software.
     let stale = Handle { index: 9, generation: 9 };
     let tag = |at: u32| TxTag::device(stale, UnitTag { number: 5, at, len: 300, touched_from: 0 });
     let start = pair.stacks[0].send(ids[0], vec![1; 100].into(), tag(0));
@@ -173,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_peer_gets_sealed_bytes_whatever_happens(
+    fn peer_gets_sealed_bytes_despite_faults(
         seed: u64,
         loss in prop_oneof![Just(0.0), 0.0..0.08],
         reorder in prop_oneof![Just(0.0), 0.0..0.2],
@@ -187,10 +188,10 @@ proptest! {
         dropped in any::<bool>(),
     ) {
         let wire = WireConfig { loss, reorder, duplicate, rate: 1_000_000_000, queue: Duration::from_millis(20), ..WireConfig::default() };
-        let setup = Setup { seed: Seed(seed), wire, tso, ..Setup::default() };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let setup = PairConfig { seed: Seed(seed), wire, tso, ..PairConfig::default() };
+        let (mut pair, ids) = HostPair::connected(&setup);
         pair.nics[0].port().ring = ring;
-        let mut records = Records::new(Seed(seed));
+        let mut records = UnitQueue::new(Seed(seed));
         if plain > 0 {
             records.queue_plain(&mut pair, ids[0], plain);
         }
@@ -218,8 +219,8 @@ proptest! {
             pair.run_for(Duration::from_secs(200));
             prop_assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
         } else {
-            // Its acknowledgment may be lost several times.
-            pair.run_until(|pair| pair.stacks[0].state(ids[0]) == State::FinWait2);
+            // The acknowledgment of the FIN may be lost several times.
+            pair.run_until(|pair| pair.stacks[0].state(ids[0]) == TcpState::FinWait2);
         }
     }
 }

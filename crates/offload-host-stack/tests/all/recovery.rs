@@ -1,6 +1,6 @@
-//! What a loss costs the sender, whatever way it hears of it.
+//! Tests of loss recovery: its effect on the window, for each kind of loss detection.
 
-use crate::pair::{FULL, Pair, Setup, TCP};
+use crate::pair::{FULL, HostPair, PairConfig, TCP};
 use crate::transfer::pattern;
 use crate::wire::WireConfig;
 use core::time::Duration;
@@ -9,23 +9,24 @@ use offload_host_stack::{CongestionAlgorithm, TcpConfig};
 use smoltcp::wire::TcpPacket;
 use std::sync::{Arc, Mutex};
 
-/// What the wire saw of the flight in which a segment was lost.
+/// The wire's view of the flight in which a segment is lost.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flight {
+struct WireFlight {
     segments: u32,
-    /// The first unacknowledged position, as the sender knows it, and the end of what it sent.
+    /// First unacknowledged position, as known to the sender.
     una: u32,
+    /// Position after the last sent byte.
     end: u32,
     lost: Option<u32>,
-    /// The sender is told of the segments before the loss by an acknowledgment of its own.
+    /// Whether a separate acknowledgment covers the segments before the loss.
     apart: bool,
-    /// The sender has been told of the loss.
+    /// Whether the sender has learned of the loss.
     told: bool,
 }
 
-impl Flight {
-    /// Takes note of a frame; true if it is to be lost. The peer joins what it receives: one acknowledgment, or two at
-    /// once, end behind what came before the loss and report everything behind that.
+impl WireFlight {
+    /// Records a frame and returns whether to drop it. The peer joins received segments, so one acknowledgment, or two
+    /// at once, acknowledges all data before the loss and reports all data after it.
     fn see(&mut self, from: usize, frame: &[u8]) -> bool {
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
         let (seq, ack) = (tcp.seq_number().0 as u32, tcp.ack_number().0 as u32);
@@ -33,7 +34,7 @@ impl Flight {
         if from == 0 && payload > 0 && self.lost.is_none() {
             self.end = seq.wrapping_add(payload);
             self.segments += 1;
-            // The flight it is in has begun long before.
+            // Late in the flight.
             if self.segments == 100 {
                 self.lost = Some(seq);
                 return true;
@@ -55,10 +56,10 @@ impl Flight {
 }
 
 #[test]
-fn a_window_acknowledged_at_once_with_a_loss_in_it_is_cut_whole() {
+fn loss_reduces_the_whole_window_of_a_joining_peer() {
     for (congestion, share) in [(CongestionAlgorithm::Cubic, 0.7), (CongestionAlgorithm::NewReno, 0.5)] {
         for apart in [false, true] {
-            let (flight, threshold) = run(congestion, Flight { apart, ..Flight::default() }, 1_000_000);
+            let (flight, threshold) = run(congestion, WireFlight { apart, ..WireFlight::default() }, 1_000_000);
             let whole = flight.end.wrapping_sub(flight.una);
             let expected = share * f64::from(whole);
             assert!((threshold as f64 - expected).abs() < 0.02 * expected, "{congestion:?}: {threshold}, {flight:?}");
@@ -66,11 +67,12 @@ fn a_window_acknowledged_at_once_with_a_loss_in_it_is_cut_whole() {
     }
 }
 
-/// What the wire saw, and the slow start threshold once the sender recovers, or has been sent everything.
-fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight, u64) {
+/// Returns the wire's view, and the slow start threshold at the start of the recovery.
+fn run(congestion: CongestionAlgorithm, flight: WireFlight, bytes: usize) -> (WireFlight, u64) {
     let wire = WireConfig { delay: Duration::from_millis(5), ..WireConfig::default() };
     let tcp = TcpConfig { congestion, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { wire, tcp: [tcp.clone(), tcp], tso: 0, ..PairConfig::default() });
     let seen = Arc::new(Mutex::new(flight));
     let flight = seen.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| flight.lock().unwrap().see(from, frame)));
@@ -86,8 +88,8 @@ fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight
 }
 
 #[test]
-fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
-    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+fn lost_tail_reduces_the_window_once() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tso: 0, ..PairConfig::default() });
     let data = pattern(Seed(2), 100 * FULL);
     let last = pair.stacks[0].first_seq(ids[0]) + 99 * FULL as u32;
     lose_once(&mut pair, last);
@@ -98,7 +100,7 @@ fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
         read.len() == data.len()
     });
     pair.run_for(Duration::from_millis(50));
-    // RFC 8985 7.4.2: a report that it came twice may still be under way.
+    // RFC 8985 7.4.2: a duplicate report may still be on its way.
     let window = pair.stacks[0].stats(ids[0]).congestion_window;
     assert_eq!(pair.stacks[0].counters().loss_probe_recoveries, 0);
     assert_eq!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
@@ -110,8 +112,8 @@ fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
 }
 
 #[test]
-fn what_is_sent_behind_a_probe_that_repaired_a_loss_has_its_own_probe() {
-    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+fn data_after_a_repairing_probe_get_their_own_probe() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tso: 0, ..PairConfig::default() });
     let first = pair.stacks[0].first_seq(ids[0]);
     for number in 0..3 {
         lose_once(&mut pair, first + number * FULL as u32);
@@ -120,16 +122,16 @@ fn what_is_sent_behind_a_probe_that_repaired_a_loss_has_its_own_probe() {
     }
     let counters = pair.stacks[0].counters();
     assert_eq!((counters.loss_probes, counters.timeouts), (3, 0));
-    assert_eq!(counters.loss_probe_recoveries, 2, "of the third nothing is known yet");
+    assert_eq!(counters.loss_probe_recoveries, 2, "the third probe has no result yet");
 }
 
 #[test]
-fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
+fn needless_probe_changes_no_window() {
     const DELAY: Duration = Duration::from_millis(10);
     for fin in [false, true] {
         let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
-        let (mut pair, ids) = Pair::connected(&Setup { wire, tso: 0, ..Setup::default() });
-        // Two segments arrive, and nothing that the peer says of them.
+        let (mut pair, ids) = HostPair::connected(&PairConfig { wire, tso: 0, ..PairConfig::default() });
+        // Two segments arrive, but the peer's acknowledgments are lost.
         pair.wire.filter = Some(Box::new(|from, _| from == 1));
         pair.stacks[0].send_copy(ids[0], &[0; 2 * FULL]);
         if fin {
@@ -143,7 +145,7 @@ fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
         if fin {
             continue;
         }
-        // Of five more the first is lost: three behind it are enough, and nothing is waited for.
+        // The first of five more segments is lost. Three later ones suffice to detect this without a delay.
         let lost = pair.stacks[0].first_seq(ids[0]) + 2 * FULL as u32;
         lose_once(&mut pair, lost);
         pair.stacks[0].send_copy(ids[0], &[0; 5 * FULL]);
@@ -154,16 +156,17 @@ fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
 }
 
 #[test]
-fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
+fn recovery_is_undone_after_a_batch_of_acks() {
     const DELAY: Duration = Duration::from_millis(5);
     let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
-    // With timestamps the first acknowledgment would tell already.
+    // With timestamps, the first acknowledgment would reveal the spurious recovery.
     let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { wire, tcp: [tcp.clone(), tcp], tso: 0, ..PairConfig::default() });
     let late = pair.stacks[0].first_seq(ids[0]) + 50 * (FULL + 12) as u32;
     let held = Arc::new(Mutex::new(Vec::new()));
     let hold = held.clone();
-    // One segment is late, both times; and once it was sent again, nothing is acknowledged for a while.
+    // One segment is late both times. After its retransmission, acknowledgments are lost for a while.
     pair.wire.filter = Some(Box::new(move |from, frame| {
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
         let mut held = hold.lock().unwrap();
@@ -184,8 +187,11 @@ fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
     let acknowledged = pair.stacks[0].stats(ids[0]).bytes_acknowledged;
     pair.run_for(DELAY + DELAY / 2);
     let stats = pair.stacks[0].stats(ids[0]);
-    assert!(stats.bytes_acknowledged > acknowledged && stats.unacknowledged > 0, "all that was sent, not all there is");
-    // Only now it is told that nothing was lost.
+    assert!(
+        stats.bytes_acknowledged > acknowledged && stats.unacknowledged > 0,
+        "all sent data must be acknowledged, with more queued"
+    );
+    // Now the acknowledgment shows that nothing was lost.
     pair.nics[1].port().deliver(&frames[1]);
     pair.run_for(DELAY);
     let counters = pair.stacks[0].counters();
@@ -193,10 +199,10 @@ fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
     assert_eq!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
 }
 
-/// An acknowledgment of what was sent again says nothing of what was sent before, and how often does not matter.
+/// An acknowledgment of a retransmission proves nothing about the original, whichever retransmission it was.
 #[test]
-fn what_the_first_of_three_timeouts_sent_again_is_not_taken_for_what_was_there_before() {
-    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+fn acked_retransmission_is_no_proof_of_a_spurious_timeout() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tso: 0, ..PairConfig::default() });
     let held = Arc::new(Mutex::new(Vec::new()));
     let hold = held.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -210,7 +216,7 @@ fn what_the_first_of_three_timeouts_sent_again_is_not_taken_for_what_was_there_b
     pair.run_until(|pair| pair.stacks[0].counters().timeouts == 3);
     pair.wire.filter = None;
     let frames = std::mem::take(&mut *held.lock().unwrap());
-    // It, a probe, and what each timeout sent.
+    // The segment, a probe, and one retransmission per timeout.
     let [_, _, of_first, _, _] = &frames[..] else { panic!("{} frames", frames.len()) };
     pair.nics[1].port().deliver(of_first);
     pair.run_until(|pair| pair.stacks[0].stats(ids[0]).unacknowledged == 0);
@@ -219,38 +225,39 @@ fn what_the_first_of_three_timeouts_sent_again_is_not_taken_for_what_was_there_b
 }
 
 #[test]
-fn a_paced_stream_asks_for_its_window_over_its_round_trip() {
+fn paced_stream_asks_for_window_per_round_trip() {
     const DELAY: Duration = Duration::from_millis(10);
     let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
     let tcp = TcpConfig { congestion: CongestionAlgorithm::NewReno, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let (mut pair, ids) =
+        HostPair::connected(&PairConfig { wire, tcp: [tcp.clone(), tcp], tso: 0, ..PairConfig::default() });
     pair.nics[0].port().caps.pacing = true;
-    let rate = |pair: &Pair, percent: u128| {
+    let rate = |pair: &HostPair, percent: u128| {
         let stats = pair.stacks[0].stats(ids[0]);
         let round_trip = stats.smoothed_rtt.unwrap().as_nanos();
         (u128::from(stats.congestion_window) * percent * 10_000_000 / round_trip) as u64
     };
-    let asked = |pair: &Pair| pair.nics[0].port().rates.drain(..).collect::<Vec<_>>();
+    let asked = |pair: &HostPair| pair.nics[0].port().rates.drain(..).collect::<Vec<_>>();
     pair.stacks[0].send_copy(ids[0], &[1; FULL]);
     pair.run_for(4 * DELAY);
-    assert_eq!(asked(&pair), [], "nobody asked for a pace");
+    assert_eq!(asked(&pair), [], "an unpaced stream asks for no rate");
     pair.stacks[0].set_paced(ids[0], true);
-    // Four segments, of which none arrives; the window doubles.
+    // All four segments are lost, in slow start.
     pair.wire.filter = Some(Box::new(|from, _| from == 0));
     pair.stacks[0].send_copy(ids[0], &[1; 4 * FULL]);
     while pair.run_now() {}
     assert_eq!(asked(&pair), [rate(&pair, 200); 4]);
     pair.run_until(|pair| pair.stacks[0].counters().timeouts == 1);
-    let _of_probe = asked(&pair);
-    // One segment, and it may double once: that is where it ends to double.
+    let _ = asked(&pair);
+    // The window is one segment, and the threshold two: slow start ends after one doubling.
     let stats = pair.stacks[0].stats(ids[0]);
     assert_eq!((stats.congestion_window, stats.slow_start_threshold), (FULL as u64, 2 * FULL as u64));
     pair.run_until(|pair| !pair.nics[0].port().rates.is_empty());
     assert_eq!(asked(&pair), [rate(&pair, 120)]);
 }
 
-/// Loses the next segment of side 0 that begins at `seq`.
-fn lose_once(pair: &mut Pair, seq: Seq) {
+/// Drops the next segment from side 0 that begins at `seq`.
+fn lose_once(pair: &mut HostPair, seq: Seq) {
     let mut lost = false;
     pair.wire.filter = Some(Box::new(move |from, frame| {
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);

@@ -1,30 +1,31 @@
-//! Flows that are opened again while their last connection waits: what the new one has to keep clear of.
+//! Tests of flows that are reopened while their last connection is in TIME-WAIT.
 
 use crate::packets::answers;
-use crate::pair::{ADDRESS, MAC, PORT, Pair, SIX, Setup, TCP, config};
+use crate::pair::{ADDRESS, HostPair, MAC, PORT, PairConfig, SIX, TCP, config};
 use crate::transfer::pattern;
 use core::time::Duration;
 use offload_base::{Instant, RandomSource, Seed, Seq};
-use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, State, TcpConfig};
+use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, TcpConfig, TcpState};
 use smoltcp::wire::{TcpOption, TcpPacket};
 use std::sync::{Arc, Mutex};
 
 const MS: Duration = Duration::from_millis(1);
-/// From this port side 0 calls.
-const CALLER: u16 = 7000;
+/// Client port of side 0.
+const CLIENT_PORT: u16 = 7000;
 
-fn dial(pair: &mut Pair) -> [ConnectionId; 2] {
-    let client = pair.stacks[0].connect(pair.now, Some(CALLER), (ADDRESS[1], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+fn dial(pair: &mut HostPair) -> [ConnectionId; 2] {
+    let client = pair.stacks[0].connect(pair.now, Some(CLIENT_PORT), (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
     pair.run_for(MS);
     [client, pair.stacks[1].accept(PORT).unwrap()]
 }
 
-/// Sends three megabytes from side `from`, much more than the clock of sequence numbers goes on meanwhile; then closes,
-/// that side first. Returns the number behind the last one used.
-fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
+/// Sends three megabytes from side `from`, far more than the sequence number clock advances meanwhile, and closes that
+/// side first. Returns the sequence number after the last used one.
+fn use_up(pair: &mut HostPair, ids: [ConnectionId; 2], from: usize) -> Seq {
     let to = 1 - from;
     let data = pattern(Seed(1), 3_000_000);
+    // The connection must use more sequence numbers than the clock advances, or the test would prove nothing.
     let (mut sent, mut got) = (0, Vec::new());
     pair.run_until(|pair| {
         while sent < data.len() && pair.stacks[from].room(ids[from]) > 0 {
@@ -41,19 +42,23 @@ fn use_up(pair: &mut Pair, ids: [ConnectionId; 2], from: usize) -> Seq {
         pair.stacks[side].detach(pair.now, ids[side]);
         pair.run_for(5 * MS);
     }
-    assert_eq!([from, to].map(|side| pair.stacks[side].connections()), [1, 0], "who closed first waits");
+    assert_eq!(
+        [from, to].map(|side| pair.stacks[side].connections()),
+        [1, 0],
+        "the side that closed first is in TIME-WAIT"
+    );
     end
 }
 
-fn pair_with(timestamps: bool, backlog: usize) -> Pair {
+fn pair_with(timestamps: bool, backlog: usize) -> HostPair {
     let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, backlog).unwrap();
     pair
 }
 
-/// Keeps the frames that `side` sends and `wanted` says yes to.
-fn keep(pair: &mut Pair, side: usize, wanted: fn(&[u8]) -> bool) -> Arc<Mutex<Vec<Vec<u8>>>> {
+/// Records the frames from `side` that `wanted` selects.
+fn keep_frames(pair: &mut HostPair, side: usize, wanted: fn(&[u8]) -> bool) -> Arc<Mutex<Vec<Vec<u8>>>> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = kept.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -71,7 +76,7 @@ fn is_syn(frame: &[u8]) -> bool {
 
 /// RFC 1122 4.2.2.13 (a), RFC 6191.
 #[test]
-fn a_flow_that_the_peer_opens_again_begins_beyond_the_old_one() {
+fn flow_reopened_by_the_peer_starts_beyond_old_numbers() {
     for timestamps in [true, false] {
         let mut pair = pair_with(timestamps, 3);
         let ids = dial(&mut pair);
@@ -83,7 +88,7 @@ fn a_flow_that_the_peer_opens_again_begins_beyond_the_old_one() {
 }
 
 #[test]
-fn a_flow_that_is_opened_again_from_here_begins_beyond_the_old_one() {
+fn flow_reopened_locally_starts_beyond_old_numbers() {
     let mut pair = pair_with(true, 3);
     let ids = dial(&mut pair);
     let end = use_up(&mut pair, ids, 0);
@@ -94,10 +99,10 @@ fn a_flow_that_is_opened_again_from_here_begins_beyond_the_old_one() {
 }
 
 #[test]
-fn a_late_segment_of_the_old_connection_is_not_taken_for_data_of_the_new_one() {
+fn late_segment_is_no_data_of_a_reopened_flow() {
     let mut pair = pair_with(false, 3);
     let ids = dial(&mut pair);
-    let late = keep(&mut pair, 1, |frame| frame.len() > 1000);
+    let late = keep_frames(&mut pair, 1, |frame| frame.len() > 1000);
     use_up(&mut pair, ids, 1);
     let ids = dial(&mut pair);
     for frame in late.lock().unwrap().iter() {
@@ -110,42 +115,42 @@ fn a_late_segment_of_the_old_connection_is_not_taken_for_data_of_the_new_one() {
 }
 
 #[test]
-fn an_old_syn_that_comes_late_does_not_end_the_wait() {
+fn late_syn_does_not_end_time_wait() {
     for timestamps in [true, false] {
         let mut pair = pair_with(timestamps, 3);
-        let syns = keep(&mut pair, 0, is_syn);
+        let syns = keep_frames(&mut pair, 0, is_syn);
         let ids = dial(&mut pair);
         use_up(&mut pair, ids, 1);
         let syn = syns.lock().unwrap()[0].clone();
         let answers = answers(&mut pair, &syn);
-        assert!(!answers.iter().any(|frame| is_syn(frame)), "a connection was opened by a SYN of long ago");
-        assert_eq!(pair.stacks[1].connections(), 1, "it waits on");
+        assert!(!answers.iter().any(|frame| is_syn(frame)), "an old SYN must not open a connection");
+        assert_eq!(pair.stacks[1].connections(), 1, "the old connection must stay in TIME-WAIT");
     }
 }
 
-/// One that would not be taken must not make this host forget where the next one has to begin.
+/// A SYN that cannot be accepted must not make this host forget the old connection's sequence numbers.
 #[test]
-fn a_syn_that_is_dropped_does_not_end_the_wait() {
+fn dropped_syn_does_not_end_time_wait() {
     let mut pair = pair_with(true, 1);
     let ids = dial(&mut pair);
     let end = use_up(&mut pair, ids, 1);
-    // Nobody accepts it, and there is no room for another.
+    // Nobody accepts this connection, so there is no room for another.
     let other = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(MS);
-    assert_eq!(pair.stacks[0].state(other), State::Established);
-    let again = pair.stacks[0].connect(pair.now, Some(CALLER), (ADDRESS[1], PORT).into()).unwrap();
+    assert_eq!(pair.stacks[0].state(other), TcpState::Established);
+    let again = pair.stacks[0].connect(pair.now, Some(CLIENT_PORT), (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(5 * MS);
-    assert_eq!((pair.stacks[0].state(again), pair.stacks[1].counters().listen_drops), (State::SynSent, 1));
+    assert_eq!((pair.stacks[0].state(again), pair.stacks[1].counters().listen_drops), (TcpState::SynSent, 1));
     pair.stacks[1].accept(PORT).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(again) == State::Established);
+    pair.run_until(|pair| pair.stacks[0].state(again) == TcpState::Established);
     pair.run_for(MS);
     let server = pair.stacks[1].accept(PORT).unwrap();
     assert!(pair.stacks[1].first_seq(server).after(end));
 }
 
-/// A cookie is made of the flow, and cannot begin where it should.
+/// A cookie is derived from the flow, so it cannot respect a lower bound of sequence numbers.
 #[test]
-fn a_flow_is_opened_again_without_a_cookie_in_a_flood_too() {
+fn reopened_flow_gets_no_cookie_in_a_syn_flood() {
     let mut pair = pair_with(true, 1);
     let ids = dial(&mut pair);
     let end = use_up(&mut pair, ids, 1);
@@ -162,15 +167,15 @@ fn a_flow_is_opened_again_without_a_cookie_in_a_flood_too() {
     assert!(pair.stacks[1].first_seq(ids[1]).after(end));
 }
 
-/// The first SYN of a stack that comes up at `now`, from a given port.
+/// Returns the initial sequence number and timestamp of a new stack's first SYN from a fixed port.
 fn first_syn(random: impl Into<RandomSource>, now: Instant) -> (Seq, u32) {
     let mut config = Config::new(crate::pair::FOUR[0].into(), MAC[0], random)
         .with_ipv6(Ipv6Config::new(SIX[0]))
         .with_neighbour(ADDRESS[1], MAC[1]);
     config.tcp = TcpConfig::default();
     let mut stack = Stack::new(config);
-    let mut nic = crate::nic::Nic::new(1500, 0, true);
-    let id = stack.connect(now, Some(CALLER), (ADDRESS[1], PORT).into()).unwrap();
+    let mut nic = crate::nic::MaskingNic::new(1500, 0, true);
+    let id = stack.connect(now, Some(CLIENT_PORT), (ADDRESS[1], PORT).into()).unwrap();
     while stack.poll(now, &mut nic) {}
     let frame = nic.port().drain().pop_front().expect("a SYN");
     let mut options = TcpPacket::new_unchecked(&frame[TCP..]).options().to_vec();
@@ -184,7 +189,7 @@ fn first_syn(random: impl Into<RandomSource>, now: Instant) -> (Seq, u32) {
     (stack.first_seq(id), stamp)
 }
 
-/// RFC 6528 3: a clock of four microseconds a tick, and a hash of the flow.
+/// RFC 6528 3: a clock with ticks of four microseconds, plus a hash of the flow.
 #[test]
 fn sequence_numbers_of_a_flow_follow_the_clock() {
     let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
@@ -193,7 +198,7 @@ fn sequence_numbers_of_a_flow_follow_the_clock() {
 }
 
 #[test]
-fn without_a_seed_no_number_of_a_connection_is_the_same_in_two_runs() {
+fn unseeded_runs_use_different_numbers() {
     let system = || first_syn(RandomSource::from_system().unwrap(), Instant::ZERO);
     let seeded = || first_syn(Seed(1), Instant::ZERO);
     assert_eq!(seeded(), seeded());

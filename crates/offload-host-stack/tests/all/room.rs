@@ -1,10 +1,10 @@
-//! A device without room: what was to be sent leaves when there is some, and not a timeout later.
+//! Tests of a device without room: pending packets leave as soon as there is room, and not a timeout later.
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{HostPair, PairConfig};
 use core::time::Duration;
 
-/// Lets `span` pass while the device of side 0 has no room, then gives it some. Returns how many frames leave.
-fn starve(pair: &mut Pair, span: Duration) -> usize {
+/// Lets `span` pass without room in side 0's device, then makes room. Returns the number of frames that leave.
+fn starve(pair: &mut HostPair, span: Duration) -> usize {
     pair.nics[0].port().ring = 0;
     pair.run_for(span);
     pair.nics[0].port().ring = usize::MAX;
@@ -13,13 +13,13 @@ fn starve(pair: &mut Pair, span: Duration) -> usize {
 }
 
 #[test]
-fn a_window_probe_waits_for_room() {
-    let mut setup = Setup::default();
+fn window_probe_waits_for_room() {
+    let mut setup = PairConfig::default();
     setup.tcp[1].receive_buffer = 20_000;
-    let (mut pair, ids) = Pair::connected(&setup);
+    let (mut pair, ids) = HostPair::connected(&setup);
     pair.stacks[0].send_copy(ids[0], &[7; 50_000]);
     pair.stacks[0].push(ids[0]);
-    // What is left of the window is used up first, by a short segment after a wait.
+    // The rest of the window is used first, by a short segment after a wait.
     pair.run_until(|pair| pair.stacks[0].counters().window_probes > 0);
     pair.run_for(Duration::from_millis(10));
     pair.nics[0].port().ring = 0;
@@ -28,8 +28,8 @@ fn a_window_probe_waits_for_room() {
 }
 
 #[test]
-fn a_tail_loss_probe_waits_for_room() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn tail_loss_probe_waits_for_room() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.wire.config.loss = 1.0;
     pair.stacks[0].send_copy(ids[0], &[7; 1000]);
     pair.stacks[0].push(ids[0]);
@@ -40,8 +40,8 @@ fn a_tail_loss_probe_waits_for_room() {
 }
 
 #[test]
-fn an_acknowledgment_and_a_reset_wait_for_room() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn acknowledgment_and_reset_wait_for_room() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.nics[0].port().ring = 0;
     pair.stacks[1].send_copy(ids[1], &[7; 100]);
     pair.stacks[1].push(ids[1]);

@@ -1,9 +1,9 @@
-//! The async shell on an executor with a virtual clock.
+//! Tests of the async shell, on an executor with a virtual clock.
 
-use crate::nic::{MaskSealer, Nic};
+use crate::nic::{MaskSealer, MaskingNic};
 use crate::pair::{ADDRESS, FOUR, PORT, SIX, config};
 use crate::transfer::pattern;
-use crate::wire::{Wire, WireConfig};
+use crate::wire::{FaultyWire, WireConfig};
 use bytes::Bytes;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
@@ -19,19 +19,19 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A clock that goes from deadline to deadline, and the tasks it runs.
+/// An executor with a clock that jumps from deadline to deadline.
 #[derive(Default)]
-struct Runtime {
+struct VirtualRuntime {
     now: Mutex<Instant>,
     alarms: Mutex<BTreeMap<(Instant, u64), Waker>>,
     next_alarm: Mutex<u64>,
-    /// How often somebody looked at the clock, which a shell does each time that it takes its lock.
+    /// Number of clock reads. A shell reads the clock each time it takes its lock.
     looks: AtomicU64,
     ready: Mutex<VecDeque<usize>>,
 }
 
 struct Task {
-    runtime: Arc<Runtime>,
+    runtime: Arc<VirtualRuntime>,
     index: usize,
 }
 
@@ -44,7 +44,7 @@ impl Wake for Task {
     }
 }
 
-struct VirtualTimers(Arc<Runtime>);
+struct VirtualTimers(Arc<VirtualRuntime>);
 
 impl Clock for VirtualTimers {
     fn now(&self) -> Instant {
@@ -60,7 +60,7 @@ impl Timers for VirtualTimers {
 }
 
 struct VirtualAlarm {
-    runtime: Arc<Runtime>,
+    runtime: Arc<VirtualRuntime>,
     set: Option<(Instant, u64)>,
 }
 
@@ -84,24 +84,24 @@ impl Alarm for VirtualAlarm {
 
 type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Two hosts, served, and the tasks of a test.
-struct World {
-    runtime: Arc<Runtime>,
+/// Two hosts with their service tasks, and the tasks of a test.
+struct ShellWorld {
+    runtime: Arc<VirtualRuntime>,
     tasks: Vec<Option<BoxFuture>>,
     hosts: Vec<Host>,
-    nics: [Nic; 2],
-    wire: Wire,
+    nics: [MaskingNic; 2],
+    wire: FaultyWire,
 }
 
-impl World {
-    fn new(wire: WireConfig, tcp: TcpConfig) -> World {
-        let (runtime, seed) = (Arc::new(Runtime::default()), Seed(5));
-        let nics = [(); 2].map(|()| Nic::new(1500, 65_536, true));
+impl ShellWorld {
+    fn new(wire: WireConfig, tcp: TcpConfig) -> ShellWorld {
+        let (runtime, seed) = (Arc::new(VirtualRuntime::default()), Seed(5));
+        let nics = [(); 2].map(|()| MaskingNic::new(1500, 65_536, true));
         let timers = Arc::new(VirtualTimers(runtime.clone()));
         let hosts: Vec<Host> = (0..2)
             .map(|side| Host::new(config(side, seed, tcp.clone()), Box::new(nics[side].clone()), timers.clone()))
             .collect();
-        let mut world = World { runtime, tasks: Vec::new(), hosts, nics, wire: Wire::new(wire, seed) };
+        let mut world = ShellWorld { runtime, tasks: Vec::new(), hosts, nics, wire: FaultyWire::new(wire, seed) };
         for side in 0..2 {
             let service = world.hosts[side].serve();
             world.spawn(service);
@@ -114,10 +114,11 @@ impl World {
         self.tasks.push(Some(Box::pin(task)));
     }
 
-    /// Runs until every task is done (`all`), or every task but the services.
+    /// Runs until every task has ended, or, without `all`, every task except the services.
     fn run(&mut self, all: bool) {
         loop {
             loop {
+                // The lock must be free while a task runs, because the task may wake another one.
                 let next = self.runtime.ready.lock().unwrap().pop_front();
                 let Some(index) = next else { break };
                 let Some(task) = &mut self.tasks[index] else { continue };
@@ -145,7 +146,7 @@ impl World {
             }
             let alarm = self.runtime.alarms.lock().unwrap().first_key_value().map(|((at, _), _)| *at);
             let next = [alarm, self.wire.next_event()].into_iter().flatten().min();
-            let next = next.expect("tasks wait, and nothing will ever happen");
+            let next = next.expect("waiting tasks must have a next event");
             *self.runtime.now.lock().unwrap() = next;
             let mut alarms = self.runtime.alarms.lock().unwrap();
             while let Some(first) = alarms.first_entry().filter(|first| first.key().0 <= next) {
@@ -191,10 +192,11 @@ fn server_address() -> core::net::SocketAddr {
 }
 
 #[test]
-fn bytes_there_and_back_and_the_services_end() {
+fn bytes_are_echoed_and_the_services_end() {
     let wire = WireConfig { loss: 0.01, ..WireConfig::default() };
-    // Buffers far smaller than the data: everybody waits for everybody.
-    let mut world = World::new(wire, TcpConfig { send_buffer: 30_000, receive_buffer: 50_000, ..TcpConfig::default() });
+    // The buffers are far smaller than the data, so both sides wait for each other repeatedly.
+    let mut world =
+        ShellWorld::new(wire, TcpConfig { send_buffer: 30_000, receive_buffer: 50_000, ..TcpConfig::default() });
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     world.spawn(async move {
         let (_listener, mut stream) = accept(listener).await;
@@ -214,7 +216,7 @@ fn bytes_there_and_back_and_the_services_end() {
         assert_eq!(stream.peer_addr(), server_address());
         let data = pattern(Seed(9), 400_000);
         let mut echoed = Vec::new();
-        // Both directions in one task: write as much as goes, read as much as is there.
+        // Both directions in one task: it writes and reads as much as possible.
         let (mut sent, mut finished) = (0, false);
         poll_fn(|cx| {
             loop {
@@ -248,13 +250,17 @@ fn bytes_there_and_back_and_the_services_end() {
     });
     world.hosts.clear();
     world.run(true);
-    assert!(*world.runtime.now.lock().unwrap() >= Instant::ZERO + Duration::from_secs(60), "TIME-WAIT was served");
+    assert!(
+        *world.runtime.now.lock().unwrap() >= Instant::ZERO + Duration::from_secs(60),
+        "the service must run until TIME-WAIT ends"
+    );
 }
 
 #[test]
-fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
+fn dropped_stream_is_delivered_sealed_after_a_reset() {
+    // Losses make the stack send data again after the reset, which only software can seal.
     let wire = WireConfig { loss: 0.03, ..WireConfig::default() };
-    let mut world = World::new(wire, TcpConfig::default());
+    let mut world = ShellWorld::new(wire, TcpConfig::default());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     let (plain, got) = (pattern(Seed(3), 200 * 1000), Arc::new(Mutex::new(Vec::new())));
     let (nic, data, result) = (world.nics[0].clone(), plain.clone(), got.clone());
@@ -273,7 +279,7 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
         poll_fn(|cx| stream.poll_acked(cx, 50_000)).await.unwrap();
         nic.port().reset();
         assert_eq!(poll_fn(|cx| stream.poll_device_event(cx)).await, DeviceEvent::Reset);
-        // And is gone, with three quarters of its data still to be sent.
+        // The stream is dropped here, with three quarters of its data still unsent.
     });
     world.spawn(async move {
         let (_listener, mut stream) = accept(listener).await;
@@ -298,9 +304,9 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
 }
 
 #[test]
-fn a_turn_of_sending_takes_the_lock_once() {
+fn send_turn_takes_the_lock_once() {
     let tcp = TcpConfig { send_buffer: 10_000, ..TcpConfig::default() };
-    let mut world = World::new(WireConfig::default(), tcp);
+    let mut world = ShellWorld::new(WireConfig::default(), tcp);
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     let (nic, runtime) = (world.nics[0].clone(), world.runtime.clone());
     let connecting = world.hosts[0].connect(None, server_address());
@@ -308,7 +314,8 @@ fn a_turn_of_sending_takes_the_lock_once() {
         let mut stream = connecting.await.unwrap();
         assert!(stream.control(&mut |_, _| ()));
         let first = stream.first_seq();
-        // What a turn with two pieces of 3,000 bytes came to, how many of them it asked for, and how often it took the lock.
+        // Polls a send of two pieces of 3,000 bytes. Returns the result, the number of pieces requested, and how often
+        // the lock was taken.
         let turn = |stream: &mut TcpStream, cx: &mut Context<'_>| {
             let (mut asked, before) = (0, runtime.looks.load(Ordering::Relaxed));
             let mut pieces = |_| {
@@ -322,8 +329,8 @@ fn a_turn_of_sending_takes_the_lock_once() {
         poll_fn(|cx| {
             let queued = |offset: u32| Poll::Ready(SendProgress::Queued(Some(first + offset)));
             assert_eq!(turn(&mut stream, cx), (queued(0), 3, 1));
-            assert_eq!(turn(&mut stream, cx), (queued(6_000), 3, 1), "more is taken than there is room for");
-            assert_eq!(turn(&mut stream, cx), (Poll::Pending, 0, 1), "no room: nothing is asked for");
+            assert_eq!(turn(&mut stream, cx), (queued(6_000), 3, 1), "a turn may exceed the room");
+            assert_eq!(turn(&mut stream, cx), (Poll::Pending, 0, 1), "without room no piece is requested");
             nic.port().reset();
             Poll::Ready(())
         })
@@ -332,7 +339,11 @@ fn a_turn_of_sending_takes_the_lock_once() {
             (Poll::Pending, 0, 1) => Poll::Pending,
             ended => Poll::Ready(ended),
         });
-        assert_eq!(news.await, (Poll::Ready(SendProgress::News(DeviceEvent::Reset)), 0, 1), "news come first");
+        assert_eq!(
+            news.await,
+            (Poll::Ready(SendProgress::News(DeviceEvent::Reset)), 0, 1),
+            "device news come before data"
+        );
         poll_fn(|cx| match turn(&mut stream, cx) {
             (Poll::Pending, 0, 1) => Poll::Pending,
             (Poll::Ready(SendProgress::Queued(_)), 3, 1) => Poll::Ready(()),
@@ -357,7 +368,7 @@ fn a_turn_of_sending_takes_the_lock_once() {
 }
 
 #[test]
-fn handles_go_from_thread_to_thread() {
+fn handles_are_send_and_sync() {
     fn sendable<T: Send + 'static>() {}
     fn shareable<T: Sync>() {}
     sendable::<(Host, TcpStream, TcpListener)>();
@@ -365,13 +376,13 @@ fn handles_go_from_thread_to_thread() {
 }
 
 #[test]
-fn udp_sockets_wait_for_datagrams() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+fn udp_socket_waits_for_datagrams() {
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let server = world.hosts[1].bind_udp(Some(53)).unwrap();
     let client = world.hosts[0].bind_udp(None).unwrap();
     assert_eq!(world.hosts[1].bind_udp(Some(53)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!((server.local_addr(), server.local_addrs()[0]), ((FOUR[1], 53).into(), (FOUR[1], 53).into()));
-    assert!(server.local_addrs().contains(&(SIX[1], 53).into()), "and at IPv6's");
+    assert!(server.local_addrs().contains(&(SIX[1], 53).into()), "the socket also has the IPv6 address");
     world.spawn(async move {
         for _ in 0..100 {
             let (data, from) = server.recv_from().await.unwrap();
@@ -391,8 +402,8 @@ fn udp_sockets_wait_for_datagrams() {
 }
 
 #[test]
-fn tasks_that_wait_on_one_udp_socket_share_its_datagrams() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+fn waiting_tasks_share_a_sockets_datagrams() {
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let server = Arc::new(world.hosts[1].bind_udp(Some(53)).unwrap());
     let client = world.hosts[0].bind_udp(None).unwrap();
     for _ in 0..3 {
@@ -402,7 +413,7 @@ fn tasks_that_wait_on_one_udp_socket_share_its_datagrams() {
         });
     }
     world.spawn(async move {
-        // When all of them wait, and in one go.
+        // All three tasks wait by now. The datagrams leave in one go.
         for number in 0..3 {
             client.send_to(Bytes::from(vec![number; 100]), (ADDRESS[1], 53).into()).await.unwrap();
         }
@@ -411,8 +422,8 @@ fn tasks_that_wait_on_one_udp_socket_share_its_datagrams() {
 }
 
 #[test]
-fn errors_reach_whoever_waits() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+fn errors_reach_waiting_tasks() {
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let refused = world.hosts[0].connect(None, (ADDRESS[1], 9).into());
     let nowhere = world.hosts[0].connect(None, "[::1]:80".parse().unwrap());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
@@ -440,8 +451,8 @@ fn errors_reach_whoever_waits() {
 }
 
 #[test]
-fn segments_keep_their_sequence_and_what_the_device_said() {
-    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+fn segments_keep_sequence_numbers_and_verdicts() {
+    let mut world = ShellWorld::new(WireConfig::default(), TcpConfig::default());
     let listener = world.hosts[1].listen(PORT, 4).unwrap();
     let connecting = world.hosts[0].connect(None, server_address());
     world.spawn(async move {
@@ -471,8 +482,8 @@ fn segments_keep_their_sequence_and_what_the_device_said() {
 }
 
 #[test]
-fn a_connect_that_nobody_waits_for_is_given_up() {
-    let mut world = World::new(WireConfig { loss: 1.0, ..WireConfig::default() }, TcpConfig::default());
+fn dropped_connect_future_ends_the_connection() {
+    let mut world = ShellWorld::new(WireConfig { loss: 1.0, ..WireConfig::default() }, TcpConfig::default());
     let connecting = world.hosts[0].connect(None, server_address());
     assert_eq!(world.hosts[0].connections(), 1);
     drop(connecting);

@@ -1,12 +1,12 @@
-//! smoltcp as the peer, in each role, over whatever wire.
+//! Tests with smoltcp as the peer, in both roles, over a clean and a faulty wire.
 
-use crate::nic::Nic;
+use crate::nic::MaskingNic;
 use crate::pair::{ADDRESS, MAC, PORT, config};
 use crate::transfer::{any_wire, pattern};
-use crate::wire::{Wire, WireConfig};
+use crate::wire::{FaultyWire, WireConfig};
 use core::time::Duration;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{ConnectionId, Stack, State, TcpConfig};
+use offload_host_stack::{ConnectionId, Stack, TcpConfig, TcpState};
 use proptest::prelude::*;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -17,21 +17,21 @@ use std::collections::VecDeque;
 
 /// smoltcp's device: two queues.
 #[derive(Default)]
-struct Queues {
+struct SmoltcpQueues {
     received: VecDeque<Vec<u8>>,
     sent: VecDeque<Vec<u8>>,
 }
 
-struct Received(Vec<u8>);
-struct Sending<'a>(&'a mut VecDeque<Vec<u8>>);
+struct QueueRxToken(Vec<u8>);
+struct QueueTxToken<'a>(&'a mut VecDeque<Vec<u8>>);
 
-impl RxToken for Received {
+impl RxToken for QueueRxToken {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(&self.0)
     }
 }
 
-impl TxToken for Sending<'_> {
+impl TxToken for QueueTxToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         let mut frame = vec![0; length];
         let result = f(&mut frame);
@@ -40,17 +40,17 @@ impl TxToken for Sending<'_> {
     }
 }
 
-impl Device for Queues {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = Sending<'a>;
+impl Device for SmoltcpQueues {
+    type RxToken<'a> = QueueRxToken;
+    type TxToken<'a> = QueueTxToken<'a>;
 
-    fn receive(&mut self, _: SmolInstant) -> Option<(Received, Sending<'_>)> {
+    fn receive(&mut self, _: SmolInstant) -> Option<(QueueRxToken, QueueTxToken<'_>)> {
         let frame = self.received.pop_front()?;
-        Some((Received(frame), Sending(&mut self.sent)))
+        Some((QueueRxToken(frame), QueueTxToken(&mut self.sent)))
     }
 
-    fn transmit(&mut self, _: SmolInstant) -> Option<Sending<'_>> {
-        Some(Sending(&mut self.sent))
+    fn transmit(&mut self, _: SmolInstant) -> Option<QueueTxToken<'_>> {
+        Some(QueueTxToken(&mut self.sent))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -61,21 +61,21 @@ impl Device for Queues {
     }
 }
 
-/// A host of ours on side 0, one of smoltcp's on side 1.
-struct Mixed {
+/// Our host on side 0, and smoltcp's host on side 1.
+struct SmoltcpWorld {
     now: Instant,
     stack: Stack,
-    nic: Nic,
-    queues: Queues,
+    nic: MaskingNic,
+    queues: SmoltcpQueues,
     interface: Interface,
     sockets: SocketSet<'static>,
     socket: SocketHandle,
-    wire: Wire,
+    wire: FaultyWire,
 }
 
-impl Mixed {
-    fn new(wire: WireConfig, seed: Seed) -> Mixed {
-        let mut queues = Queues::default();
+impl SmoltcpWorld {
+    fn new(wire: WireConfig, seed: Seed) -> SmoltcpWorld {
+        let mut queues = SmoltcpQueues::default();
         let mut settings = Config::new(HardwareAddress::Ethernet(EthernetAddress(MAC[1])));
         settings.random_seed = 1;
         let mut interface = Interface::new(settings, &mut queues, SmolInstant::from_micros(0));
@@ -85,15 +85,15 @@ impl Mixed {
         let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
         let mut sockets = SocketSet::new(Vec::new());
         let socket = sockets.add(Socket::new(buffer(), buffer()));
-        Mixed {
+        SmoltcpWorld {
             now: Instant::ZERO,
             stack: Stack::new(config(0, seed, TcpConfig::default())),
-            nic: Nic::new(1500, 0, true),
+            nic: MaskingNic::new(1500, 0, true),
             queues,
             interface,
             sockets,
             socket,
-            wire: Wire::new(wire, seed),
+            wire: FaultyWire::new(wire, seed),
         }
     }
 
@@ -128,12 +128,13 @@ impl Mixed {
             }
         }
         let smol = self.interface.poll_delay(self.smol_now(), &self.sockets);
+        // smoltcp may report a delay of zero, which must not stop the virtual clock.
         let smol = smol.map(|delay| self.now + Duration::from_micros(delay.total_micros().max(1)));
         let next = [smol, self.stack.next_event(), self.wire.next_event()];
         self.now = next.into_iter().flatten().min().unwrap_or(self.now).max(self.now);
     }
 
-    /// Sends `data` each way, closes, and checks.
+    /// Sends `data` in both directions, closes, and checks the received data.
     fn exchange(&mut self, id: ConnectionId, data: &[u8]) {
         let (mut sent, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
         let end = self.now + Duration::from_secs(3600);
@@ -168,6 +169,7 @@ impl Mixed {
             assert_eq!(self.stack.error(id), None);
         }
         assert!(got[0] == data && got[1] == data);
+        // The dropped connection must close completely, even if TIME-WAIT is on our side.
         self.stack.detach(self.now, id);
         let end = self.now + Duration::from_secs(200);
         while self.stack.connections() > 0 && self.now < end {
@@ -177,14 +179,14 @@ impl Mixed {
     }
 }
 
-/// A connection, opened by either.
-fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (Mixed, ConnectionId) {
-    let mut mixed = Mixed::new(wire, seed);
+/// Returns an established connection, opened by smoltcp unless `smoltcp_listens`.
+fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (SmoltcpWorld, ConnectionId) {
+    let mut mixed = SmoltcpWorld::new(wire, seed);
     let end = mixed.now + Duration::from_secs(600);
     if smoltcp_listens {
         mixed.socket().listen(PORT).unwrap();
         let id = mixed.stack.connect(mixed.now, None, (ADDRESS[1], PORT).into()).unwrap();
-        while mixed.stack.state(id) != State::Established {
+        while mixed.stack.state(id) != TcpState::Established {
             mixed.step();
             assert!(mixed.now < end && mixed.stack.error(id).is_none(), "{:?}", mixed.stack.stats(id));
         }
@@ -204,7 +206,7 @@ fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (Mixed, Connec
 }
 
 #[test]
-fn smoltcp_listens_and_connects_over_a_clean_wire() {
+fn smoltcp_interoperates_over_a_clean_wire() {
     for smoltcp_listens in [true, false] {
         let (mut mixed, id) = opened(WireConfig::default(), Seed(3), smoltcp_listens);
         mixed.exchange(id, &pattern(Seed(1), 500_000));
@@ -215,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn smoltcp_gets_and_gives_every_byte_whatever_the_wire_does(
+    fn smoltcp_interoperates_over_a_faulty_wire(
         seed: u64, wire in any_wire(), smoltcp_listens: bool, bytes in 0usize..60_000,
     ) {
         let (mut mixed, id) = opened(wire, Seed(seed), smoltcp_listens);

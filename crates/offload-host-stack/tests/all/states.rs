@@ -1,17 +1,17 @@
-//! Opening, closing, and what goes wrong with either.
+//! Tests of opening and closing connections, with and without faults.
 
-use crate::pair::{ADDRESS, FULL, PORT, Pair, Setup, TCP};
+use crate::pair::{ADDRESS, FULL, HostPair, PORT, PairConfig, TCP};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_host_stack::{ConnectionError, State, TcpConfig};
+use offload_host_stack::{ConnectionError, TcpConfig, TcpState};
 use smoltcp::wire::TcpPacket;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Loses every frame of `side` that `unwanted` says, up to `count` of them.
-fn lose(pair: &mut Pair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[u8]>) -> bool) {
+/// Drops up to `count` frames from `side` that `unwanted` selects.
+fn drop_frames(pair: &mut HostPair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[u8]>) -> bool) {
     pair.wire.filter = Some(Box::new(move |from, frame| {
         let hit = from == side && count > 0 && unwanted(&TcpPacket::new_unchecked(&frame[TCP..]));
         count -= u32::from(hit);
@@ -20,10 +20,10 @@ fn lose(pair: &mut Pair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[
 }
 
 #[test]
-fn a_lost_syn_and_a_lost_syn_ack_are_repeated() {
+fn lost_syn_or_syn_ack_is_repeated() {
     for side in 0..2 {
-        let mut pair = Pair::new(&Setup::default());
-        lose(&mut pair, side, 2, |tcp| tcp.syn());
+        let mut pair = HostPair::new(&PairConfig::default());
+        drop_frames(&mut pair, side, 2, |tcp| tcp.syn());
         let ids = pair.open();
         assert!(pair.now.as_millis() >= 3000, "1 s, then 2 s");
         let data = pattern(Seed(1), 10_000);
@@ -32,12 +32,12 @@ fn a_lost_syn_and_a_lost_syn_ack_are_repeated() {
 }
 
 #[test]
-fn a_lost_last_ack_of_the_handshake_is_made_up_for_by_data() {
-    let mut pair = Pair::new(&Setup::default());
-    lose(&mut pair, 0, 1, |tcp| tcp.ack() && !tcp.syn());
+fn data_complete_a_handshake_without_its_last_ack() {
+    let mut pair = HostPair::new(&PairConfig::default());
+    drop_frames(&mut pair, 0, 1, |tcp| tcp.ack() && !tcp.syn());
     pair.stacks[1].listen(PORT, 1).unwrap();
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+    pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
     pair.stacks[0].send_copy(client, b"hello");
     let mut server = None;
     pair.run_until(|pair| {
@@ -50,9 +50,9 @@ fn a_lost_last_ack_of_the_handshake_is_made_up_for_by_data() {
 }
 
 #[test]
-fn ten_segments_leave_before_the_first_acknowledgment() {
-    // RFC 6928.
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn initial_window_is_ten_segments() {
+    // RFC 6928: the initial window is ten segments.
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.stacks[0].send_copy(ids[0], &pattern(Seed(1), 100_000));
     while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
     let stats = pair.stacks[0].stats(ids[0]);
@@ -60,53 +60,53 @@ fn ten_segments_leave_before_the_first_acknowledgment() {
 }
 
 #[test]
-fn lost_fins_are_repeated_by_either_side() {
+fn lost_fin_is_repeated_by_either_side() {
     for side in 0..2 {
-        let (mut pair, ids) = Pair::connected(&Setup::default());
-        lose(&mut pair, side, 3, |tcp| tcp.fin());
+        let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+        drop_frames(&mut pair, side, 3, |tcp| tcp.fin());
         let data = pattern(Seed(1), 10_000);
         exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
         pair.run_for(SECOND);
         assert!(
             ids.iter()
                 .enumerate()
-                .all(|(side, id)| { matches!(pair.stacks[side].state(*id), State::TimeWait | State::Closed) })
+                .all(|(side, id)| { matches!(pair.stacks[side].state(*id), TcpState::TimeWait | TcpState::Closed) })
         );
     }
 }
 
 #[test]
-fn both_sides_close_at_once() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn simultaneous_close_ends_in_time_wait() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     for (stack, id) in pair.stacks.iter_mut().zip(ids) {
         stack.finish(id);
     }
     pair.run_for(SECOND);
     for (stack, id) in pair.stacks.iter_mut().zip(ids) {
-        assert_eq!(stack.state(id), State::TimeWait);
+        assert_eq!(stack.state(id), TcpState::TimeWait);
         assert!(stack.at_end(id));
     }
 }
 
 #[test]
-fn both_sides_open_at_once() {
-    let mut pair = Pair::new(&Setup::default());
+fn simultaneous_open_establishes_the_connection() {
+    let mut pair = HostPair::new(&PairConfig::default());
     let ids = [0, 1].map(|side| {
         let remote = (ADDRESS[1 - side], 5000).into();
         pair.stacks[side].connect(pair.now, Some(5000), remote).unwrap()
     });
     pair.run_for(SECOND);
-    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [State::Established; 2]);
+    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [TcpState::Established; 2]);
     let data = pattern(Seed(1), 10_000);
     exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
 }
 
 #[test]
-fn half_a_connection_goes_on() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn half_closed_connection_still_delivers_data() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.stacks[0].finish(ids[0]);
     pair.run_for(SECOND);
-    assert_eq!((pair.stacks[0].state(ids[0]), pair.stacks[1].state(ids[1])), (State::FinWait2, State::CloseWait));
+    assert_eq!((pair.stacks[0].state(ids[0]), pair.stacks[1].state(ids[1])), (TcpState::FinWait2, TcpState::CloseWait));
     assert!(pair.stacks[1].at_end(ids[1]));
     let data = pattern(Seed(1), 1_000_000);
     let (mut sent, mut got) = (0, Vec::new());
@@ -124,28 +124,28 @@ fn half_a_connection_goes_on() {
 }
 
 #[test]
-fn nobody_listens_and_the_connection_is_refused() {
-    let mut pair = Pair::new(&Setup::default());
+fn closed_port_refuses_the_connection() {
+    let mut pair = HostPair::new(&PairConfig::default());
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(client) == State::Closed);
+    pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Closed);
     assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::Refused));
     assert_eq!(pair.stacks[1].counters().out_resets, 1);
 }
 
 #[test]
-fn nobody_answers_and_the_connection_times_out() {
+fn unanswered_syn_times_out() {
     let wire = WireConfig { loss: 1.0, ..WireConfig::default() };
-    let mut pair = Pair::new(&Setup { wire, ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { wire, ..PairConfig::default() });
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
-    pair.run_until(|pair| pair.stacks[0].state(client) == State::Closed);
+    pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Closed);
     assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::TimedOut));
-    assert_eq!(pair.now.as_millis(), 127_000, "1 + 2 + 4 + ... + 64 s, as Linux does");
+    assert_eq!(pair.now.as_millis(), 127_000, "1 + 2 + 4 + ... + 64 s, as in Linux");
 }
 
 #[test]
-fn a_peer_that_vanishes_is_given_up_with_or_without_an_application() {
+fn vanished_peer_times_out_with_or_without_application() {
     for detached in [false, true] {
-        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let (mut pair, ids) = HostPair::connected(&PairConfig::default());
         pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
         pair.wire.config.loss = 1.0;
         if detached {
@@ -160,8 +160,8 @@ fn a_peer_that_vanishes_is_given_up_with_or_without_an_application() {
 }
 
 #[test]
-fn an_abort_is_a_reset_and_data_before_it_can_still_be_read() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn data_before_a_reset_can_be_read() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.stacks[0].send_copy(ids[0], b"last words");
     pair.run_for(SECOND);
     pair.stacks[0].abort(ids[0]);
@@ -178,9 +178,9 @@ fn an_abort_is_a_reset_and_data_before_it_can_still_be_read() {
 }
 
 #[test]
-fn a_dropped_stream_delivers_and_then_resets_what_nobody_reads() {
+fn dropped_stream_delivers_and_resets_unread_data() {
     let wire = WireConfig { loss: 0.05, ..WireConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { wire, ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { wire, ..PairConfig::default() });
     let data = pattern(Seed(1), 200_000);
     pair.stacks[0].send_copy(ids[0], &data);
     pair.stacks[1].send_copy(ids[1], &data);
@@ -191,7 +191,7 @@ fn a_dropped_stream_delivers_and_then_resets_what_nobody_reads() {
         got.len() == data.len() && pair.stacks[0].connections() == 0
     });
     assert!(got == data);
-    // The reset may be lost; whatever the peer sends then brings another.
+    // The reset may be lost. Then the peer's next data cause another one.
     pair.stacks[1].send_copy(ids[1], b"anyone?");
     pair.run_until(|pair| pair.stacks[1].error(ids[1]).is_some());
     assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset));
@@ -199,8 +199,8 @@ fn a_dropped_stream_delivers_and_then_resets_what_nobody_reads() {
 }
 
 #[test]
-fn a_dropped_stream_does_not_wait_for_ever_for_the_peers_fin() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+fn dropped_stream_times_out_in_fin_wait_2() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.stacks[0].detach(pair.now, ids[0]);
     pair.run_for(SECOND * 61);
     assert_eq!(pair.stacks[0].connections(), 0);
@@ -210,8 +210,8 @@ fn a_dropped_stream_does_not_wait_for_ever_for_the_peers_fin() {
 }
 
 #[test]
-fn a_listener_takes_no_more_than_its_backlog() {
-    let mut pair = Pair::new(&Setup::default());
+fn listener_keeps_to_its_backlog() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, 3).unwrap();
     let clients: Vec<_> =
         (0..10).map(|_| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap()).collect();
@@ -226,8 +226,8 @@ fn a_listener_takes_no_more_than_its_backlog() {
 }
 
 #[test]
-fn a_closed_listener_resets_what_nobody_accepted() {
-    let mut pair = Pair::new(&Setup::default());
+fn closed_listener_resets_unaccepted_connections() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, 3).unwrap();
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND);
@@ -238,15 +238,15 @@ fn a_closed_listener_resets_what_nobody_accepted() {
 }
 
 #[test]
-fn a_flow_that_waits_gives_way_to_a_new_connection() {
-    let mut pair = Pair::new(&Setup::default());
+fn time_wait_flow_yields_to_a_new_connection() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].listen(PORT, 3).unwrap();
     for round in 0..3 {
         let client = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into()).unwrap();
-        pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+        pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
         pair.run_for(SECOND);
         let server = pair.stacks[1].accept(PORT).unwrap();
-        // The server closes first: it is the one that waits.
+        // The server closes first, so it enters TIME-WAIT.
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND);
         pair.stacks[0].detach(pair.now, client);
@@ -256,9 +256,9 @@ fn a_flow_that_waits_gives_way_to_a_new_connection() {
 }
 
 #[test]
-fn only_the_fin_again_starts_the_wait_again() {
+fn only_a_repeated_fin_restarts_time_wait() {
     for fin in [false, true] {
-        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let (mut pair, ids) = HostPair::connected(&PairConfig::default());
         let kept = std::sync::Arc::new(std::sync::Mutex::new(None));
         let keep = kept.clone();
         pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -282,10 +282,10 @@ fn only_the_fin_again_starts_the_wait_again() {
 }
 
 #[test]
-fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
+fn closed_window_reopens_despite_lost_updates() {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
-    let setup = Setup { tcp: [TcpConfig::default(), small], ..Setup::default() };
-    let (mut pair, ids) = Pair::connected(&setup);
+    let setup = PairConfig { tcp: [TcpConfig::default(), small], ..PairConfig::default() };
+    let (mut pair, ids) = HostPair::connected(&setup);
     let data = pattern(Seed(1), 100_000);
     pair.stacks[0].send_copy(ids[0], &data);
     pair.stacks[0].finish(ids[0]);
@@ -294,8 +294,8 @@ fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
     assert!(pair.stacks[1].counters().to_zero_window > 0);
     assert_eq!(pair.stacks[0].counters().timeouts, 0);
     let mut got = Vec::new();
-    // Every window update is lost; the probes find out.
-    lose(&mut pair, 1, 3, |tcp| tcp.window_len() > 0);
+    // Three window updates are lost, and the probes find the open window.
+    drop_frames(&mut pair, 1, 3, |tcp| tcp.window_len() > 0);
     pair.run_until(|pair| {
         pair.read(1, ids[1], &mut got);
         pair.stacks[1].at_end(ids[1])
@@ -304,13 +304,13 @@ fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
 }
 
 #[test]
-fn a_closed_window_never_times_out_a_peer_that_answers() {
+fn closed_window_does_not_time_out_an_answering_peer() {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
-    let setup = Setup { tcp: [TcpConfig::default(), small], ..Setup::default() };
-    let (mut pair, ids) = Pair::connected(&setup);
+    let setup = PairConfig { tcp: [TcpConfig::default(), small], ..PairConfig::default() };
+    let (mut pair, ids) = HostPair::connected(&setup);
     pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
     pair.run_for(SECOND * 36_000);
-    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    assert_eq!(pair.stacks[0].state(ids[0]), TcpState::Established);
 }
 
 #[test]
@@ -318,17 +318,18 @@ fn sequence_numbers_wrap() {
     for initial in [u32::MAX, u32::MAX - 1, u32::MAX - 100_000, 0x7fff_ffff - 100_000] {
         let tcp = TcpConfig { initial_sequence: Some(initial), ..TcpConfig::default() };
         let wire = WireConfig { loss: 0.02, reorder: 0.02, ..WireConfig::default() };
-        let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], wire, ..Setup::default() });
+        let (mut pair, ids) =
+            HostPair::connected(&PairConfig { tcp: [tcp.clone(), tcp], wire, ..PairConfig::default() });
         let data = pattern(Seed(1), 300_000);
         exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
     }
 }
 
 #[test]
-fn small_writes_wait_for_company_unless_told_not_to() {
+fn small_writes_are_joined_without_nodelay() {
     for (nodelay, segments) in [(false, 2), (true, 50)] {
         let tcp = TcpConfig { nodelay, ..TcpConfig::default() };
-        let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+        let (mut pair, ids) = HostPair::connected(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
         let before = pair.nics[0].port().packets;
         for _ in 0..50 {
             pair.stacks[0].send_copy(ids[0], b"tiny");
@@ -343,9 +344,9 @@ fn small_writes_wait_for_company_unless_told_not_to() {
 }
 
 #[test]
-fn acknowledgments_are_delayed_and_put_together() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    // Past the quick ones at the beginning.
+fn acknowledgment_is_delayed() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    // After the quick acknowledgments of a new connection.
     for _ in 0..20 {
         pair.stacks[0].send_copy(ids[0], b"warm up");
         pair.run_for(SECOND / 10);

@@ -1,6 +1,6 @@
-//! Streams arrive as they were sent, whatever the wire does.
+//! Tests of data transfer over clean and faulty wires.
 
-use crate::pair::{Pair, Setup, TCP};
+use crate::pair::{HostPair, PairConfig, TCP};
 use crate::wire::WireConfig;
 use bytes::BytesMut;
 use core::num::NonZeroU16;
@@ -8,19 +8,19 @@ use core::time::Duration;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
 use offload_base::{Instant, Seed, Seq};
-use offload_host_stack::{CongestionAlgorithm, ConnectionId, Ecn, State, TcpConfig};
+use offload_host_stack::{CongestionAlgorithm, ConnectionId, Ecn, TcpConfig, TcpState};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
-/// `bytes` bytes that differ from place to place.
+/// Returns `bytes` pseudorandom bytes.
 pub(crate) fn pattern(seed: Seed, bytes: usize) -> Vec<u8> {
     let mut data = vec![0; bytes];
     seed.stream("data").fill(&mut data);
     data
 }
 
-/// Sends `data` from each side, in writes of `write` bytes, closes, and checks what arrives.
-pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
+/// Sends `data` from each side in writes of `write` bytes, closes, and checks the received data.
+pub(crate) fn exchange(pair: &mut HostPair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
     let mut sent = [0, 0];
     let mut received = [Vec::new(), Vec::new()];
     let mut finished = [false, false];
@@ -42,37 +42,37 @@ pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2]
         }
         (0..2).all(|side| pair.stacks[side].at_end(ids[side]))
     });
-    assert!(received[0] == data[1] && received[1] == data[0], "something else arrived (seed {:?})", pair.seed);
+    assert!(received[0] == data[1] && received[1] == data[0], "wrong data arrived (seed {:?})", pair.seed);
     pair.now
 }
 
 #[test]
-fn a_stream_each_way_and_both_ends_close() {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
-    // The device keeps to no rate, so nothing does.
+fn streams_in_both_directions_arrive_and_close() {
+    let (mut pair, ids) = HostPair::connected(&PairConfig::default());
+    // The device does not pace, so the rate has no effect.
     pair.stacks[0].set_pacing_rate(ids[0], core::num::NonZeroU64::new(1));
     let data = [pattern(Seed(1), 300_000), pattern(Seed(2), 200_000)];
     exchange(&mut pair, ids, [&data[0], &data[1]], [10_000, 100]);
     pair.run_for(Duration::from_secs(1));
     for (stack, id) in pair.stacks.iter_mut().zip(ids) {
         assert_eq!(stack.counters().retransmitted_segments, 0);
-        assert!(matches!(stack.state(id), State::TimeWait | State::Closed));
+        assert!(matches!(stack.state(id), TcpState::TimeWait | TcpState::Closed));
         stack.detach(pair.now, id);
     }
     pair.run_for(Duration::from_secs(61));
     assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
 }
 
-/// A device that cuts more than an IP header tells is given as much; what is on the wire is the same.
+/// A device with a large segmentation limit gets longer packets, and the frames on the wire are equal.
 #[test]
-fn packets_may_be_longer_than_their_headers_tell() {
+fn packets_may_exceed_the_ip_length_field() {
     let frames = |tso: u32| {
-        let setup = Setup {
+        let setup = PairConfig {
             tso,
             wire: WireConfig { delay: Duration::from_millis(1), ..WireConfig::default() },
-            ..Setup::default()
+            ..PairConfig::default()
         };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let (mut pair, ids) = HostPair::connected(&setup);
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
         pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -82,7 +82,7 @@ fn packets_may_be_longer_than_their_headers_tell() {
         let data = pattern(Seed(1), 4 << 20);
         exchange(&mut pair, ids, [&data, &[]], [1 << 20, 1]);
         let longest = pair.nics[0].port().longest;
-        // Nobody is told to push but the last of a packet, which is another here.
+        // Only the last segment of a packet has PSH, and the packets differ here.
         let plain = |mut frame: Vec<u8>| {
             frame[TCP + 13] &= !0x08;
             frame[TCP + 16..TCP + 18].fill(0);
@@ -96,23 +96,24 @@ fn packets_may_be_longer_than_their_headers_tell() {
     assert!(usual == larger);
 }
 
-/// Lost are segments from the far ends of packets that are longer than an IP header tells; and, of another stream, whatever
-/// a bad wire loses.
+/// The lost segments come from the far ends of packets longer than the IP length field can express. A second stream
+/// runs over a faulty wire.
 #[test]
-fn longer_packets_are_sent_again_like_others() {
+fn segments_of_long_packets_are_retransmitted() {
     for seed in 0..8 {
         let delay = Duration::from_millis(1);
         let bad =
             WireConfig { loss: 0.01, reorder: 0.02, duplicate: 0.01, corrupt: 0.01, delay, ..WireConfig::default() };
         for wire in [WireConfig { delay, ..WireConfig::default() }, bad] {
             let is_bad = wire.loss > 0.0;
-            let setup = Setup { seed: Seed(seed), wire, tso: 512 << 10, ..Setup::default() };
-            let (mut pair, ids) = Pair::connected(&setup);
+            let setup = PairConfig { seed: Seed(seed), wire, tso: 512 << 10, ..PairConfig::default() };
+            let (mut pair, ids) = HostPair::connected(&setup);
             let lost = Arc::new(Mutex::new(0));
             let (nic, losing) = (pair.nics[0].clone(), lost.clone());
             let mut segments = 0;
             pair.wire.filter = Some(Box::new(move |from, frame| {
                 let seq = Seq(u32::from_be_bytes(frame[TCP + 4..TCP + 8].try_into().unwrap()));
+                // Segments beyond 64 KiB into a packet have sequence numbers that its IP length field could not cover.
                 let is_far_in = |(start, bytes): &(Seq, u32)| (65_536..*bytes).contains(&seq.distance_from(*start));
                 let is_counted = from == 0 && nic.port().long.iter().any(is_far_in);
                 segments += u64::from(is_counted);
@@ -130,15 +131,15 @@ fn longer_packets_are_sent_again_like_others() {
     }
 }
 
-/// What a device joined may be longer than its header tells. What came from the wire may not.
+/// A joined packet may exceed its header's length field. A frame from the wire may not.
 #[test]
-fn what_was_joined_may_be_longer_than_its_header_tells() {
+fn joined_packet_may_exceed_the_ip_length_field() {
     let data = pattern(Seed(1), 100_000);
     for joined in [NonZeroU16::new(1448), None] {
-        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let (mut pair, ids) = HostPair::connected(&PairConfig::default());
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
-        // Nothing gets through by itself.
+        // The wire carries nothing; the test delivers the packet itself.
         pair.wire.filter = Some(Box::new(move |_, frame| {
             seen.lock().unwrap().push(frame.to_vec());
             true
@@ -156,7 +157,7 @@ fn what_was_joined_may_be_longer_than_its_header_tells() {
         let mut received = Vec::new();
         pair.read(1, ids[1], &mut received);
         let counters = pair.stacks[1].counters();
-        // In IPv6 it is a packet with nothing in it, not even TCP's header.
+        // In IPv6, the frame is an empty packet, without a TCP header.
         let errors = if crate::OVER_SIX { counters.in_errors } else { counters.ip_in_header_errors };
         // As much as the window had room for.
         assert_eq!((received.len() > 60_000, errors), (joined.is_some(), u64::from(joined.is_none())));
@@ -165,21 +166,21 @@ fn what_was_joined_may_be_longer_than_its_header_tells() {
 }
 
 #[test]
-fn a_lossy_wire_loses_nothing() {
+fn stream_survives_a_lossy_wire() {
     for seed in 0..20 {
         let wire = WireConfig { loss: 0.05, reorder: 0.05, duplicate: 0.02, corrupt: 0.01, ..WireConfig::default() };
-        let setup = Setup { seed: Seed(seed), wire, ..Setup::default() };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let setup = PairConfig { seed: Seed(seed), wire, ..PairConfig::default() };
+        let (mut pair, ids) = HostPair::connected(&setup);
         let data = [pattern(Seed(1), 100_000), pattern(Seed(2), 100_000)];
         exchange(&mut pair, ids, [&data[0], &data[1]], [1000, 3000]);
     }
 }
 
 #[test]
-fn the_same_seed_puts_the_same_frames_on_the_wire() {
+fn equal_seeds_give_equal_frames() {
     let frames = |seed: u64| {
         let wire = WireConfig { loss: 0.02, reorder: 0.05, duplicate: 0.01, corrupt: 0.01, ..WireConfig::default() };
-        let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), wire, ..Setup::default() });
+        let (mut pair, ids) = HostPair::connected(&PairConfig { seed: Seed(seed), wire, ..PairConfig::default() });
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
         pair.wire.filter = Some(Box::new(move |from, frame| {
@@ -231,7 +232,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_writes_over_any_wire_arrive(
+    fn writes_of_any_size_arrive_over_any_wire(
         seed: u64,
         wire in any_wire(),
         mtu in prop_oneof![Just(1500u16), 200u16..9000],
@@ -242,10 +243,10 @@ proptest! {
         sizes in (0usize..60_000, 0usize..60_000),
         writes in (1usize..20_000, 1usize..5_000),
     ) {
-        // The worst of these wires loses six answers to a SYN in a row now and then. Who has opened then waits for ever.
+        // The worst of these wires may lose six SYN-ACKs in a row. Then the client would wait for ever.
         let server = TcpConfig { syn_ack_retries: 15, ..server };
-        let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
-        let (mut pair, ids) = Pair::connected(&setup);
+        let setup = PairConfig { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
+        let (mut pair, ids) = HostPair::connected(&setup);
         let data = [pattern(Seed(seed), sizes.0), pattern(Seed(seed + 1), sizes.1)];
         exchange(&mut pair, ids, [&data[0], &data[1]], [writes.0, writes.1]);
     }

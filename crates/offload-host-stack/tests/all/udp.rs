@@ -1,7 +1,7 @@
-//! Datagrams between hosts.
+//! Tests of UDP datagrams between hosts.
 
 use crate::packets::{across, answers, ip_of};
-use crate::pair::{ADDRESS, Pair, SIX, Setup, TCP, config};
+use crate::pair::{ADDRESS, HostPair, PairConfig, SIX, TCP, config};
 use crate::transfer::pattern;
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -17,7 +17,7 @@ use smoltcp::wire::{IpAddress, IpProtocol, UdpPacket};
 
 const SERVICE: u16 = 53;
 
-/// A datagram from port 1000 of side 0 to `port`, its checksum filled in.
+/// Returns a datagram from port 1000 of side 0 to `port`, with its checksum.
 fn datagram(port: u16, data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 8];
     bytes.extend_from_slice(data);
@@ -30,16 +30,17 @@ fn datagram(port: u16, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn send(pair: &mut Pair, from: u16, data: Bytes) -> Result<(), SendError> {
+fn send(pair: &mut HostPair, from: u16, data: Bytes) -> Result<(), SendError> {
     pair.stacks[0].send_datagram(pair.now, from, (ADDRESS[1], SERVICE).into(), data, &pair.nics[0])
 }
 
 #[test]
-fn datagrams_go_both_ways_between_strangers() {
-    let mut pair = Pair::new(&Setup { acquainted: false, ..Setup::default() });
+fn datagrams_go_both_ways_after_address_resolution() {
+    let mut pair = HostPair::new(&PairConfig { acquainted: false, ..PairConfig::default() });
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Ok(SERVICE));
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Err(OpenError::InUse));
     let port = pair.stacks[0].bind_udp(None).unwrap();
+    // IPv4's length field includes the IP header, and IPv6's does not.
     let most = if crate::OVER_SIX { 65_527 } else { 65_507 };
     let one_packet = 1514 - TCP - 8;
     let sizes = [8, 0, one_packet, one_packet + 1, 20_000, most];
@@ -67,17 +68,17 @@ fn datagrams_go_both_ways_between_strangers() {
     assert_eq!((oks, requests), (3, if crate::OVER_SIX { 2 + 14 + 46 } else { 2 + 14 + 45 }));
 }
 
-fn send_segmented(pair: &mut Pair, from: u16, data: Bytes, bytes: u16) -> Result<(), SendError> {
+fn send_segmented(pair: &mut HostPair, from: u16, data: Bytes, bytes: u16) -> Result<(), SendError> {
     let bytes = NonZeroU16::new(bytes).unwrap();
     pair.stacks[0].send_segmented(pair.now, (from, (ADDRESS[1], SERVICE).into()), data, bytes, &pair.nics[0])
 }
 
-/// The device makes of one packet the frames that the stack makes one by one.
+/// A device cuts one packet into the same frames that the stack builds one by one.
 #[test]
-fn segments_are_the_same_datagrams_whoever_cuts_them() {
+fn device_and_stack_cut_equal_segments() {
     let fits = 1514 - TCP - 8;
     let frames = [65_536, 20_000, 0].map(|tso| {
-        let mut pair = Pair::new(&Setup { tso, ..Setup::default() });
+        let mut pair = HostPair::new(&PairConfig { tso, ..PairConfig::default() });
         pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
         let port = pair.stacks[0].bind_udp(Some(1000)).unwrap();
         let mut all = Vec::new();
@@ -94,7 +95,7 @@ fn segments_are_the_same_datagrams_whoever_cuts_them() {
             all.extend(sent);
             while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
             let got: Vec<_> = core::iter::from_fn(|| pair.stacks[1].take_datagram(SERVICE)).collect();
-            // As many as a socket's buffer keeps.
+            // The capacity of a socket's receive queue.
             let expected = lengths.len().clamp(1, 104);
             assert_eq!(got.len(), expected, "{bytes} bytes by {segment}");
             for (datagram, chunk) in got.iter().zip(data.chunks(usize::from(segment))) {
@@ -107,12 +108,12 @@ fn segments_are_the_same_datagrams_whoever_cuts_them() {
         assert_eq!(pair.stacks[0].counters().udp_out_datagrams, 42 + 7 + 128 + 1 + 1 + 1);
         all
     });
-    assert!(frames[0] == frames[1] && frames[1] == frames[2], "the wire shows who cut them");
+    assert!(frames[0] == frames[1] && frames[1] == frames[2], "the frames must not depend on the cutter");
 }
 
 #[test]
-fn segments_that_no_path_takes_are_refused() {
-    let mut pair = Pair::new(&Setup::default());
+fn oversized_segments_are_refused() {
+    let mut pair = HostPair::new(&PairConfig::default());
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let most = 1514 - TCP - 8;
     let data = Bytes::from(vec![0; 60_000]);
@@ -124,23 +125,23 @@ fn segments_that_no_path_takes_are_refused() {
 }
 
 #[test]
-fn segments_wait_for_a_device_that_has_fallen_behind() {
-    let mut pair = Pair::new(&Setup { tso: 0, ..Setup::default() });
+fn segments_wait_while_the_device_is_full() {
+    let mut pair = HostPair::new(&PairConfig { tso: 0, ..PairConfig::default() });
     pair.nics[0].port().ring = 1;
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let mut sent = 0;
     while send_segmented(&mut pair, port, vec![0; 100].into(), 1) == Ok(()) {
         sent += 1;
-        assert!(sent <= 2, "without bound");
+        assert!(sent <= 2, "the queue must be bounded");
     }
     assert_eq!(pair.stacks[0].next_udp_ready(), None);
     pair.run_until(|pair| pair.stacks[0].next_udp_ready() == Some(port));
     assert_eq!(send_segmented(&mut pair, port, vec![0; 100].into(), 1), Ok(()));
 }
 
-/// A layer below the stack may have another path for another address, such as one through a tunnel.
+/// A lower layer may have a different path for each source address, such as one through a tunnel.
 #[test]
-fn the_device_is_asked_about_the_path_from_the_address_that_datagrams_name() {
+fn path_lookup_uses_the_datagrams_source_address() {
     let mut stack = Stack::new(config(0, Seed(1), TcpConfig::default()));
     let device = MockDevice::default();
     let port = stack.bind_udp(Some(1000)).unwrap();
@@ -159,8 +160,8 @@ fn the_device_is_asked_about_the_path_from_the_address_that_datagrams_name() {
 }
 
 #[test]
-fn a_socket_that_is_not_read_keeps_a_bounded_number() {
-    let mut pair = Pair::new(&Setup::default());
+fn unread_socket_queues_a_bounded_number_of_datagrams() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     for _ in 0..200 {
         pair.nics[1].port().deliver(&across(IpProtocol::Udp, &datagram(SERVICE, b"spam")));
@@ -177,8 +178,8 @@ fn a_socket_that_is_not_read_keeps_a_bounded_number() {
 }
 
 #[test]
-fn each_datagram_keeps_what_was_said_of_its_packet() {
-    let mut pair = Pair::new(&Setup::default());
+fn datagram_keeps_its_packets_metadata() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     let version = if crate::OVER_SIX { IpVersion::V6 } else { IpVersion::V4 };
     let said = [
@@ -208,17 +209,17 @@ fn each_datagram_keeps_what_was_said_of_its_packet() {
 }
 
 #[test]
-fn checksums_are_checked_and_made() {
-    let mut pair = Pair::new(&Setup::default());
+fn udp_checksums_are_verified_and_computed() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     pair.nics[1].port().verdict = Checksums::Unchecked;
     let mut broken = datagram(SERVICE, b"data");
     broken[9] ^= 1;
     assert!(answers(&mut pair, &across(IpProtocol::Udp, &broken)).is_empty());
     assert_eq!(pair.stacks[1].counters().udp_in_checksum_errors, 1);
-    broken[6..8].fill(0); // there is none
+    broken[6..8].fill(0); // no checksum
     assert!(answers(&mut pair, &across(IpProtocol::Udp, &broken)).is_empty());
-    // RFC 8200 8.1: over IPv6 there has to be one.
+    // RFC 8200 8.1: over IPv6 a checksum is required.
     let taken = pair.stacks[1].take_datagram(SERVICE).map(|datagram| datagram.data.len());
     assert_eq!(taken, if crate::OVER_SIX { None } else { Some(4) });
     assert_eq!(pair.stacks[1].counters().udp_in_checksum_errors, if crate::OVER_SIX { 2 } else { 1 });
@@ -235,14 +236,14 @@ fn checksums_are_checked_and_made() {
 }
 
 #[test]
-fn a_device_that_has_fallen_behind_stops_the_sender_and_wakes_it() {
-    let mut pair = Pair::new(&Setup::default());
+fn full_device_blocks_the_sender_and_wakes_it_later() {
+    let mut pair = HostPair::new(&PairConfig::default());
     pair.nics[0].port().ring = 1;
     let port = pair.stacks[0].bind_udp(None).unwrap();
     let mut sent = 0;
     while send(&mut pair, port, Bytes::from_static(b"x")) == Ok(()) {
         sent += 1;
-        assert!(sent <= 128, "without bound");
+        assert!(sent <= 128, "the queue must be bounded");
     }
     assert_eq!(pair.stacks[0].next_udp_ready(), None);
     pair.run_until(|pair| pair.stacks[0].next_udp_ready() == Some(port));
@@ -251,8 +252,8 @@ fn a_device_that_has_fallen_behind_stops_the_sender_and_wakes_it() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_datagram_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..60), here: bool) {
-        let mut pair = Pair::new(&Setup::default());
+    fn udp_accepts_any_bytes_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60), here: bool) {
+        let mut pair = HostPair::new(&PairConfig::default());
         pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
         let mut bytes = bytes;
         if here && bytes.len() >= 8 {

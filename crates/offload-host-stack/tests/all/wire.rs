@@ -1,4 +1,4 @@
-//! A wire in both directions, with what can go wrong on one.
+//! A simulated wire in both directions, with faults.
 
 use core::time::Duration;
 use offload_base::{Instant, Rng, Seed};
@@ -6,21 +6,21 @@ use offload_formats::{IpHeaders, IpVersion};
 use smoltcp::wire::Ipv4Packet;
 use std::collections::BTreeMap;
 
-/// What a wire does to frames. Off by default: none of it.
+/// Faults and properties of a wire. All faults are off by default.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WireConfig {
     pub(crate) delay: Duration,
-    /// Bits a second; 0: no limit.
+    /// Rate in bits per second. 0 means unlimited.
     pub(crate) rate: u64,
-    /// Frames that wait for the rate at most.
+    /// Maximum queueing delay; further frames are dropped.
     pub(crate) queue: Duration,
     pub(crate) loss: f64,
     pub(crate) reorder: f64,
-    /// How much later a reordered frame arrives.
+    /// Additional delay of a reordered frame.
     pub(crate) held: Duration,
     pub(crate) duplicate: f64,
     pub(crate) corrupt: f64,
-    /// The share of ECN-capable packets that are marked.
+    /// Share of ECN-capable packets that are marked.
     pub(crate) mark: f64,
 }
 
@@ -40,24 +40,24 @@ impl Default for WireConfig {
     }
 }
 
-/// Decides on each frame, and the side it comes from.
-type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
+/// Called with the sending side and each frame. Returns true to drop the frame.
+type FrameFilter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
-pub(crate) struct Wire {
+pub(crate) struct FaultyWire {
     pub(crate) config: WireConfig,
     rng: Rng,
     frames: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     number: u64,
     free_at: [Instant; 2],
-    /// Packets marked.
+    /// Number of marked packets.
     pub(crate) marked: u64,
-    /// Called with each frame: true loses it.
-    pub(crate) filter: Option<Filter>,
+    /// Called with each frame before all other faults.
+    pub(crate) filter: Option<FrameFilter>,
 }
 
-impl Wire {
-    pub(crate) fn new(config: WireConfig, seed: Seed) -> Wire {
-        Wire {
+impl FaultyWire {
+    pub(crate) fn new(config: WireConfig, seed: Seed) -> FaultyWire {
+        FaultyWire {
             config,
             rng: seed.stream("wire"),
             frames: BTreeMap::new(),
@@ -68,7 +68,7 @@ impl Wire {
         }
     }
 
-    /// A frame leaves side `from`.
+    /// Sends a frame from side `from`.
     pub(crate) fn send(&mut self, now: Instant, from: usize, mut frame: Vec<u8>) {
         if self.filter.as_mut().is_some_and(|filter| filter(from, &frame)) {
             return;
@@ -77,6 +77,7 @@ impl Wire {
             return;
         }
         let mut at = now;
+        // Preamble, frame check sequence and inter-frame gap occupy the wire, too.
         let bits = (frame.len() as u64 + 24) * 8;
         if let Some(nanos) = (bits * 1_000_000_000).checked_div(self.config.rate) {
             let start = self.free_at[from].max(now);
@@ -99,6 +100,7 @@ impl Wire {
         }
         if self.rng.chance(self.config.duplicate) {
             let later = Duration::from_nanos(self.rng.below(200_000));
+            // A duplicate arrives at a random later time, possibly after newer frames.
             self.put(at + later, 1 - from, frame.clone());
         }
         self.put(at, 1 - from, frame);
@@ -113,14 +115,14 @@ impl Wire {
         self.frames.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next frame that has arrived, and the side it arrived at.
+    /// Takes the next frame that has arrived, and its destination side.
     pub(crate) fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
         let first = self.frames.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())
     }
 }
 
-/// Marks an ECN-capable packet (RFC 3168 5); false: it is not ECN-capable.
+/// Marks a packet (RFC 3168 5). Returns false if the packet is not ECN-capable.
 fn mark(frame: &mut [u8]) -> bool {
     let packet = &mut frame[14..];
     let Ok(headers) = IpHeaders::walk(packet) else { return false };

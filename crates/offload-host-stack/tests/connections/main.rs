@@ -1,12 +1,13 @@
-//! Ten thousand connections between two stacks, in virtual time. Alone in its process, for it weighs the process.
+//! Ten thousand connections between two stacks, in virtual time. A test program of its own, because it measures the
+//! memory of the process.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests report skips and measurements")]
 
 #[path = "../all/nic.rs"]
-#[expect(dead_code, reason = "it does more for others")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod nic;
 #[path = "../all/pair.rs"]
-#[expect(dead_code, reason = "it does more for others")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod pair;
 #[path = "../all/wire.rs"]
 mod wire;
@@ -14,26 +15,27 @@ mod wire;
 use core::time::Duration;
 use offload_base::Seed;
 use offload_host_stack::{ConnectionId, Stack, TcpConfig};
-use pair::{ADDRESS, PORT, Pair, Setup};
+use pair::{ADDRESS, HostPair, PORT, PairConfig};
 use std::collections::BTreeMap;
 
 const OVER_SIX: bool = false;
 const CONNECTIONS: usize = 10_000;
-/// More than a segment and less than two.
+/// Between one and two segments.
 const BYTES: usize = 2_000;
 
-/// What the two applications have seen.
+/// Progress of the two applications.
 #[derive(Default)]
-struct Seen {
+struct TransferProgress {
     accepted: Vec<ConnectionId>,
-    /// Bytes by side and connection, and how many connections have all of theirs.
+    /// Received bytes, by side and connection.
     received: [BTreeMap<ConnectionId, Vec<u8>>; 2],
+    /// Number of connections with all bytes received, per side.
     complete: [usize; 2],
     ended: [usize; 2],
 }
 
-impl Seen {
-    /// Does what an application does that looks at no connection without news.
+impl TransferProgress {
+    /// Handles the ready connections. Connections without news are not touched.
     fn look(&mut self, stacks: &mut [Stack; 2]) {
         while stacks[1].next_acceptable().is_some() {
             while let Some(id) = stacks[1].accept(PORT) {
@@ -50,7 +52,7 @@ impl Seen {
                     stack.consume(id, segment.data.len());
                 }
                 self.complete[side] += usize::from(before < BYTES && bytes.len() == BYTES);
-                if stack.at_end(id) && stack.state(id) != offload_host_stack::State::Established {
+                if stack.at_end(id) && stack.state(id) != offload_host_stack::TcpState::Established {
                     self.ended[side] += 1;
                 }
             }
@@ -58,9 +60,10 @@ impl Seen {
     }
 }
 
-/// Opens all, moves bytes each way on each, and closes all. Returns what the process weighs while all are open and idle.
-fn round(pair: &mut Pair, number: u64) -> usize {
-    let mut seen = Seen::default();
+/// Opens all connections, moves bytes in both directions, and closes them. Returns the process's resident memory while
+/// all connections are open and idle.
+fn round(pair: &mut HostPair, number: u64) -> usize {
+    let mut seen = TransferProgress::default();
     let clients: Vec<ConnectionId> =
         (0..CONNECTIONS).map(|_| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap()).collect();
     pair.run_until(|pair| {
@@ -68,6 +71,7 @@ fn round(pair: &mut Pair, number: u64) -> usize {
         seen.accepted.len() == CONNECTIONS
     });
     pair.run_for(Duration::from_secs(1));
+    // The memory is measured before data flow, so that it shows idle connections.
     let weight = resident_bytes();
     let data: Vec<Vec<u8>> = (0..2)
         .map(|side| {
@@ -88,33 +92,35 @@ fn round(pair: &mut Pair, number: u64) -> usize {
     for (side, ids) in [&clients, &seen.accepted].into_iter().enumerate() {
         ids.iter().for_each(|id| pair.stacks[side].detach(pair.now, *id));
     }
+    // TIME-WAIT must be over before the stacks can be empty.
     pair.run_for(Duration::from_secs(61));
     assert_eq!(pair.stacks.each_ref().map(Stack::connections), [0, 0]);
     for stack in &pair.stacks {
         let counters = stack.counters();
         assert_eq!((counters.retransmitted_segments, counters.timeouts, counters.listen_drops), (0, 0, 0));
-        assert_eq!(stack.next_event(), None, "nothing is left that wants a turn");
+        assert_eq!(stack.next_event(), None, "no timer must be left");
     }
     weight
 }
 
-/// What the process has in memory.
+/// Returns the resident memory of the process in bytes.
 fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
-    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second figure");
+    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux must provide /proc/self/statm");
+    let pages: usize =
+        status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm must have a second field");
     pages * 4096
 }
 
 #[test]
-fn ten_thousand_open_move_bytes_and_close_and_leave_nothing() {
+fn ten_thousand_connections_leave_no_memory_behind() {
     let tcp = TcpConfig::default();
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();
     let empty = resident_bytes();
     let open = round(&mut pair, 0);
     let each = (open - empty) / (2 * CONNECTIONS);
     println!("{each} bytes a connection that is open and idle, frames on the way to that included");
-    // The allocator finds its size within a few rounds.
+    // The allocator reaches its steady size within a few rounds.
     (1..3).for_each(|number| {
         round(&mut pair, number);
     });

@@ -1,46 +1,48 @@
-//! What a peer can make a host keep by sending crumbs. Alone in its process, for it weighs the process.
+//! Memory that a peer can consume by sending single bytes out of order. A test program of its own, because it measures
+//! the memory of the process.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests report skips and measurements")]
 
 #[path = "../all/nic.rs"]
-#[expect(dead_code, reason = "it does more for others")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod nic;
 #[path = "../all/packets.rs"]
-#[expect(dead_code, reason = "it does more for others")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod packets;
 #[path = "../all/pair.rs"]
-#[expect(dead_code, reason = "it does more for others")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod pair;
 #[path = "../all/wire.rs"]
 mod wire;
 
 use offload_host_stack::TcpConfig;
 use packets::{across, answers};
-use pair::{ADDRESS, PORT, Pair, Setup, TCP};
+use pair::{ADDRESS, HostPair, PORT, PairConfig, TCP};
 use smoltcp::wire::{IpProtocol, TcpPacket, TcpSeqNumber};
 
 const OVER_SIX: bool = false;
 const BUFFER: usize = 16 << 20;
-/// Many more than the buffer is good for.
+/// Many more than the buffer can hold.
 const CRUMBS: u32 = 150_000;
 
-/// What the process has in memory.
+/// Returns the resident memory of the process in bytes.
 fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
-    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second figure");
+    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux must provide /proc/self/statm");
+    let pages: usize =
+        status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm must have a second field");
     pages * 4096
 }
 
 #[test]
-fn crumbs_behind_a_hole_take_no_more_than_the_buffer() {
+fn out_of_order_bytes_stay_within_the_buffer() {
     let tcp =
         TcpConfig { timestamps: false, receive_buffer: BUFFER, initial_receive_buffer: BUFFER, ..TcpConfig::default() };
-    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let (mut pair, ids) = HostPair::connected(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     let mut frame = across(IpProtocol::Tcp, &[0; 21]);
     let first = pair.stacks[0].first_seq(ids[0]);
     let ack = pair.stacks[1].first_seq(ids[1]);
     let port = pair.stacks[0].flow(ids[0]).local.port();
-    let mut send = |pair: &mut Pair, offset: u32| {
+    let mut send = |pair: &mut HostPair, offset: u32| {
         let mut tcp = TcpPacket::new_unchecked(&mut frame[TCP..]);
         tcp.set_header_len(20);
         tcp.set_src_port(port);
@@ -54,10 +56,10 @@ fn crumbs_behind_a_hole_take_no_more_than_the_buffer() {
     };
     send(&mut pair, 1);
     let empty = resident_bytes();
-    // Every other byte, so that none joins another, and none is next.
+    // Every second byte, so that no byte joins another, and the next in-order byte is missing.
     (1..CRUMBS).for_each(|number| send(&mut pair, 1 + 2 * number));
     let counters = pair.stacks[1].counters();
-    assert!(counters.out_of_order_queued > 10_000 && counters.out_of_order_drops > 10_000, "the buffer is full");
+    assert!(counters.out_of_order_queued > 10_000 && counters.out_of_order_drops > 10_000, "the buffer must be full");
     let grown = resident_bytes() - empty;
     println!("{} bytes a crumb", grown / counters.out_of_order_queued as usize);
     assert!(grown < BUFFER + BUFFER / 8, "{grown} bytes");

@@ -1,15 +1,15 @@
-//! What a connection takes that had traffic and is idle, counted at the allocator. Alone in its process, for it counts all of
-//! the process.
+//! Memory of an idle connection that has carried traffic, counted at the allocator. A test program of its own, because
+//! the count covers the whole process.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
-// The global allocator is an unsafe trait; it hands everything on to the system's, and only counts.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests report skips and measurements")]
+// `GlobalAlloc` is an unsafe trait. This implementation only counts, and passes all calls to the system's allocator.
 #![allow(unsafe_code)]
 
 #[path = "../all/nic.rs"]
-#[expect(dead_code, reason = "it does more for others")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod nic;
 #[path = "../all/pair.rs"]
-#[expect(dead_code, reason = "it does more for others")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod pair;
 #[path = "../all/wire.rs"]
 mod wire;
@@ -17,24 +17,24 @@ mod wire;
 use core::sync::atomic::{AtomicIsize, Ordering};
 use core::time::Duration;
 use offload_host_stack::{ConnectionId, TcpConfig};
-use pair::{ADDRESS, PORT, Pair, Setup};
+use pair::{ADDRESS, HostPair, PORT, PairConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 
 const OVER_SIX: bool = false;
 /// Just below a power of two, so that tables are nearly full.
 const CONNECTIONS: usize = 500;
-/// More than a window at the beginning.
+/// More than an initial window.
 const BYTES: usize = 200_000;
-/// The most that an idle connection may take.
-const MOST: isize = 2048;
+/// Maximum memory of an idle connection in bytes.
+const MAX_IDLE_BYTES: isize = 2048;
 
-/// The system's allocator, and how many bytes it has given out and not got back.
-struct Counting;
+/// The system's allocator, with a count of allocated bytes.
+struct CountingAllocator;
 
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: each call is handed on as it is to `System`, whose contract is the same; the counter touches no memory.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: each call is passed unchanged to `System`, which has the same contract; the counter touches no memory.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size() as isize, Ordering::Relaxed);
         // SAFETY: see above.
@@ -49,10 +49,10 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Opens a connection, and moves bytes both ways, some of which are lost and read late.
-fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
+/// Opens a connection, and moves bytes in both directions with losses and late reads.
+fn used_connection(pair: &mut HostPair, data: &[u8]) -> [ConnectionId; 2] {
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(Duration::from_millis(1));
     let ids = [client, pair.stacks[1].accept(PORT).unwrap()];
@@ -60,6 +60,7 @@ fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
         stack.send_copy(id, data);
         stack.push(id);
     }
+    // Losses and late reads make all parts of a connection allocate memory.
     let mut losses = 5;
     pair.wire.filter = Some(Box::new(move |_, frame| {
         let lost = frame.len() > 1000 && losses > 0;
@@ -80,17 +81,17 @@ fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
 }
 
 #[test]
-fn a_connection_that_had_traffic_and_is_idle_takes_2_kib() {
+fn used_idle_connection_takes_at_most_2_kib() {
     let tcp = TcpConfig::default();
-    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut pair = HostPair::new(&PairConfig { tcp: [tcp.clone(), tcp], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, 16).unwrap();
     let data = vec![7; BYTES];
-    let settle = |pair: &mut Pair| {
+    let settle = |pair: &mut HostPair| {
         pair.wire.filter = None;
         pair.run_for(Duration::from_secs(10));
         IN_USE.load(Ordering::Relaxed)
     };
-    // What is made once, and tables that are as large as the last doubling left them.
+    // The first connection pays for one-time allocations, and for the size that the tables have reached.
     used_connection(&mut pair, &data);
     let empty = settle(&mut pair);
     (1..CONNECTIONS).for_each(|_| {
@@ -99,5 +100,5 @@ fn a_connection_that_had_traffic_and_is_idle_takes_2_kib() {
     let each = (settle(&mut pair) - empty) / (2 * (CONNECTIONS as isize - 1));
     println!("{each} bytes a connection that was used and is idle");
     assert_eq!(pair.stacks.each_ref().map(|stack| stack.tcp_memory()), [0, 0]);
-    assert!(each <= MOST, "{each} bytes");
+    assert!(each <= MAX_IDLE_BYTES, "{each} bytes");
 }

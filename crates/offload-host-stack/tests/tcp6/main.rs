@@ -1,4 +1,4 @@
-//! The tests of `tests/all` that are not of IPv4's own, over IPv6.
+//! The tests of `tests/all` that do not depend on IPv4, run over IPv6.
 
 #[path = "../all/nic.rs"]
 mod nic;

@@ -1,7 +1,7 @@
-//! Fields of messages: how each type is written and read.
+//! Encoding of message fields.
 
-use super::{FrameError, MOST_BYTES};
-use crate::sa::change::{MirroredPolicy, SaName, Unsupported, Used};
+use super::{FrameError, MAX_FRAME_BYTES};
+use crate::sa::change::{KernelSaId, KernelSaUse, MirroredPolicy, UnsupportedSa};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_api::ipsec::Limits;
@@ -10,45 +10,45 @@ use offload_api::{
 };
 use zeroize::Zeroizing;
 
-pub(super) type Read<T> = Result<T, FrameError>;
+pub(super) type FieldResult<T> = Result<T, FrameError>;
 
-/// What is left of a message.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+/// The rest of a message.
+pub(super) struct MessageReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> MessageReader<'a> {
     /// Reads the next field.
-    pub(super) fn get<T: Field>(&mut self) -> Read<T> {
+    pub(super) fn get<T: MessageField>(&mut self) -> FieldResult<T> {
         T::read(self)
     }
 
-    fn bytes(&mut self, length: usize) -> Read<&'a [u8]> {
+    fn bytes(&mut self, length: usize) -> FieldResult<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(length).ok_or(FrameError::Length)?;
         self.0 = rest;
         Ok(bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+    fn array<const N: usize>(&mut self) -> FieldResult<[u8; N]> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(FrameError::Length)?;
         self.0 = rest;
         Ok(*bytes)
     }
 
-    pub(super) fn end(self) -> Read<()> {
+    pub(super) fn end(self) -> FieldResult<()> {
         if self.0.is_empty() { Ok(()) } else { Err(FrameError::Length) }
     }
 }
 
-/// A message that is being written; overwritten when dropped.
-pub(super) struct Writer(pub(super) Zeroizing<Vec<u8>>);
+/// A message under construction. It is overwritten when dropped, because it may contain a key.
+pub(super) struct MessageWriter(pub(super) Zeroizing<Vec<u8>>);
 
-impl Writer {
-    pub(super) fn new() -> Writer {
-        // All the room at once: what grows leaves copies behind.
-        Writer(Zeroizing::new(Vec::with_capacity(MOST_BYTES)))
+impl MessageWriter {
+    pub(super) fn new() -> MessageWriter {
+        // The whole capacity is allocated at once, because a growing vector would leave copies behind.
+        MessageWriter(Zeroizing::new(Vec::with_capacity(MAX_FRAME_BYTES)))
     }
 
-    /// Writes the fields, one after the other.
-    pub(super) fn put(&mut self, fields: &[&dyn Field]) {
+    /// Writes the fields in order.
+    pub(super) fn put(&mut self, fields: &[&dyn MessageField]) {
         fields.iter().for_each(|field| field.write(self));
     }
 
@@ -57,36 +57,36 @@ impl Writer {
     }
 }
 
-/// A type that is a field of messages.
-pub(super) trait Field {
-    fn write(&self, out: &mut Writer);
-    fn read(from: &mut Reader<'_>) -> Read<Self>
+/// A type that can be a message field.
+pub(super) trait MessageField {
+    fn write(&self, out: &mut MessageWriter);
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<Self>
     where
         Self: Sized;
 }
 
-/// Numbers in network order.
+/// Numbers in network byte order.
 macro_rules! numbers {
     ($($number:ty)*) => {$(
-        impl Field for $number {
-            fn write(&self, out: &mut Writer) {
+        impl MessageField for $number {
+            fn write(&self, out: &mut MessageWriter) {
                 out.bytes(&self.to_be_bytes());
             }
-            fn read(from: &mut Reader<'_>) -> Read<Self> {
+            fn read(from: &mut MessageReader<'_>) -> FieldResult<Self> {
                 from.array().map(<$number>::from_be_bytes)
             }
         }
     )*};
 }
 
-/// Structures, whose fields follow each other in the order that is given here.
+/// Structures: the given fields in the given order.
 macro_rules! structures {
     ($($name:ident { $($field:ident),* })*) => {$(
-        impl Field for $name {
-            fn write(&self, out: &mut Writer) {
+        impl MessageField for $name {
+            fn write(&self, out: &mut MessageWriter) {
                 out.put(&[$(&self.$field),*]);
             }
-            fn read(from: &mut Reader<'_>) -> Read<Self> {
+            fn read(from: &mut MessageReader<'_>) -> FieldResult<Self> {
                 Ok($name { $($field: from.get()?),* })
             }
         }
@@ -96,8 +96,8 @@ macro_rules! structures {
 numbers! { u8 u16 u32 u64 }
 
 structures! {
-    SaName { source, destination, spi }
-    Used { bytes, packets }
+    KernelSaId { source, destination, spi }
+    KernelSaUse { bytes, packets }
     UdpEncapsulation { source_port, destination_port }
     Lifetime { soft, hard }
     Limits { bytes, packets, time }
@@ -106,12 +106,12 @@ structures! {
     MirroredPolicy { index, direction, selector, priority, action }
 }
 
-impl Field for bool {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for bool {
+    fn write(&self, out: &mut MessageWriter) {
         u8::from(*self).write(out);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<bool> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<bool> {
         match from.get::<u8>()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -120,47 +120,47 @@ impl Field for bool {
     }
 }
 
-/// A flag says whether the value follows.
-impl<T: Field> Field for Option<T> {
-    fn write(&self, out: &mut Writer) {
+/// A flag, then the value if the flag is set.
+impl<T: MessageField> MessageField for Option<T> {
+    fn write(&self, out: &mut MessageWriter) {
         self.is_some().write(out);
         self.iter().for_each(|value| value.write(out));
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<Option<T>> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<Option<T>> {
         if from.get()? { from.get().map(Some) } else { Ok(None) }
     }
 }
 
-/// A name that people are shown.
-impl Field for String {
-    fn write(&self, out: &mut Writer) {
+/// A printable name. Other characters become `?`, and long names are cut.
+impl MessageField for String {
+    fn write(&self, out: &mut MessageWriter) {
         let shown = self.chars().map(|c| if c.is_ascii_graphic() { c as u8 } else { b'?' });
-        let shown: Vec<u8> = shown.take(LONGEST_TEXT).collect();
+        let shown: Vec<u8> = shown.take(MAX_TEXT_BYTES).collect();
         (shown.len() as u8).write(out);
         out.bytes(&shown);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<String> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<String> {
         let length = from.get::<u8>()?.into();
         let bytes = from.bytes(length)?;
-        // It is shown to people, and terminals obey other characters.
-        match bytes.iter().all(u8::is_ascii_graphic) && length <= LONGEST_TEXT {
+        // The text is shown to people, and terminals would obey control characters.
+        match bytes.iter().all(u8::is_ascii_graphic) && length <= MAX_TEXT_BYTES {
             true => Ok(bytes.iter().copied().map(char::from).collect()),
             false => Err(FrameError::Value("a text")),
         }
     }
 }
 
-impl Field for IpAddr {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for IpAddr {
+    fn write(&self, out: &mut MessageWriter) {
         match self {
             IpAddr::V4(address) => out.bytes(&[&[4][..], &address.octets()].concat()),
             IpAddr::V6(address) => out.bytes(&[&[6][..], &address.octets()].concat()),
         }
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<IpAddr> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<IpAddr> {
         match from.get::<u8>()? {
             4 => from.array::<4>().map(IpAddr::from),
             6 => from.array::<16>().map(IpAddr::from),
@@ -169,66 +169,68 @@ impl Field for IpAddr {
     }
 }
 
-impl Field for Prefix {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for Prefix {
+    fn write(&self, out: &mut MessageWriter) {
         out.put(&[&self.address(), &self.bits()]);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<Prefix> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<Prefix> {
         let (address, bits) = (from.get()?, from.get()?);
+        // Host bits must be zero, so that each prefix has one encoding.
         let prefix = Prefix::new(address, bits).filter(|prefix| prefix.address() == address);
         prefix.ok_or(FrameError::Value("a prefix"))
     }
 }
 
-impl Field for Direction {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for Direction {
+    fn write(&self, out: &mut MessageWriter) {
         (*self == Direction::Receive).write(out);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<Direction> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<Direction> {
         Ok(if from.get()? { Direction::Receive } else { Direction::Transmit })
     }
 }
 
-impl Field for EspMode {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for EspMode {
+    fn write(&self, out: &mut MessageWriter) {
         (*self == EspMode::Tunnel).write(out);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<EspMode> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<EspMode> {
         Ok(if from.get()? { EspMode::Tunnel } else { EspMode::Transport })
     }
 }
 
-impl Field for EspKey {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for EspKey {
+    fn write(&self, out: &mut MessageWriter) {
+        // An unknown suite gets an invalid number, which the reader refuses.
         let number = SUITES.iter().position(|suite| *suite == self.suite()).unwrap_or(usize::MAX);
         (number as u8).write(out);
         out.bytes(self.key());
         out.bytes(self.salt());
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<EspKey> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<EspKey> {
         let number = from.get::<u8>()?;
         let suite = SUITES.get(usize::from(number)).ok_or(FrameError::Value("a suite"))?;
         EspKey::new(*suite, from.bytes(suite.key_len() + 4)?).ok_or(FrameError::Value("a key"))
     }
 }
 
-/// In seconds.
-impl Field for Duration {
-    fn write(&self, out: &mut Writer) {
+/// A duration in seconds.
+impl MessageField for Duration {
+    fn write(&self, out: &mut MessageWriter) {
         self.as_secs().write(out);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<Duration> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<Duration> {
         from.get().map(Duration::from_secs)
     }
 }
 
-impl Field for DontFragment {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for DontFragment {
+    fn write(&self, out: &mut MessageWriter) {
         let code: u8 = match self {
             DontFragment::Copy => 0,
             DontFragment::Set => 1,
@@ -237,7 +239,7 @@ impl Field for DontFragment {
         code.write(out);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<DontFragment> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<DontFragment> {
         Ok(match from.get::<u8>()? {
             0 => DontFragment::Copy,
             1 => DontFragment::Set,
@@ -247,8 +249,8 @@ impl Field for DontFragment {
     }
 }
 
-impl Field for Result<Action, Unsupported> {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for Result<Action, UnsupportedSa> {
+    fn write(&self, out: &mut MessageWriter) {
         match self {
             Ok(Action::Discard) => out.put(&[&0u8]),
             Ok(Action::Bypass) => out.put(&[&1u8]),
@@ -257,7 +259,7 @@ impl Field for Result<Action, Unsupported> {
         }
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<Result<Action, Unsupported>> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<Result<Action, UnsupportedSa>> {
         Ok(match from.get::<u8>()? {
             0 => Ok(Action::Discard),
             1 => Ok(Action::Bypass),
@@ -268,54 +270,55 @@ impl Field for Result<Action, Unsupported> {
     }
 }
 
-impl Field for Unsupported {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for UnsupportedSa {
+    fn write(&self, out: &mut MessageWriter) {
         let (code, value): (u8, u32) = match self {
-            Unsupported::Protocol(protocol) => (0, (*protocol).into()),
-            Unsupported::Algorithm(name) => return out.put(&[&ALGORITHM, name]),
-            Unsupported::Mode(mode) => (2, (*mode).into()),
-            Unsupported::Mark => (3, 0),
-            Unsupported::Selector => (4, 0),
-            Unsupported::SaSelector => (5, 0),
-            Unsupported::Flags(flags) => (6, *flags),
-            Unsupported::Encapsulation(kind) => (7, (*kind).into()),
-            Unsupported::Attribute(kind) => (8, (*kind).into()),
-            Unsupported::Templates => (9, 0),
-            Unsupported::TunnelEnds => (10, 0),
-            Unsupported::PolicyType(kind) => (11, (*kind).into()),
+            UnsupportedSa::Protocol(protocol) => (0, (*protocol).into()),
+            // The algorithm's name follows as a text; all other reasons have a number.
+            UnsupportedSa::Algorithm(name) => return out.put(&[&ALGORITHM, name]),
+            UnsupportedSa::Mode(mode) => (2, (*mode).into()),
+            UnsupportedSa::Mark => (3, 0),
+            UnsupportedSa::Selector => (4, 0),
+            UnsupportedSa::SaSelector => (5, 0),
+            UnsupportedSa::Flags(flags) => (6, *flags),
+            UnsupportedSa::Encapsulation(kind) => (7, (*kind).into()),
+            UnsupportedSa::Attribute(kind) => (8, (*kind).into()),
+            UnsupportedSa::Templates => (9, 0),
+            UnsupportedSa::TunnelEnds => (10, 0),
+            UnsupportedSa::PolicyType(kind) => (11, (*kind).into()),
         };
         out.put(&[&code, &value]);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<Unsupported> {
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<UnsupportedSa> {
         let code = from.get::<u8>()?;
         if code == ALGORITHM {
-            return from.get().map(Unsupported::Algorithm);
+            return from.get().map(UnsupportedSa::Algorithm);
         }
         let value = from.get::<u32>()?;
         let byte = || u8::try_from(value).map_err(|_| FrameError::Value("a reason"));
         let word = || u16::try_from(value).map_err(|_| FrameError::Value("a reason"));
         Ok(match code {
-            0 => Unsupported::Protocol(byte()?),
-            2 => Unsupported::Mode(byte()?),
-            3 => Unsupported::Mark,
-            4 => Unsupported::Selector,
-            5 => Unsupported::SaSelector,
-            6 => Unsupported::Flags(value),
-            7 => Unsupported::Encapsulation(word()?),
-            8 => Unsupported::Attribute(word()?),
-            9 => Unsupported::Templates,
-            10 => Unsupported::TunnelEnds,
-            11 => Unsupported::PolicyType(byte()?),
+            0 => UnsupportedSa::Protocol(byte()?),
+            2 => UnsupportedSa::Mode(byte()?),
+            3 => UnsupportedSa::Mark,
+            4 => UnsupportedSa::Selector,
+            5 => UnsupportedSa::SaSelector,
+            6 => UnsupportedSa::Flags(value),
+            7 => UnsupportedSa::Encapsulation(word()?),
+            8 => UnsupportedSa::Attribute(word()?),
+            9 => UnsupportedSa::Templates,
+            10 => UnsupportedSa::TunnelEnds,
+            11 => UnsupportedSa::PolicyType(byte()?),
             _ => return Err(FrameError::Value("a reason")),
         })
     }
 }
 
-/// `struct xfrm_algo` has no longer name.
-const LONGEST_TEXT: usize = 64;
-/// The code of [`Unsupported::Algorithm`], which a text follows.
+/// Maximum length of a text: that of a name in `struct xfrm_algo`.
+const MAX_TEXT_BYTES: usize = 64;
+/// Code of [`UnsupportedSa::Algorithm`], the only one followed by a text.
 const ALGORITHM: u8 = 1;
-/// Suites by their number on the wire.
+/// Suites, by their number on the wire.
 const SUITES: [EspSuite; 5] =
     [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac];

@@ -1,68 +1,69 @@
-//! Messages to bytes and back.
+//! Encoding and decoding of messages.
 
-use super::field::{Field, Read, Reader, Writer};
+use super::field::{FieldResult, MessageField, MessageReader, MessageWriter};
 use super::{FrameError, VERSION};
-use crate::sa::change::{Change, MirroredSa, Report, SaName};
+use crate::sa::change::{KernelSaId, MirroredSa, SaChange, SaReport};
 use offload_api::{Direction, OffloadKind, SaParams};
 use zeroize::Zeroizing;
 
-/// What agent and mirror say to each other.
+/// A message between agent and mirror.
 ///
 /// ```
-/// use linux_mirror::sa::{Change, Decoder, Message, encode};
+/// use linux_mirror::sa::{SaChange, FrameDecoder, Message, encode};
 ///
 /// let mut said = Vec::new();
-/// Decoder::new().decode(&encode(&Message::Change(Change::AllSasGone)), |message| said.push(message));
-/// assert!(matches!(said[0], Ok(Message::Change(Change::AllSasGone))));
+/// FrameDecoder::new().decode(&encode(&Message::Change(SaChange::AllSasGone)), |message| said.push(message));
+/// assert!(matches!(said[0], Ok(Message::Change(SaChange::AllSasGone))));
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Message {
-    /// The agent is there, and speaks this version. A snapshot follows.
+    /// From the agent: it is present, and speaks this protocol version. A snapshot follows.
     Hello(u16),
-    /// The mirror is there, speaks this version, and wants a snapshot.
+    /// From the mirror: it is present, speaks this protocol version, and requests a snapshot.
     Ask(u16),
-    /// From the agent: what became of SAs and policies in the kernel.
-    Change(Change),
-    /// From the mirror: what became of SAs outside.
-    Report(Report),
-    /// From the mirror: tell of everything that the kernel has told until now, then say [`Synced`](Self::Synced) of this number.
+    /// From the agent: a change of SAs or policies in the kernel.
+    Change(SaChange),
+    /// From the mirror: news of an SA.
+    Report(SaReport),
+    /// From the mirror: pass on all pending messages of the kernel, then answer with [`Synced`](Self::Synced) and this
+    /// number.
     Sync(u32),
-    /// From the agent: everything was told.
+    /// From the agent: all messages before the sync with this number were passed on.
     Synced(u32),
 }
 
 impl Message {
-    /// That an agent is there.
+    /// Returns the agent's hello with the current version.
     pub fn hello() -> Message {
         Message::Hello(VERSION)
     }
 
-    /// That a mirror is there.
+    /// Returns the mirror's request for a snapshot.
     pub fn ask() -> Message {
         Message::Ask(VERSION)
     }
 
-    /// As bytes, without a frame.
+    /// Encodes the message, without a frame.
     pub(super) fn encoded(&self) -> Zeroizing<Vec<u8>> {
-        let mut out = Writer::new();
-        let (kind, fields): (u8, &[&dyn Field]) = match self {
+        let mut out = MessageWriter::new();
+        let (kind, fields): (u8, &[&dyn MessageField]) = match self {
             Message::Hello(version) => (1, &[version]),
             Message::Ask(version) => (2, &[version]),
             Message::Change(change) => match change {
-                Change::SnapshotBegins => (3, &[]),
-                Change::SnapshotEnds => (4, &[]),
-                Change::Sa(sa) => (5, &[&**sa]),
-                Change::SaUnsupported(name, why) => (6, &[name, why]),
-                Change::SaGone(name) => (7, &[name]),
-                Change::AllSasGone => (8, &[]),
-                Change::Policy(policy) => (9, &[policy]),
-                Change::PolicyGone(index) => (10, &[index]),
-                Change::AllPoliciesGone => (11, &[]),
-                Change::Defaults { receive, transmit } => (12, &[receive, transmit]),
+                SaChange::SnapshotBegins => (3, &[]),
+                SaChange::SnapshotEnds => (4, &[]),
+                SaChange::Sa(sa) => (5, &[&**sa]),
+                SaChange::SaUnsupported(name, why) => (6, &[name, why]),
+                SaChange::SaGone(name) => (7, &[name]),
+                SaChange::AllSasGone => (8, &[]),
+                SaChange::Policy(policy) => (9, &[policy]),
+                SaChange::PolicyGone(index) => (10, &[index]),
+                SaChange::AllPoliciesGone => (11, &[]),
+                SaChange::Defaults { receive, transmit } => (12, &[receive, transmit]),
             },
-            Message::Report(Report::Used(name, used)) => (13, &[name, used]),
-            Message::Report(Report::Expired(name, hard)) => (14, &[name, hard]),
+            Message::Report(SaReport::Used(name, used)) => (13, &[name, used]),
+            Message::Report(SaReport::Expired(name, hard)) => (14, &[name, hard]),
             Message::Sync(number) => (15, &[number]),
             Message::Synced(number) => (16, &[number]),
         };
@@ -71,22 +72,23 @@ impl Message {
         out.0
     }
 
-    pub(super) fn decode(mut from: Reader<'_>) -> Read<Message> {
+    pub(super) fn decode(mut from: MessageReader<'_>) -> FieldResult<Message> {
+        // The numbers are the protocol's, and must not change within a version.
         let message = match from.get::<u8>()? {
             1 => Message::Hello(from.get()?),
             2 => Message::Ask(from.get()?),
-            3 => Message::Change(Change::SnapshotBegins),
-            4 => Message::Change(Change::SnapshotEnds),
-            5 => Message::Change(Change::Sa(Box::new(from.get()?))),
-            6 => Message::Change(Change::SaUnsupported(from.get()?, from.get()?)),
-            7 => Message::Change(Change::SaGone(from.get()?)),
-            8 => Message::Change(Change::AllSasGone),
-            9 => Message::Change(Change::Policy(from.get()?)),
-            10 => Message::Change(Change::PolicyGone(from.get()?)),
-            11 => Message::Change(Change::AllPoliciesGone),
-            12 => Message::Change(Change::Defaults { receive: from.get()?, transmit: from.get()? }),
-            13 => Message::Report(Report::Used(from.get()?, from.get()?)),
-            14 => Message::Report(Report::Expired(from.get()?, from.get()?)),
+            3 => Message::Change(SaChange::SnapshotBegins),
+            4 => Message::Change(SaChange::SnapshotEnds),
+            5 => Message::Change(SaChange::Sa(Box::new(from.get()?))),
+            6 => Message::Change(SaChange::SaUnsupported(from.get()?, from.get()?)),
+            7 => Message::Change(SaChange::SaGone(from.get()?)),
+            8 => Message::Change(SaChange::AllSasGone),
+            9 => Message::Change(SaChange::Policy(from.get()?)),
+            10 => Message::Change(SaChange::PolicyGone(from.get()?)),
+            11 => Message::Change(SaChange::AllPoliciesGone),
+            12 => Message::Change(SaChange::Defaults { receive: from.get()?, transmit: from.get()? }),
+            13 => Message::Report(SaReport::Used(from.get()?, from.get()?)),
+            14 => Message::Report(SaReport::Expired(from.get()?, from.get()?)),
             15 => Message::Sync(from.get()?),
             16 => Message::Synced(from.get()?),
             other => return Err(FrameError::Kind(other)),
@@ -95,18 +97,19 @@ impl Message {
     }
 }
 
-impl Field for MirroredSa {
-    fn write(&self, out: &mut Writer) {
+impl MessageField for MirroredSa {
+    fn write(&self, out: &mut MessageWriter) {
         let MirroredSa { params, direction, sent, received, used } = self;
         out.put(&[&self.name(), direction, &params.mode, &params.reqid, &params.key, &params.esn]);
         out.put(&[&params.replay_window, &params.encapsulation, &params.keep_alive, &params.lifetime]);
         out.put(&[&params.dont_fragment, &params.dscp, &params.dscp_out, &params.ecn, sent, received, used]);
     }
 
-    fn read(from: &mut Reader<'_>) -> Read<MirroredSa> {
-        let SaName { source, destination, spi } = from.get()?;
+    fn read(from: &mut MessageReader<'_>) -> FieldResult<MirroredSa> {
+        let KernelSaId { source, destination, spi } = from.get()?;
         let direction: Option<Direction> = from.get()?;
         let params = SaParams {
+            // The mirror derives an unreported direction from the addresses; this value is a placeholder.
             direction: direction.unwrap_or(Direction::Transmit),
             spi,
             source,

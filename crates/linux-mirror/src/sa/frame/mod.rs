@@ -1,93 +1,98 @@
-//! What agent and mirror say to each other, over any stream of bytes.
+//! The protocol between agent and mirror, over any byte stream.
 //!
-//! Each message is a frame of SLIP (RFC 1055): `END`, the message, `END`, with `END` and `ESC` escaped in between. So who joins in the middle
-//! of a stream, as an agent does that comes back on a virtio-serial port, finds the next message. A message is its kind (1 byte)
-//! and its fields, numbers in network order; none is the beginning of another, so what was cut off is not understood.
+//! Each message is a SLIP frame (RFC 1055): `END`, the message, `END`, with `END` and `ESC` escaped inside. A peer that
+//! joins in the middle of a stream, such as an agent that returns on a virtio-serial port, finds the next message. A
+//! message consists of its type (1 byte) and its fields, with numbers in network byte order. No message is a prefix of
+//! another, so a truncated message is detected.
 //!
-//! - `message`: messages to bytes and back; `field`: what they are made of.
+//! - `message`: encoding of messages; `field`: encoding of fields.
 //!
-//! Bounds: a message has at most [`MOST_BYTES`] bytes, and a decoder holds no more than one.
+//! Bounds: a message has at most [`MAX_FRAME_BYTES`] bytes, and a decoder holds at most one message.
 
 mod field;
 mod message;
 
 pub use message::Message;
 
-use field::Reader;
+use field::MessageReader;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes to messages. What it held is overwritten, for it may have been a key.
+/// A decoder from bytes to messages. Its buffer is overwritten after use, because it may have contained a key.
 ///
 /// ```
-/// use linux_mirror::sa::{Decoder, Message, encode};
+/// use linux_mirror::sa::{FrameDecoder, Message, encode};
 ///
 /// let mut bytes = b"the end of something".to_vec();
 /// bytes.extend(encode(&Message::Ask(1)).iter());
 /// let mut said = Vec::new();
-/// Decoder::new().decode(&bytes, |message| said.push(message));
+/// FrameDecoder::new().decode(&bytes, |message| said.push(message));
 /// assert!(said[0].is_err() && matches!(said[1], Ok(Message::Ask(1))));
 /// ```
 #[derive(Debug)]
-pub struct Decoder {
-    frame: Frame,
-    /// The last byte announced an escaped one.
+pub struct FrameDecoder {
+    frame: PartialFrame,
+    /// Whether the last byte was an escape.
     escaped: bool,
-    /// What there is of the frame is no message; the rest is passed over.
+    /// Error of the current frame, whose remaining bytes are skipped.
     bad: Option<FrameError>,
 }
 
-/// The frame that is being received, without escapes.
-struct Frame(Zeroizing<Vec<u8>>);
+/// The current frame, unescaped.
+struct PartialFrame(Zeroizing<Vec<u8>>);
 
-impl core::fmt::Debug for Frame {
+impl core::fmt::Debug for PartialFrame {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Frame({} bytes)", self.0.len())
     }
 }
 
-/// Why a frame is no message: its sender's fault.
+/// Error of a malformed frame.
 ///
 /// ```
-/// use linux_mirror::sa::{Decoder, FrameError};
+/// use linux_mirror::sa::{FrameDecoder, FrameError};
 ///
 /// let mut said = Vec::new();
-/// Decoder::new().decode(&[0xc0, 99, 0xc0], |message| said.extend(message.err()));
+/// FrameDecoder::new().decode(&[0xc0, 99, 0xc0], |message| said.extend(message.err()));
 /// assert_eq!(said, [FrameError::Kind(99)]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// No message is so long.
-    #[error("a frame has more than {MOST_BYTES} bytes")]
+    /// The frame exceeds the maximum length of a message.
+    #[error("a frame has more than {MAX_FRAME_BYTES} bytes")]
     TooLong,
-    /// An escape that is not one.
+    /// The frame contains an invalid escape.
     #[error("a frame has an escape that SLIP does not know")]
     Escape,
-    /// Another kind of message.
+    /// The message type is unknown.
     #[error("no message is of kind {0}")]
     Kind(u8),
-    /// The message ends too early, or goes on too long.
+    /// The message is shorter or longer than its fields.
     #[error("a message is not as long as its fields")]
     Length,
-    /// A field that cannot have this value.
+    /// A field has an invalid value.
     #[error("a field of a message has an impossible value: {0}")]
     Value(&'static str),
 }
 
-impl Default for Decoder {
-    fn default() -> Decoder {
-        Decoder::new()
+impl Default for FrameDecoder {
+    fn default() -> FrameDecoder {
+        FrameDecoder::new()
     }
 }
 
-impl Decoder {
-    /// In the middle of a stream, perhaps.
-    pub fn new() -> Decoder {
-        // All the room at once: what grows leaves copies behind.
-        Decoder { frame: Frame(Zeroizing::new(Vec::with_capacity(MOST_BYTES))), escaped: false, bad: None }
+impl FrameDecoder {
+    /// Returns a decoder, which may start in the middle of a stream.
+    pub fn new() -> FrameDecoder {
+        // The whole capacity is allocated at once, because a growing vector would leave copies behind.
+        FrameDecoder {
+            frame: PartialFrame(Zeroizing::new(Vec::with_capacity(MAX_FRAME_BYTES))),
+            escaped: false,
+            bad: None,
+        }
     }
 
-    /// Takes the next bytes of the stream, and gives `take` the messages that are whole.
+    /// Processes the next bytes of the stream, and passes complete messages to `take`.
     pub fn decode(&mut self, bytes: &[u8], mut take: impl FnMut(Result<Message, FrameError>)) {
         for byte in bytes {
             match *byte {
@@ -95,9 +100,9 @@ impl Decoder {
                     let ended = core::mem::take(&mut self.escaped);
                     let bad = self.bad.take().or(ended.then_some(FrameError::Escape));
                     let frame = &mut self.frame.0;
-                    // Between two frames there may be several.
+                    // Consecutive frames may have one or two `END` bytes between them.
                     if !frame.is_empty() || bad.is_some() {
-                        take(bad.map_or_else(|| Message::decode(Reader(frame)), Err));
+                        take(bad.map_or_else(|| Message::decode(MessageReader(frame)), Err));
                     }
                     frame.zeroize();
                 }
@@ -112,7 +117,8 @@ impl Decoder {
                             continue;
                         }
                     };
-                    if self.frame.0.len() == MOST_BYTES {
+                    // The rest of a long frame is skipped, so that a peer cannot make the buffer grow.
+                    if self.frame.0.len() == MAX_FRAME_BYTES {
                         self.bad = self.bad.or(Some(FrameError::TooLong));
                     } else {
                         self.frame.0.push(byte);
@@ -123,7 +129,7 @@ impl Decoder {
     }
 }
 
-/// A message as the stream carries it.
+/// Encodes a message as a frame for the stream.
 ///
 /// ```
 /// use linux_mirror::sa::{Message, encode};
@@ -132,7 +138,8 @@ impl Decoder {
 /// ```
 pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
     let plain = message.encoded();
-    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * MOST_BYTES + 2));
+    // Room for the worst case, in which each byte is escaped: a growing vector would leave copies of keys behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * MAX_FRAME_BYTES + 2));
     bytes.push(END);
     for byte in plain.iter() {
         match *byte {
@@ -145,10 +152,10 @@ pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
     bytes
 }
 
-/// The version of what is said here.
+/// Version of the protocol.
 pub const VERSION: u16 = 1;
-/// How long a message may be.
-pub const MOST_BYTES: usize = 512;
+/// Maximum length of a message in bytes.
+pub const MAX_FRAME_BYTES: usize = 512;
 const END: u8 = 0xc0;
 const ESC: u8 = 0xdb;
 const ESCAPED_END: u8 = 0xdc;

@@ -1,8 +1,8 @@
-//! What a mirror counts, and what it could not replay.
+//! Counters and refusals of a mirror.
 //!
-//! Invariant: who fills it takes bounded memory, for the oldest refusal gives way.
+//! Invariant: refusals take bounded memory, because the oldest one is dropped.
 
-use crate::sa::change::{SaName, Unsupported};
+use crate::sa::change::{KernelSaId, UnsupportedSa};
 use crate::sa::frame::{FrameError, VERSION};
 use ipsec::KeyingError;
 use offload_api::SaRefusal;
@@ -12,105 +12,106 @@ offload_base::counters! {
     /// Counters of a mirror of SAs.
     ///
     /// ```
-    /// let mirror = linux_mirror::sa::Mirror::new(&[]);
+    /// let mirror = linux_mirror::sa::SaMirror::new(&[]);
     /// assert_eq!(mirror.counters().sas_added, 0);
     /// ```
-    pub struct MirrorCounters {
-        /// SAs that came.
+    pub struct SaMirrorCounters {
+        /// SAs added.
         pub sas_added: "mirror_sas_added",
-        /// SAs that got another lifetime.
+        /// SAs with a changed lifetime.
         pub sas_updated: "mirror_sas_updated",
-        /// SAs that went.
+        /// SAs deleted.
         pub sas_deleted: "mirror_sas_deleted",
-        /// SAs that could not be added at all.
+        /// SAs that could not be added.
         pub sas_refused: "mirror_sas_refused",
-        /// SAs that a device was asked for and that software has to do.
+        /// SAs offered to a device, but left to software.
         pub sas_in_software: "mirror_sas_in_software",
-        /// Policies that came or changed.
+        /// Policies added or changed.
         pub policies_added: "mirror_policies_added",
-        /// Policies that went.
+        /// Policies deleted.
         pub policies_deleted: "mirror_policies_deleted",
         /// Policies that could not be added, or that drop their packets because they are not supported.
         pub policies_refused: "mirror_policies_refused",
-        /// Snapshots that were whole.
+        /// Complete snapshots.
         pub snapshots: "mirror_snapshots",
-        /// Frames that made no sense.
+        /// Malformed frames.
         pub bad_frames: "mirror_bad_frames",
         /// Reports to the agent: counters and expiries.
         pub reports: "mirror_reports",
-        /// Refusals that were forgotten because nobody asked for them.
+        /// Refusals dropped because nobody read them.
         pub refusals_lost: "mirror_refusals_lost",
     }
 }
 
-/// What could not be replayed as it is, and why. Nothing of it is secret.
+/// A part of the kernel's state that could not be mirrored unchanged, and the reason. It contains no secrets.
 ///
 /// ```
 /// use ipsec::KeyingError;
-/// use linux_mirror::sa::{Refusal, SaName};
+/// use linux_mirror::sa::{SaMirrorRefusal, KernelSaId};
 ///
-/// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
-/// let refusal = Refusal::Sa(name, KeyingError::Spi(7));
-/// assert_eq!(refusal.to_string(), "SA 0x1001 from 10.0.0.1 to 10.0.0.2 is not there: the SPI 7 is reserved");
+/// let name = KernelSaId { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
+/// let refusal = SaMirrorRefusal::Sa(name, KeyingError::Spi(7));
+/// assert_eq!(refusal.to_string(), "SA 0x1001 from 10.0.0.1 to 10.0.0.2 is not installed: the SPI 7 is reserved");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
-    /// The SA has no counterpart here.
-    #[error("{0} is not there: {1}")]
-    Unsupported(SaName, Unsupported),
-    /// Neither of its addresses is one of this host's.
-    #[error("{0} is not there: neither address is one of this host")]
-    Elsewhere(SaName),
-    /// The IPsec layer does not take it.
-    #[error("{0} is not there: {1}")]
-    Sa(SaName, KeyingError),
-    /// The IPsec layer does not give it another lifetime.
+pub enum SaMirrorRefusal {
+    /// The SA cannot be mirrored.
+    #[error("{0} is not installed: {1}")]
+    Unsupported(KernelSaId, UnsupportedSa),
+    /// Neither address of the SA belongs to this host.
+    #[error("{0} is not installed: neither address is one of this host")]
+    Elsewhere(KernelSaId),
+    /// The IPsec layer does not accept the SA.
+    #[error("{0} is not installed: {1}")]
+    Sa(KernelSaId, KeyingError),
+    /// The IPsec layer does not change the SA's lifetime.
     #[error("{0} keeps its lifetime: {1}")]
-    Update(SaName, KeyingError),
-    /// The device does not take it; software does.
+    Update(KernelSaId, KeyingError),
+    /// The device does not accept the SA; software handles it.
     #[error("{0} stays in software: {1}")]
-    Software(SaName, SaRefusal),
-    /// The policy has no counterpart here: its packets are dropped.
+    Software(KernelSaId, SaRefusal),
+    /// The policy cannot be mirrored, so its packets are dropped.
     #[error("policy {0} drops its packets: {1}")]
-    PolicyUnsupported(u32, Unsupported),
-    /// The IPsec layer does not take the policy.
-    #[error("policy {0} is not there: {1}")]
+    PolicyUnsupported(u32, UnsupportedSa),
+    /// The IPsec layer does not accept the policy.
+    #[error("policy {0} is not installed: {1}")]
     Policy(u32, KeyingError),
-    /// There is more than a mirror holds.
+    /// There are more SAs than the mirror can hold.
     #[error("there are more than {0} SAs, and the mirror holds no more")]
     TooMany(usize),
-    /// The same of policies: what one does that is missing, nobody knows, so nothing passes.
+    /// There are more policies than the mirror can hold. The effect of the missing ones is unknown, so nothing passes.
     #[error("there are more than {0} policies, and the mirror holds no more: nothing passes until there are fewer")]
     TooManyPolicies(usize),
-    /// The agent speaks another version.
+    /// The agent speaks another protocol version.
     #[error("the agent speaks version {0} of the protocol, the mirror version {VERSION}: use those of one release")]
     Version(u16),
-    /// The agent's bytes make no sense; it is asked to begin again.
-    #[error("the agent's bytes make no sense: {0}")]
+    /// The agent's bytes are malformed; the agent has to start again.
+    #[error("the agent's bytes are malformed: {0}")]
     Frame(FrameError),
 }
 
-/// Counters, and refusals that nobody has asked for yet.
+/// Counters and unread refusals.
 #[derive(Debug, Default)]
-pub(super) struct Log {
-    pub(super) counts: MirrorCounters,
-    refusals: VecDeque<Refusal>,
+pub(super) struct MirrorLog {
+    pub(super) counts: SaMirrorCounters,
+    refusals: VecDeque<SaMirrorRefusal>,
 }
 
-impl Log {
-    pub(super) fn refuse(&mut self, refusal: Refusal) {
-        if self.refusals.len() >= MOST_REFUSALS {
+impl MirrorLog {
+    pub(super) fn refuse(&mut self, refusal: SaMirrorRefusal) {
+        if self.refusals.len() >= MAX_REFUSALS {
             self.refusals.pop_front();
             self.counts.refusals_lost += 1;
         }
         self.refusals.push_back(refusal);
     }
 
-    /// The oldest refusal.
-    pub(super) fn next(&mut self) -> Option<Refusal> {
+    /// Takes the oldest refusal.
+    pub(super) fn next(&mut self) -> Option<SaMirrorRefusal> {
         self.refusals.pop_front()
     }
 }
 
-const MOST_REFUSALS: usize = 1024;
+/// Maximum number of unread refusals.
+const MAX_REFUSALS: usize = 1024;

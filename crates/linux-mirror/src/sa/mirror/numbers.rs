@@ -1,10 +1,11 @@
-//! How far the numbers of SAs came that received once.
+//! Last sequence numbers of deleted receive SAs.
 //!
-//! The kernel's SAs receive nothing, so it tells number 0 of an SA that comes again: because it is another one to us though it has the
-//! same key, say, or because a dump that was disturbed left it out. Its window is not to begin anew, or what came before could come again.
-//! Hashes are kept, not keys, by a key of their own that nobody knows.
+//! The kernel's own SAs receive no packets, so the kernel reports sequence number 0 for an SA that is added again. This
+//! happens when an SA changes but keeps its key, or when an interrupted dump left it out. The replay window must not
+//! start again, or old packets could be replayed. The table holds hashes instead of keys, made with a secret random
+//! hash key.
 //!
-//! Invariant: numbers of the last [`MOST`] SAs that went are known; with their keys, no packet passes twice.
+//! Invariant: the numbers of the last [`MAX_NUMBERS`] deleted SAs are known, so that no packet under their keys passes twice.
 
 use core::hash::BuildHasher;
 use offload_api::SaParams;
@@ -12,17 +13,18 @@ use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct LastNumbers {
     hasher: RandomState,
-    /// Looked up, never walked.
+    /// Number by hash. Only looked up, never iterated.
     numbers: HashMap<u64, u64>,
-    /// The same, the oldest first.
+    /// The same hashes, oldest first.
     order: VecDeque<u64>,
 }
 
-impl Numbers {
-    /// The SA went, and had numbers up to this one.
+impl LastNumbers {
+    /// Records the last sequence number of a deleted SA.
     pub(super) fn note(&mut self, sa: &SaParams, number: u64) {
+        // An SA that received nothing has nothing to protect from replays.
         if number == 0 {
             return;
         }
@@ -32,25 +34,26 @@ impl Numbers {
             0
         });
         *known = number.max(*known);
-        if self.order.len() > MOST
+        if self.order.len() > MAX_NUMBERS
             && let Some(oldest) = self.order.pop_front()
         {
             self.numbers.remove(&oldest);
         }
     }
 
-    /// How far it came before; 0: it is new.
-    pub(super) fn of(&self, sa: &SaParams) -> u64 {
+    /// Returns the last sequence number of an earlier SA with the same key, or 0.
+    pub(super) fn last_number(&self, sa: &SaParams) -> u64 {
         self.numbers.get(&self.hash(sa)).copied().unwrap_or(0)
     }
 
-    /// Of all that makes a packet authentic.
+    /// Hashes all inputs of packet authentication.
     fn hash(&self, sa: &SaParams) -> u64 {
         self.hasher.hash_one((sa.key.key(), sa.key.salt(), sa.spi))
     }
 }
 
-const MOST: usize = 1 << 16;
+/// Maximum number of remembered SAs.
+const MAX_NUMBERS: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -65,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_that_went_are_known_and_no_more() {
-        let mut numbers = Numbers::default();
-        for key in 0..=MOST as u32 {
+    fn numbers_of_recently_deleted_sas_are_known() {
+        let mut numbers = LastNumbers::default();
+        for key in 0..=MAX_NUMBERS as u32 {
             numbers.note(&sa(key), 7);
         }
         numbers.note(&sa(1), 5);
-        assert_eq!([0, 1, MOST as u32].map(|key| numbers.of(&sa(key))), [0, 7, 7]);
-        assert_eq!((numbers.numbers.len(), numbers.order.len()), (MOST, MOST));
-        assert_eq!(numbers.of(&SaParams { spi: 0x1002, ..sa(1) }), 0, "another SPI is another SA");
+        assert_eq!([0, 1, MAX_NUMBERS as u32].map(|key| numbers.last_number(&sa(key))), [0, 7, 7]);
+        assert_eq!((numbers.numbers.len(), numbers.order.len()), (MAX_NUMBERS, MAX_NUMBERS));
+        assert_eq!(numbers.last_number(&SaParams { spi: 0x1002, ..sa(1) }), 0, "another SPI means another SA");
     }
 }

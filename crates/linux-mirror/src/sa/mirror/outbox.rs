@@ -1,26 +1,26 @@
-//! What the agent is to be told, until somebody sends it.
+//! Pending messages for the agent.
 //!
-//! Invariant: there is one message at most of each kind and SA, so an agent that talks and does not listen fills no memory. That
-//! an SA has expired waits until an agent is there, or the SA is gone.
+//! Invariant: at most one message per kind and SA is pending, so an agent that never reads causes no memory growth. An
+//! expiry stays pending until an agent is present or the SA is gone.
 
-use crate::sa::change::{Report, SaName, Used};
+use crate::sa::change::{KernelSaId, KernelSaUse, SaReport};
 use crate::sa::frame::{Message, encode};
 use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    /// The agent is to begin anew.
+pub(super) struct PendingReports {
+    /// Whether the agent has to start again.
     ask: bool,
-    /// The newest number to be synced.
+    /// Latest requested sync.
     sync: Option<u32>,
-    /// SAs that need a successor; `true`: that are dead.
-    expired: BTreeMap<SaName, bool>,
-    used: BTreeMap<SaName, Used>,
+    /// SAs that need a successor. `true` marks dead SAs.
+    expired: BTreeMap<KernelSaId, bool>,
+    used: BTreeMap<KernelSaId, KernelSaUse>,
 }
 
-impl Outbox {
-    pub(super) fn ask(&mut self) {
+impl PendingReports {
+    pub(super) fn queue_snapshot_request(&mut self) {
         self.ask = true;
     }
 
@@ -28,27 +28,29 @@ impl Outbox {
         self.sync = Some(number);
     }
 
-    pub(super) fn expired(&mut self, name: SaName, hard: bool) {
+    pub(super) fn queue_expiry(&mut self, name: KernelSaId, hard: bool) {
+        // A hard expiry replaces a soft one, but never the reverse.
         *self.expired.entry(name).or_default() |= hard;
     }
 
-    pub(super) fn used(&mut self, name: SaName, used: Used) {
+    pub(super) fn queue_use(&mut self, name: KernelSaId, used: KernelSaUse) {
         self.used.insert(name, used);
     }
 
-    /// The SA is gone: the kernel has none of this name.
-    pub(super) fn forget(&mut self, name: SaName) {
+    /// Drops the messages about a deleted SA.
+    pub(super) fn forget(&mut self, name: KernelSaId) {
         self.expired.remove(&name);
         self.used.remove(&name);
     }
 
-    /// Another stream begins.
+    /// Prepares for a new stream.
     pub(super) fn begin(&mut self) {
         (self.ask, self.sync) = (true, None);
     }
 
-    /// The next message; an agent that is not `understood` is told nothing but to begin anew.
+    /// Returns the next message. An agent that is not `understood` gets no reports.
     pub(super) fn next(&mut self, understood: bool) -> Option<Zeroizing<Vec<u8>>> {
+        // A restart precedes all other messages, because it makes the earlier ones obsolete.
         let message = if core::mem::take(&mut self.ask) {
             Message::ask()
         } else if let Some(number) = self.sync.take() {
@@ -56,10 +58,10 @@ impl Outbox {
         } else if !understood {
             return None;
         } else if let Some((name, hard)) = self.expired.pop_first() {
-            Message::Report(Report::Expired(name, hard))
+            Message::Report(SaReport::Expired(name, hard))
         } else {
             let (name, used) = self.used.pop_first()?;
-            Message::Report(Report::Used(name, used))
+            Message::Report(SaReport::Used(name, used))
         };
         Some(encode(&message))
     }

@@ -1,11 +1,12 @@
-//! SAs: what the kernel has, and what was made of it.
+//! Mirrored SAs: the kernel's SAs, and the installed ones.
 //!
-//! Invariants: an SA that could not be added is not there in part. The numbers of one that comes again go on where they were.
+//! Invariants: an SA that could not be added is not installed in part. If an SA is added again, its sequence numbers
+//! continue.
 
-use super::Replay;
-use super::log::Refusal;
-use super::numbers::Numbers;
-use crate::sa::change::{MirroredSa, SaName, Unsupported, Used};
+use super::ReplayTarget;
+use super::log::SaMirrorRefusal;
+use super::numbers::LastNumbers;
+use crate::sa::change::{KernelSaId, KernelSaUse, MirroredSa, UnsupportedSa};
 use core::net::IpAddr;
 use core::time::Duration;
 use ipsec::{Keying, KeyingError, SaEvent, SaId};
@@ -15,55 +16,56 @@ use offload_base::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
-pub(super) struct Sas {
+pub(super) struct MirroredSas {
     local: Vec<IpAddr>,
     pub(super) offload: OffloadKind,
-    /// By destination and SPI, as the kernel knows them.
-    entries: BTreeMap<Name, Entry>,
-    by_id: BTreeMap<SaId, Name>,
-    numbers: Numbers,
-    /// The reqids of SAs that came or went since somebody asked last.
+    /// SAs by destination and SPI, which identify an SA in the kernel.
+    entries: BTreeMap<SaKey, SaEntry>,
+    by_id: BTreeMap<SaId, SaKey>,
+    numbers: LastNumbers,
+    /// The reqids of SAs added or deleted since the last poll.
     changed: BTreeSet<u32>,
 }
 
-type Name = (IpAddr, u32);
+type SaKey = (IpAddr, u32);
 
-/// What the kernel has, and what was made of it: nothing if that was refused.
+/// An SA of the kernel, and its installed counterpart, if it was accepted.
 #[derive(Debug)]
-struct Entry {
+struct SaEntry {
     told: MirroredSa,
-    /// When its lifetime was told.
+    /// Time at which its lifetime was received.
     at: Instant,
     added: Option<SaId>,
-    /// The snapshot that named it last.
+    /// Number of the last snapshot that named the SA.
     snapshot: u64,
-    /// What the kernel knows that it did.
-    reported: Used,
+    /// Use that the kernel knows.
+    reported: KernelSaUse,
 }
 
-impl Entry {
-    /// What it did so far, in the kernel and here.
-    fn used(&self, keying: &dyn Keying) -> Used {
+impl SaEntry {
+    /// Returns the total use, in the kernel and here.
+    fn used(&self, keying: &dyn Keying) -> KernelSaUse {
+        // `told.used` is the kernel's count at the time the SA was added here; later counts contain our own reports.
         let here = self.added.and_then(|sa| keying.sa_use(sa)).unwrap_or_default();
-        self.told.used + Used { bytes: here.bytes, packets: here.packets }
+        self.told.used + KernelSaUse { bytes: here.bytes, packets: here.packets }
     }
 }
 
-impl Sas {
-    /// Of a host of these addresses.
-    pub(super) fn new(local: &[IpAddr]) -> Sas {
-        Sas {
+impl MirroredSas {
+    /// Returns an empty set of SAs for a host with the addresses `local`.
+    pub(super) fn new(local: &[IpAddr]) -> MirroredSas {
+        MirroredSas {
             local: local.to_vec(),
             offload: OffloadKind::None,
             entries: BTreeMap::new(),
             by_id: BTreeMap::new(),
-            numbers: Numbers::default(),
+            numbers: LastNumbers::default(),
             changed: BTreeSet::new(),
         }
     }
 
-    /// The kernel has this one.
-    pub(super) fn put(&mut self, to: &mut Replay<'_>, mut told: MirroredSa) {
+    /// Adds or changes an SA of the kernel.
+    pub(super) fn put(&mut self, to: &mut ReplayTarget<'_>, mut told: MirroredSa) {
         let name = (told.params.destination, told.params.spi);
         if let Some(entry) = self.entries.get_mut(&name) {
             entry.snapshot = to.snapshot;
@@ -71,62 +73,63 @@ impl Sas {
             if is_same(&entry.told.params, &told.params) {
                 return entry.update(to, told);
             }
-            // The kernel may not know yet what it did here.
+            // The kernel may not know the use here yet.
             let used = entry.used(to.keying);
-            told.used = Used { bytes: used.bytes.max(told.used.bytes), packets: used.packets.max(told.used.packets) };
-            self.gone(to, name);
+            told.used =
+                KernelSaUse { bytes: used.bytes.max(told.used.bytes), packets: used.packets.max(told.used.packets) };
+            self.remove(to, name);
         }
         if self.entries.len() >= to.most {
             to.log.counts.sas_refused += 1;
-            return to.log.refuse(Refusal::TooMany(to.most));
+            return to.log.refuse(SaMirrorRefusal::TooMany(to.most));
         }
         let added = self.add(to, &told);
         self.by_id.extend(added.map(|sa| (sa, name)));
         self.changed.extend(added.map(|_| told.params.reqid));
         let (at, snapshot, reported) = (to.now, to.snapshot, told.used);
-        self.entries.insert(name, Entry { told, at, added, snapshot, reported });
+        self.entries.insert(name, SaEntry { told, at, added, snapshot, reported });
     }
 
-    /// The kernel has one that has no counterpart here. It may have been one that is mirrored, and changed.
-    pub(super) fn unsupported(&mut self, to: &mut Replay<'_>, name: SaName, why: Unsupported) {
-        self.gone(to, (name.destination, name.spi));
+    /// Handles an SA that cannot be mirrored. It may replace a mirrored one.
+    pub(super) fn report_unsupported(&mut self, to: &mut ReplayTarget<'_>, name: KernelSaId, why: UnsupportedSa) {
+        self.remove(to, (name.destination, name.spi));
         to.log.counts.sas_refused += 1;
-        to.log.refuse(Refusal::Unsupported(name, why));
+        to.log.refuse(SaMirrorRefusal::Unsupported(name, why));
     }
 
-    pub(super) fn gone(&mut self, to: &mut Replay<'_>, name: Name) {
+    pub(super) fn remove(&mut self, to: &mut ReplayTarget<'_>, name: SaKey) {
         if let Some(entry) = self.entries.remove(&name) {
             self.delete(to, entry);
         }
     }
 
-    pub(super) fn all_gone(&mut self, to: &mut Replay<'_>) {
+    pub(super) fn remove_all(&mut self, to: &mut ReplayTarget<'_>) {
         core::mem::take(&mut self.entries).into_values().for_each(|entry| self.delete(to, entry));
     }
 
-    /// What the snapshot did not name is not there any more.
-    pub(super) fn end_snapshot(&mut self, to: &mut Replay<'_>) {
+    /// Removes the SAs that the snapshot did not name.
+    pub(super) fn end_snapshot(&mut self, to: &mut ReplayTarget<'_>) {
         let old = self.entries.extract_if(.., |_, entry| entry.snapshot != to.snapshot).collect::<Vec<_>>();
         old.into_iter().for_each(|(_, entry)| self.delete(to, entry));
     }
 
-    /// The reqids of SAs that are there.
+    /// Returns the reqids of the installed SAs.
     pub(super) fn reqids(&self) -> BTreeSet<u32> {
         self.entries.values().filter(|entry| entry.added.is_some()).map(|entry| entry.told.params.reqid).collect()
     }
 
-    /// How many SAs of a reqid are there.
-    pub(super) fn count_of(&self, reqid: u32) -> usize {
+    /// Returns the number of installed SAs with a reqid.
+    pub(super) fn count_with_reqid(&self, reqid: u32) -> usize {
         self.entries.values().filter(|entry| entry.added.is_some() && entry.told.params.reqid == reqid).count()
     }
 
-    /// The reqids of SAs that came or went since somebody asked last.
+    /// Takes the reqids of SAs added or deleted since the last call.
     pub(super) fn poll_changed(&mut self) -> BTreeSet<u32> {
         core::mem::take(&mut self.changed)
     }
 
-    /// The SA that is meant by an event, and whether it is dead.
-    pub(super) fn expired(&self, event: SaEvent) -> Option<(SaName, bool)> {
+    /// Returns the SA of an event, and whether it is dead.
+    pub(super) fn named_expiry(&self, event: SaEvent) -> Option<(KernelSaId, bool)> {
         let (sa, hard) = match event {
             SaEvent::SoftLimit { sa, .. } => (sa, false),
             SaEvent::HardLimit { sa, .. } | SaEvent::SequenceExhausted { sa } => (sa, true),
@@ -135,28 +138,28 @@ impl Sas {
         Some((self.entries.get(self.by_id.get(&sa)?)?.told.name(), hard))
     }
 
-    /// What SAs did that the kernel does not know of yet.
-    pub(super) fn news(&mut self, keying: &dyn Keying) -> impl Iterator<Item = (SaName, Used)> {
+    /// Returns the use of SAs that the kernel does not know yet.
+    pub(super) fn changed_uses(&mut self, keying: &dyn Keying) -> impl Iterator<Item = (KernelSaId, KernelSaUse)> {
         self.entries.values_mut().filter(|entry| entry.added.is_some()).filter_map(move |entry| {
             let used = entry.used(keying);
             (core::mem::replace(&mut entry.reported, used) != used).then(|| (entry.told.name(), used))
         })
     }
 
-    fn add(&self, to: &mut Replay<'_>, told: &MirroredSa) -> Option<SaId> {
+    fn add(&self, to: &mut ReplayTarget<'_>, told: &MirroredSa) -> Option<SaId> {
         let name = told.name();
         let Some(direction) = self.direction_of(told) else {
             to.log.counts.sas_refused += 1;
-            to.log.refuse(Refusal::Elsewhere(name));
+            to.log.refuse(SaMirrorRefusal::Elsewhere(name));
             return None;
         };
         let params = SaParams {
             direction,
             last_number: match direction {
                 Direction::Transmit => told.sent,
-                Direction::Receive => told.received.max(self.numbers.of(&told.params)),
+                Direction::Receive => told.received.max(self.numbers.last_number(&told.params)),
             },
-            lifetime: left_of(told.params.lifetime, told.used),
+            lifetime: remaining(told.params.lifetime, told.used),
             offload: self.offload,
             ..told.params.clone()
         };
@@ -165,23 +168,25 @@ impl Sas {
                 to.log.counts.sas_added += 1;
                 if let Some(why) = added.refused {
                     to.log.counts.sas_in_software += 1;
-                    to.log.refuse(Refusal::Software(name, why));
+                    to.log.refuse(SaMirrorRefusal::Software(name, why));
                 }
                 Some(added.sa)
             }
             Err(error) => {
                 to.log.counts.sas_refused += 1;
-                to.log.refuse(Refusal::Sa(name, error));
+                to.log.refuse(SaMirrorRefusal::Sa(name, error));
                 if error == KeyingError::KeyReused {
-                    // The kernel changed what cannot change under one key: the daemon is to agree on another.
-                    to.outbox.expired(name, false);
+                    // The kernel changed parameters that cannot change under one key, so the daemon has to negotiate a
+                    // new key.
+                    to.outbox.queue_expiry(name, false);
                 }
                 None
             }
         }
     }
 
-    fn delete(&mut self, to: &mut Replay<'_>, entry: Entry) {
+    fn delete(&mut self, to: &mut ReplayTarget<'_>, entry: SaEntry) {
+        // The kernel no longer has the SA, and would reject reports about it.
         to.outbox.forget(entry.told.name());
         let Some(sa) = entry.added else { return };
         self.by_id.remove(&sa);
@@ -195,7 +200,8 @@ impl Sas {
     }
 
     fn direction_of(&self, told: &MirroredSa) -> Option<Direction> {
-        let SaName { source, destination, .. } = told.name();
+        let KernelSaId { source, destination, .. } = told.name();
+        // An SA without a destination can only receive: a sender needs one.
         let known = told.direction.or_else(|| {
             (self.local.contains(&destination) || destination.is_unspecified()).then_some(Direction::Receive)
         });
@@ -203,28 +209,27 @@ impl Sas {
     }
 }
 
-impl Entry {
-    /// The same SA as before, with another lifetime perhaps.
-    fn update(&mut self, to: &mut Replay<'_>, told: MirroredSa) {
+impl SaEntry {
+    /// Updates an unchanged SA, whose lifetime may differ.
+    fn update(&mut self, to: &mut ReplayTarget<'_>, told: MirroredSa) {
         let lifetime = told.params.lifetime;
-        let Some(sa) = self.added.filter(|_| is_another((self.at, self.told.params.lifetime), (to.now, lifetime)))
-        else {
+        let Some(sa) = self.added.filter(|_| differs((self.at, self.told.params.lifetime), (to.now, lifetime))) else {
             return;
         };
         (self.told.params.lifetime, self.at) = (lifetime, to.now);
-        match to.keying.update_sa(to.now, sa, left_of(lifetime, self.used(to.keying))) {
+        match to.keying.update_sa(to.now, sa, remaining(lifetime, self.used(to.keying))) {
             Ok(()) => to.log.counts.sas_updated += 1,
-            Err(error) => to.log.refuse(Refusal::Update(told.name(), error)),
+            Err(error) => to.log.refuse(SaMirrorRefusal::Update(told.name(), error)),
         }
     }
 }
 
-/// Whether a lifetime is another one than was told before. Time that is left grows less by itself.
-fn is_another(old: (Instant, Lifetime), new: (Instant, Lifetime)) -> bool {
+/// Returns whether a lifetime differs from an earlier one. Remaining time decreases by itself.
+fn differs(old: (Instant, Lifetime), new: (Instant, Lifetime)) -> bool {
     let other_end = |old_time: Option<Duration>, new_time: Option<Duration>| match (old_time, new_time) {
         (Some(old_time), Some(new_time)) => {
             let (before, after) = (old.0 + old_time, new.0 + new_time);
-            before.max(after) - before.min(after) > SAME_SECOND
+            before.max(after) - before.min(after) > LIFETIME_TOLERANCE
         }
         (old_time, new_time) => old_time != new_time,
     };
@@ -234,16 +239,17 @@ fn is_another(old: (Instant, Lifetime), new: (Instant, Lifetime)) -> bool {
     other(old.1.soft, new.1.soft) || other(old.1.hard, new.1.hard)
 }
 
-/// What is left of a lifetime for an SA that did this much of it.
-fn left_of(mut lifetime: Lifetime, used: Used) -> Lifetime {
+/// Returns the rest of a lifetime after `used`.
+fn remaining(mut lifetime: Lifetime, used: KernelSaUse) -> Lifetime {
     for limits in [&mut lifetime.soft, &mut lifetime.hard] {
+        // At least 1, so that a limit already reached still ends the SA with its next packet.
         limits.bytes = limits.bytes.map(|bytes| bytes.saturating_sub(used.bytes).max(1));
         limits.packets = limits.packets.map(|packets| packets.saturating_sub(used.packets).max(1));
     }
     lifetime
 }
 
-/// Whether both are one SA, but for its lifetime.
+/// Returns whether both are the same SA, apart from the lifetime.
 fn is_same(one: &SaParams, other: &SaParams) -> bool {
     let all = |sa: &SaParams| {
         let header = (sa.dont_fragment, sa.dscp, sa.dscp_out, sa.ecn);
@@ -253,5 +259,5 @@ fn is_same(one: &SaParams, other: &SaParams) -> bool {
     all(one) == all(other) && one.key.is_same_as(&other.key)
 }
 
-/// The kernel counts whole seconds, and what it says takes its time: two ends that differ by less are one.
-const SAME_SECOND: Duration = Duration::from_secs(2);
+/// Tolerance for the end of a lifetime: the kernel counts whole seconds, and messages take time.
+const LIFETIME_TOLERANCE: Duration = Duration::from_secs(2);

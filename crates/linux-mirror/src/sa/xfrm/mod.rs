@@ -1,13 +1,13 @@
-//! Messages of XFRM (`linux/xfrm.h`).
+//! XFRM messages (`linux/xfrm.h`).
 //!
-//! `state`: SAs; `policy`: policies; `request`: what the kernel is asked and told. Of a key, there is no copy but the
-//! [`EspKey`](offload_api::EspKey) that overwrites itself.
+//! `state`: SAs; `policy`: policies; `request`: messages to the kernel. A key is copied only into an
+//! [`EspKey`](offload_api::EspKey), which overwrites itself when dropped.
 
 pub(crate) mod policy;
 pub(crate) mod request;
 pub(crate) mod state;
 
-/// Kinds of messages.
+/// Message types.
 pub(crate) mod kind {
     pub(crate) const NEW_SA: u16 = 0x10;
     pub(crate) const DELETE_SA: u16 = 0x11;
@@ -25,7 +25,7 @@ pub(crate) mod kind {
     pub(crate) const GET_DEFAULT: u16 = 0x28;
 }
 
-/// Kinds of attributes.
+/// Attribute types.
 pub(crate) mod attribute {
     pub(crate) const AUTH: u16 = 1;
     pub(crate) const CRYPT: u16 = 2;

@@ -1,57 +1,59 @@
 //! Policies: `struct xfrm_userpolicy_info` and its attributes.
 
 use super::attribute;
-use crate::netlink::{Bytes, attributes};
-use crate::sa::change::{MirroredPolicy, Unsupported};
+use crate::netlink::{NetlinkBytes, attributes};
+use crate::sa::change::{MirroredPolicy, UnsupportedSa};
 use offload_api::{Action, Direction, EspMode, Prefix, Selector, Template};
 use offload_formats::protocol::ESP;
 
-/// Reads `struct xfrm_userpolicy_info` with attributes behind it. Outer `None`: this is no such message; inner: the policy is about
-/// packets that are forwarded, or about one socket, and a host does neither here.
+/// Parses `struct xfrm_userpolicy_info` and the attributes after it. The outer `None` means an invalid message, the
+/// inner one a policy for forwarded packets or for a single socket, which have no effect on a host here.
 pub(crate) fn read(payload: &[u8]) -> Option<Option<MirroredPolicy>> {
-    let info = Bytes(payload.get(..INFO)?);
+    let info = NetlinkBytes(payload.get(..INFO)?);
     let direction = match info.u8(DIRECTION)? {
         0 => Direction::Receive,
         1 => Direction::Transmit,
+        // Forwarded packets and per-socket policies have no counterpart on a host here.
         _ => return Some(None),
     };
     let (mut selector, whole) = selector(info)?;
-    let mut action = if whole { action(info.u8(ACTION)? != 0, &payload[INFO..]) } else { Err(Unsupported::Selector) };
-    // The kernel keeps other things in the place of ports. No packet here shows those: what passes by them is left to other policies, and what
-    // does not is dropped with more of its kind.
-    if selector.protocol.is_some_and(|protocol| OTHER_THAN_PORTS.contains(&protocol)) && action != Ok(Action::Bypass) {
+    let mut action = if whole { action(info.u8(ACTION)? != 0, &payload[INFO..]) } else { Err(UnsupportedSa::Selector) };
+    // For these protocols the kernel stores other fields in place of the ports, which the packets here do not show. A
+    // policy that passes packets by such a field is left out; one that drops or protects is widened to the whole
+    // protocol and drops.
+    if selector.protocol.is_some_and(|protocol| NO_PORTS.contains(&protocol)) && action != Ok(Action::Bypass) {
         let ports = (selector.source_port.take(), selector.destination_port.take());
-        action = if ports == (None, None) { action } else { Err(Unsupported::Selector) };
+        action = if ports == (None, None) { action } else { Err(UnsupportedSa::Selector) };
     }
     let (index, priority) = (info.u32(INDEX)?, info.u32(PRIORITY)?);
     Some(Some(MirroredPolicy { index, direction, selector, priority, action }))
 }
 
-/// The index of the policy that is gone: `struct xfrm_userpolicy_id`, and XFRMA_POLICY behind it.
+/// Parses the index of a deleted policy: `struct xfrm_userpolicy_id`, followed by XFRMA_POLICY.
 pub(crate) fn read_deleted(payload: &[u8]) -> Option<u32> {
     let (_, info) = attributes(payload.get(ID..)?).find(|(kind, _)| *kind == attribute::POLICY)?;
     info.u32(INDEX)
 }
 
-/// Reads `struct xfrm_user_polexpire`: the index of the policy, and whether it is gone.
+/// Parses `struct xfrm_user_polexpire`. Returns the policy's index, and whether the policy is gone.
 pub(crate) fn read_expired(payload: &[u8]) -> Option<(u32, bool)> {
-    let bytes = Bytes(payload);
+    let bytes = NetlinkBytes(payload);
     Some((bytes.u32(INDEX)?, bytes.u8(INFO)? != 0))
 }
 
-/// Whether a flush is about those policies that are read here.
+/// Returns whether a flush concerns the mirrored (main) policies.
 pub(crate) fn is_of_main(payload: &[u8]) -> bool {
     attributes(payload).all(|(kind, value)| kind != attribute::POLICY_TYPE || value.u8(0) == Some(0))
 }
 
-/// Reads `struct xfrm_userpolicy_default`: whether received and sent packets pass.
+/// Parses `struct xfrm_userpolicy_default`. Returns whether received and sent packets pass.
 pub(crate) fn read_defaults(payload: &[u8]) -> Option<(bool, bool)> {
-    let bytes = Bytes(payload);
+    let bytes = NetlinkBytes(payload);
     Some((bytes.u8(0)? != DEFAULT_BLOCK, bytes.u8(2)? != DEFAULT_BLOCK))
 }
 
-/// The packets that a policy is about; and `false` if the kernel's policy is about fewer of them.
-fn selector(info: Bytes<'_>) -> Option<(Selector, bool)> {
+/// Parses a policy's selector. The flag is false if the kernel's selector is narrower than the result.
+fn selector(info: NetlinkBytes<'_>) -> Option<(Selector, bool)> {
     let family = info.u16(40)?;
     let prefix = |at, bits| Some(Prefix::new(info.address(at, family)?, info.u8(bits)?));
     let (destination, source) = match family {
@@ -72,21 +74,21 @@ fn selector(info: Bytes<'_>) -> Option<(Selector, bool)> {
     Some((Selector { source, destination, protocol, source_port, destination_port }, whole))
 }
 
-/// What a policy does.
-fn action(blocks: bool, rest: &[u8]) -> Result<Action, Unsupported> {
+/// Parses a policy's action.
+fn action(blocks: bool, rest: &[u8]) -> Result<Action, UnsupportedSa> {
     let mut template = None;
     for (kind, value) in attributes(rest) {
         match kind {
             attribute::TEMPLATES => template = templates(value)?,
             attribute::MARK | attribute::INTERFACE if value.0.iter().any(|byte| *byte != 0) => {
-                return Err(Unsupported::Mark);
+                return Err(UnsupportedSa::Mark);
             }
             attribute::POLICY_TYPE => match value.u8(0) {
                 Some(0) | None => {}
-                Some(other) => return Err(Unsupported::PolicyType(other)),
+                Some(other) => return Err(UnsupportedSa::PolicyType(other)),
             },
             attribute::MARK | attribute::INTERFACE | attribute::LAST_USED | attribute::PAD | attribute::OFFLOAD => {}
-            other => return Err(Unsupported::Attribute(other)),
+            other => return Err(UnsupportedSa::Attribute(other)),
         }
     }
     Ok(match (blocks, template) {
@@ -96,40 +98,46 @@ fn action(blocks: bool, rest: &[u8]) -> Result<Action, Unsupported> {
     })
 }
 
-/// The one template of a policy.
-fn templates(value: Bytes<'_>) -> Result<Option<Template>, Unsupported> {
+/// Parses the single template of a policy.
+fn templates(value: NetlinkBytes<'_>) -> Result<Option<Template>, UnsupportedSa> {
     if value.0.is_empty() {
         return Ok(None);
     }
     let one = || {
         let family = value.u16(24)?;
         let reqid = value.u32(44)?;
-        // strongSwan names the newest SA as well. Of those with its reqid, the newest is taken here anyhow.
+        // strongSwan also names the newest SA. The newest SA of the reqid is used here in any case.
         let names_one = value.u32(16)? != 0 && reqid == 0;
         let wanted = !names_one && value.u8(20)? == ESP && value.u8(50)? == 0;
         Some((wanted, value.address(0, family)?, value.address(28, family)?, reqid, value.u8(48)?))
     };
     let Some((true, destination, source, reqid, mode)) = one().filter(|_| value.0.len() == TEMPLATE) else {
-        return Err(Unsupported::Templates);
+        return Err(UnsupportedSa::Templates);
     };
     match mode {
         0 => Ok(Some(Template::transport(reqid))),
-        1 if source.is_unspecified() || destination.is_unspecified() => Err(Unsupported::TunnelEnds),
+        1 if source.is_unspecified() || destination.is_unspecified() => Err(UnsupportedSa::TunnelEnds),
         1 => Ok(Some(Template { mode: EspMode::Tunnel, source: Some(source), destination: Some(destination), reqid })),
-        other => Err(Unsupported::Mode(other)),
+        other => Err(UnsupportedSa::Mode(other)),
     }
 }
 
-/// `struct xfrm_userpolicy_info`, and where its fields are.
+/// Length of `struct xfrm_userpolicy_info`.
 const INFO: usize = 168;
+/// Offset of the priority.
 const PRIORITY: usize = 152;
+/// Offset of the index.
 const INDEX: usize = 156;
+/// Offset of the direction.
 const DIRECTION: usize = 160;
+/// Offset of the action.
 const ACTION: usize = 161;
-/// `struct xfrm_userpolicy_id`.
+/// Length of `struct xfrm_userpolicy_id`.
 const ID: usize = 64;
-/// `struct xfrm_user_tmpl`.
+/// Length of `struct xfrm_user_tmpl`.
 const TEMPLATE: usize = 64;
+/// `XFRM_USERPOLICY_BLOCK`.
 const DEFAULT_BLOCK: u8 = 1;
-/// ICMP, GRE, ICMPv6 and Mobile IPv6: type and code, a key (`xfrm_flowi_sport`).
-const OTHER_THAN_PORTS: [u8; 4] = [1, 47, 58, 135];
+/// Protocols without ports: ICMP, GRE, ICMPv6 and Mobile IPv6. Their selectors hold type and code, or a key
+/// (`xfrm_flowi_sport`).
+const NO_PORTS: [u8; 4] = [1, 47, 58, 135];

@@ -1,4 +1,4 @@
-//! A model of a kernel's SAs and policies. It makes its messages by another crate than the one under test.
+//! A model of a kernel's SAs and policies. It builds messages with a different crate than the one under test.
 
 use core::net::IpAddr;
 use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -12,16 +12,16 @@ use netlink_packet_xfrm::{
 };
 use std::collections::BTreeMap;
 
-/// An SA, as the kernel has it.
+/// An SA of the kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sa {
+pub(crate) struct KernelSa {
     pub(crate) info: UserSaInfo,
     pub(crate) attributes: Vec<XfrmAttrs>,
 }
 
-impl Sa {
-    /// An SA of AES-128-GCM with a key of its own.
-    pub(crate) fn new(source: IpAddr, destination: IpAddr, spi: u32, key: u64) -> Sa {
+impl KernelSa {
+    /// Returns an AES-128-GCM SA with a key derived from `key`.
+    pub(crate) fn new(source: IpAddr, destination: IpAddr, spi: u32, key: u64) -> KernelSa {
         let family = if source.is_ipv4() { AF_INET } else { AF_INET6 };
         let mut info = UserSaInfo {
             id: Id { daddr: Address::from_ip(&destination), spi, proto: 50 },
@@ -34,10 +34,10 @@ impl Sa {
         info.lifetime_cur.add_time = 1000;
         let mut material = key.to_be_bytes().to_vec();
         material.resize(20, 7);
-        Sa { info, attributes: vec![aead("rfc4106(gcm(aes))", &material, 128), replay(0, 0)] }
+        KernelSa { info, attributes: vec![aead("rfc4106(gcm(aes))", &material, 128), replay(0, 0)] }
     }
 
-    pub(crate) fn with(mut self, attribute: XfrmAttrs) -> Sa {
+    pub(crate) fn with(mut self, attribute: XfrmAttrs) -> KernelSa {
         self.attributes.push(attribute);
         self
     }
@@ -83,7 +83,7 @@ pub(crate) fn replay_esn(sent: u64, received: u64, window: u32) -> XfrmAttrs {
     })
 }
 
-/// A policy, as the kernel has it.
+/// A policy of the kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) info: UserPolicyInfo,
@@ -91,7 +91,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// A policy about packets between two hosts, with SAs of transport mode.
+    /// Returns a policy for packets between two hosts, with a transport-mode template.
     pub(crate) fn new(index: u32, direction: u8, source: IpAddr, destination: IpAddr, priority: u32) -> Policy {
         let selector = Selector {
             daddr: Address::from_ip(&destination),
@@ -132,7 +132,7 @@ pub(crate) fn template(mode: u8, reqid: u32) -> UserTemplate {
     }
 }
 
-/// A message as the kernel sends it.
+/// Returns a message as the kernel sends it.
 pub(crate) fn bytes(message: XfrmMessage, sequence: u32, flags: u16) -> Vec<u8> {
     let kind = message.message_type();
     let mut header = NetlinkHeader::default();
@@ -141,7 +141,7 @@ pub(crate) fn bytes(message: XfrmMessage, sequence: u32, flags: u16) -> Vec<u8> 
     bytes.finalize();
     let mut datagram = vec![0; bytes.buffer_len()];
     bytes.serialize(&mut datagram);
-    // `finalize` has a mind of its own about a kind that two requests share.
+    // `finalize` chooses another type for messages whose type two requests share.
     datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
     datagram
 }
@@ -157,11 +157,11 @@ pub(crate) fn error(sequence: u32, errno: i32) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn sa_message(sa: &Sa) -> SaMessage {
+pub(crate) fn sa_message(sa: &KernelSa) -> SaMessage {
     SaMessage { user_sa_info: sa.info, nlas: sa.attributes.clone() }
 }
 
-pub(crate) fn sa_gone(sa: &Sa) -> XfrmMessage {
+pub(crate) fn sa_gone(sa: &KernelSa) -> XfrmMessage {
     let UserSaInfo { id, family, .. } = sa.info;
     XfrmMessage::DeleteSa(SaGone {
         user_sa_id: UserSaId { daddr: id.daddr, spi: id.spi, family, proto: id.proto },
@@ -181,25 +181,25 @@ pub(crate) fn policy_message(policy: &Policy) -> PolicyMessage {
     PolicyMessage { user_policy_info: policy.info, nlas: policy.attributes() }
 }
 
-/// A kernel with one socket that listens to it.
+/// A fake kernel with one netlink socket.
 #[derive(Debug, Default)]
-pub(crate) struct Kernel {
-    pub(crate) sas: BTreeMap<(Vec<u8>, u32), Sa>,
+pub(crate) struct FakeKernel {
+    pub(crate) sas: BTreeMap<(Vec<u8>, u32), KernelSa>,
     pub(crate) policies: BTreeMap<u32, Policy>,
-    /// What the socket has not read.
+    /// Messages that the socket has not read yet.
     pub(crate) queue: Vec<Vec<u8>>,
-    /// Messages that it has no room for are dropped.
+    /// Whether the socket is full, so that messages are dropped.
     pub(crate) full: bool,
 }
 
-impl Kernel {
+impl FakeKernel {
     fn tell(&mut self, message: XfrmMessage) {
         if !self.full {
             self.queue.push(bytes(message, 0, 0));
         }
     }
 
-    pub(crate) fn add_sa(&mut self, sa: Sa) {
+    pub(crate) fn add_sa(&mut self, sa: KernelSa) {
         self.tell(XfrmMessage::AddSa(sa_message(&sa)));
         self.sas.insert((sa.info.id.daddr.addr.to_vec(), sa.info.id.spi), sa);
     }
@@ -231,12 +231,13 @@ impl Kernel {
         self.tell(policy_gone(&policy));
     }
 
-    /// Answers what it is asked; what it is told, it does not do.
+    /// Answers queries. Messages that would change the kernel's state are ignored.
     pub(crate) fn request(&mut self, request: &[u8]) {
         let kind = u16::from_ne_bytes([request[4], request[5]]);
         let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
         match kind {
             XFRM_MSG_GETSA => {
+                // A dump has no room limit, because the reader drives it.
                 let all: Vec<_> = self.sas.values().map(|sa| XfrmMessage::AddSa(sa_message(sa))).collect();
                 self.queue.extend(all.into_iter().map(|message| bytes(message, sequence, 2)));
                 self.queue.push(done(sequence));

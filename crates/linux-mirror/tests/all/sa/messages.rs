@@ -1,11 +1,13 @@
-//! What is read from a kernel's messages, and what another crate reads from those for the kernel.
+//! Tests of parsing the kernel's messages, and of the messages to the kernel, which another crate parses.
 
 use super::kernel::{
-    Policy, Sa, aead, bytes, done, error, policy_gone, policy_message, replay_esn, sa_gone, sa_message, template,
+    KernelSa, Policy, aead, bytes, done, error, policy_gone, policy_message, replay_esn, sa_gone, sa_message, template,
 };
 use core::time::Duration;
-use linux_mirror::KernelRefused;
-use linux_mirror::sa::{Change, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used, Watcher};
+use linux_mirror::KernelError;
+use linux_mirror::sa::{
+    KernelSaId, KernelSaUse, MirroredPolicy, MirroredSa, SaChange, SaReport, SaWatcher, UnsupportedSa,
+};
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_xfrm::nlas::{EncapTmpl, Mark};
 use netlink_packet_xfrm::{Address, Alg, ExpireMessage, NewAsyncEventMessage, UserExpire, XfrmAttrs, XfrmMessage};
@@ -13,8 +15,8 @@ use offload_api::{Action, Direction, EspMode, EspSuite, Selector, Template};
 use std::net::IpAddr;
 
 #[test]
-fn an_sa_is_read_with_everything_about_it() {
-    let mut sa = Sa::new(HERE, THERE, 0x1001, 9);
+fn sa_is_parsed_completely() {
+    let mut sa = KernelSa::new(HERE, THERE, 0x1001, 9);
     sa.attributes = vec![
         aead("rfc4106(gcm(aes))", &[7; 36], 128),
         XfrmAttrs::EncapsulationTemplate(EncapTmpl {
@@ -43,16 +45,16 @@ fn an_sa_is_read_with_everything_about_it() {
     assert_eq!((ports.source_port, ports.destination_port), (4500, 4501));
     assert_eq!((params.lifetime.soft.bytes, params.lifetime.hard.packets), (Some(1 << 40), Some(1 << 33)));
     assert_eq!((params.lifetime.soft.packets, params.lifetime.hard.bytes), (None, None));
-    assert_eq!(params.lifetime.hard.time, Some(Duration::from_secs(3000)), "ten minutes are over");
-    assert_eq!(params.lifetime.soft.time, None, "the kernel tells its daemon");
+    assert_eq!(params.lifetime.hard.time, Some(Duration::from_secs(3000)), "3600 s minus ten minutes");
+    assert_eq!(params.lifetime.soft.time, None, "soft time limits stay with the kernel");
     assert_eq!((direction, sent, received), (None, (3 << 32) | 5, (1 << 32) | 6));
-    assert_eq!(used, Used { bytes: 77, packets: 7 });
+    assert_eq!(used, KernelSaUse { bytes: 77, packets: 7 });
 }
 
 #[test]
-fn the_kernels_windows_become_ours() {
+fn replay_windows_are_adjusted() {
     let window = |window| {
-        let mut sa = Sa::new(HERE, THERE, 0x1001, 9);
+        let mut sa = KernelSa::new(HERE, THERE, 0x1001, 9);
         sa.info.replay_window = window;
         read_sa(&sa).unwrap().params.replay_window
     };
@@ -60,18 +62,18 @@ fn the_kernels_windows_become_ours() {
 }
 
 #[test]
-fn directions_that_the_kernel_says_are_kept() {
+fn reported_direction_is_kept() {
     let direction = |value| {
         let nla = netlink_packet_core::DefaultNla::new(33, vec![value]);
-        read_sa(&Sa::new(HERE, THERE, 0x1001, 9).with(XfrmAttrs::Other(nla))).unwrap().direction
+        read_sa(&KernelSa::new(HERE, THERE, 0x1001, 9).with(XfrmAttrs::Other(nla))).unwrap().direction
     };
     assert_eq!([1, 2].map(direction), [Some(Direction::Receive), Some(Direction::Transmit)]);
 }
 
 #[test]
-fn what_has_no_counterpart_is_refused_with_the_reason() {
-    let sa = || Sa::new(HERE, THERE, 0x1001, 9);
-    let changed = |change: fn(&mut Sa)| {
+fn unsupported_sa_is_refused_with_its_reason() {
+    let sa = || KernelSa::new(HERE, THERE, 0x1001, 9);
+    let changed = |change: fn(&mut KernelSa)| {
         let mut sa = sa();
         change(&mut sa);
         read_sa(&sa).unwrap_err()
@@ -80,10 +82,10 @@ fn what_has_no_counterpart_is_refused_with_the_reason() {
         let nla = netlink_packet_core::DefaultNla::new(kind, value.to_vec());
         read_sa(&sa().with(XfrmAttrs::Other(nla))).unwrap_err()
     };
-    assert_eq!(changed(|sa| sa.info.id.proto = 51), Unsupported::Protocol(51));
-    assert_eq!(changed(|sa| sa.info.mode = 4), Unsupported::Mode(4));
-    assert_eq!(changed(|sa| sa.info.flags = 8 | 128), Unsupported::Flags(8));
-    let algorithm = |name: &str| Unsupported::Algorithm(name.into());
+    assert_eq!(changed(|sa| sa.info.id.proto = 51), UnsupportedSa::Protocol(51));
+    assert_eq!(changed(|sa| sa.info.mode = 4), UnsupportedSa::Mode(4));
+    assert_eq!(changed(|sa| sa.info.flags = 8 | 128), UnsupportedSa::Flags(8));
+    let algorithm = |name: &str| UnsupportedSa::Algorithm(name.into());
     for (name, key, icv) in [
         ("rfc4106(gcm(aes))", 20, 96),
         ("rfc4106(gcm(aes))", 28, 128),
@@ -94,39 +96,40 @@ fn what_has_no_counterpart_is_refused_with_the_reason() {
         sa.attributes = vec![aead(name, &vec![7; key], icv)];
         assert_eq!(read_sa(&sa).unwrap_err(), algorithm(name), "{key} bytes, {icv} bits");
     }
+    // An algorithm outside AEAD has another attribute.
     let mut cbc = [0; 64];
     cbc[..8].copy_from_slice(b"cbc(aes)");
     let mut other = sa();
     other.attributes = vec![XfrmAttrs::EncryptionAlg(Alg { alg_name: cbc, alg_key_len: 128, alg_key: vec![7; 16] })];
     assert_eq!(read_sa(&other).unwrap_err(), algorithm("cbc(aes)"));
-    assert_eq!(read_sa(&sa().with(XfrmAttrs::Mark(Mark { value: 1, mask: 1 }))).unwrap_err(), Unsupported::Mark);
-    assert_eq!(read_sa(&sa().with(XfrmAttrs::IfId(3))).unwrap_err(), Unsupported::Mark);
-    assert_eq!(read_sa(&sa().with(XfrmAttrs::TfcPadding(100))).unwrap_err(), Unsupported::Attribute(22));
-    assert_eq!(read_sa(&sa().with(XfrmAttrs::ExtraFlags(2))).unwrap_err(), Unsupported::Flags(2));
-    assert_eq!(attribute(99, &[0; 4]), Unsupported::Attribute(99));
-    assert_eq!(changed(|sa| (sa.info.reqid, sa.info.selector.dport_mask) = (0, u16::MAX)), Unsupported::SaSelector);
+    assert_eq!(read_sa(&sa().with(XfrmAttrs::Mark(Mark { value: 1, mask: 1 }))).unwrap_err(), UnsupportedSa::Mark);
+    assert_eq!(read_sa(&sa().with(XfrmAttrs::IfId(3))).unwrap_err(), UnsupportedSa::Mark);
+    assert_eq!(read_sa(&sa().with(XfrmAttrs::TfcPadding(100))).unwrap_err(), UnsupportedSa::Attribute(22));
+    assert_eq!(read_sa(&sa().with(XfrmAttrs::ExtraFlags(2))).unwrap_err(), UnsupportedSa::Flags(2));
+    assert_eq!(attribute(99, &[0; 4]), UnsupportedSa::Attribute(99));
+    assert_eq!(changed(|sa| (sa.info.reqid, sa.info.selector.dport_mask) = (0, u16::MAX)), UnsupportedSa::SaSelector);
     let mut with_reqid = sa();
     with_reqid.info.selector.dport_mask = u16::MAX;
-    read_sa(&with_reqid).expect("a policy with its reqid says the same");
+    read_sa(&with_reqid).expect("a policy with its reqid has the same selector");
     let mut tcp = sa();
     tcp.attributes.push(XfrmAttrs::EncapsulationTemplate(EncapTmpl { encap_type: 7, ..EncapTmpl::default() }));
-    assert_eq!(read_sa(&tcp).unwrap_err(), Unsupported::Encapsulation(7));
+    assert_eq!(read_sa(&tcp).unwrap_err(), UnsupportedSa::Encapsulation(7));
 }
 
 #[test]
-fn an_spi_that_is_only_reserved_is_no_sa() {
-    let mut sa = Sa::new(HERE, THERE, 0x1001, 9);
+fn reserved_spi_is_no_sa() {
+    let mut sa = KernelSa::new(HERE, THERE, 0x1001, 9);
     sa.attributes.clear();
     assert!(changes(&bytes(XfrmMessage::AddSa(sa_message(&sa)), 0, 0)).is_empty());
 }
 
 #[test]
-fn sas_go_by_notice_expiry_and_flush() {
-    let sa = Sa::new(HERE, THERE, 0x1001, 9);
-    let name = SaName { source: HERE, destination: THERE, spi: 0x1001 };
-    let gone = |datagram: &[u8]| matches!(&changes(datagram)[..], [Change::SaGone(gone)] if *gone == name);
+fn sa_is_removed_by_notice_expiry_or_flush() {
+    let sa = KernelSa::new(HERE, THERE, 0x1001, 9);
+    let name = KernelSaId { source: HERE, destination: THERE, spi: 0x1001 };
+    let gone = |datagram: &[u8]| matches!(&changes(datagram)[..], [SaChange::SaGone(gone)] if *gone == name);
     assert!(gone(&bytes(sa_gone(&sa), 0, 0)));
-    let mut of_ah = Sa::new(HERE, THERE, 0x1001, 9);
+    let mut of_ah = KernelSa::new(HERE, THERE, 0x1001, 9);
     of_ah.info.id.proto = 51;
     assert!(changes(&bytes(sa_gone(&of_ah), 0, 0)).is_empty(), "another protocol may have the same SPI");
     let expired = |hard| {
@@ -138,12 +141,12 @@ fn sas_go_by_notice_expiry_and_flush() {
         let message = netlink_packet_xfrm::state::FlushMessage { protocol };
         changes(&bytes(XfrmMessage::FlushSa(message), 0, 0))
     };
-    assert!(matches!(flush(255)[..], [Change::AllSasGone]) && matches!(flush(50)[..], [Change::AllSasGone]));
-    assert!(flush(51).is_empty(), "AH alone");
+    assert!(matches!(flush(255)[..], [SaChange::AllSasGone]) && matches!(flush(50)[..], [SaChange::AllSasGone]));
+    assert!(flush(51).is_empty(), "a flush of AH keeps ESP SAs");
 }
 
 #[test]
-fn a_policy_is_read_with_everything_about_it() {
+fn policy_is_parsed_completely() {
     let mut policy = Policy::new(9, 1, HERE, THERE, 77);
     (policy.info.selector.proto, policy.info.selector.prefixlen_d) = (17, 24);
     (policy.info.selector.dport, policy.info.selector.dport_mask) = (4789, u16::MAX);
@@ -155,33 +158,34 @@ fn a_policy_is_read_with_everything_about_it() {
     assert_eq!(action, Ok(Action::Protect(Template::transport(1))));
 
     policy.templates = vec![template(1, 5)];
-    assert_eq!(read_policy(&policy).unwrap().action, Err(Unsupported::TunnelEnds));
+    assert_eq!(read_policy(&policy).unwrap().action, Err(UnsupportedSa::TunnelEnds));
     policy.templates[0].saddr = Address::from_ip(&HERE);
     policy.templates[0].id.daddr = Address::from_ip(&THERE);
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Protect(Template::tunnel(HERE, THERE, 5))));
+    // strongSwan's policies also name the SPI of the newest SA.
     policy.templates[0].id.spi = 0x1001;
     let action = read_policy(&policy).unwrap().action;
     assert_eq!(
         action,
         Ok(Action::Protect(Template::tunnel(HERE, THERE, 5))),
-        "the newest SA of the reqid, by its name"
+        "the template's SPI is ignored in favour of the reqid"
     );
     policy.templates.clear();
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Bypass));
     policy.info.action = 1;
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Discard));
     policy.info.direction = 2;
-    assert!(read_policy(&policy).is_none(), "what is forwarded");
+    assert!(read_policy(&policy).is_none(), "a forward policy is ignored");
     policy.info.direction = 4;
-    assert!(read_policy(&policy).is_none(), "what one socket sends");
+    assert!(read_policy(&policy).is_none(), "a socket's policy is ignored");
 }
 
 #[test]
-fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
+fn unsupported_policy_drops_all_its_packets() {
     let mut policy = Policy::new(9, 0, HERE, THERE, 77);
     (policy.info.selector.dport, policy.info.selector.dport_mask) = (0x1000, 0xf000);
     let read = read_policy(&policy).unwrap();
-    assert_eq!((read.action.clone(), read.selector.destination_port), (Err(Unsupported::Selector), None));
+    assert_eq!((read.action.clone(), read.selector.destination_port), (Err(UnsupportedSa::Selector), None));
     assert_eq!(read.policy().action, Action::Discard);
     for spoil in [
         |policy: &mut Policy| policy.templates.push(template(0, 2)),
@@ -191,16 +195,17 @@ fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
     ] {
         let mut policy = Policy::new(9, 0, HERE, THERE, 77);
         spoil(&mut policy);
-        assert_eq!(read_policy(&policy).unwrap().action, Err(Unsupported::Templates), "{policy:?}");
+        assert_eq!(read_policy(&policy).unwrap().action, Err(UnsupportedSa::Templates), "{policy:?}");
     }
     let mut on_an_interface = Policy::new(9, 0, HERE, THERE, 77);
     on_an_interface.info.selector.ifindex = 2;
-    assert_eq!(read_policy(&on_an_interface).unwrap().action, Err(Unsupported::Selector));
+    assert_eq!(read_policy(&on_an_interface).unwrap().action, Err(UnsupportedSa::Selector));
 }
 
-/// Where other protocols have ports, ICMP has a type and a code, and GRE a key. No packet shows those here.
+/// In place of ports, a selector for ICMP has a type and a code, and one for GRE a key. Packets here do not show these
+/// fields.
 #[test]
-fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
+fn policy_by_icmp_type_or_gre_key_never_widens_a_bypass() {
     let of = |protocol: u8, source: bool, templates: bool, block: bool| {
         let mut policy = Policy::new(9, 0, HERE, THERE, 77);
         let selector = &mut policy.info.selector;
@@ -217,12 +222,12 @@ fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
     };
     for protocol in [1, 47, 58, 135] {
         for source in [true, false] {
-            // It is left to others.
+            // The policy is left to other policies.
             let passes = of(protocol, source, false, false);
             assert_eq!(passes.action, Ok(Action::Bypass), "{protocol}");
             assert!(passes.selector.source_port.is_some() || passes.selector.destination_port.is_some());
             for does_not in [of(protocol, source, true, false), of(protocol, source, false, true)] {
-                assert_eq!(does_not.action, Err(Unsupported::Selector), "{protocol}");
+                assert_eq!(does_not.action, Err(UnsupportedSa::Selector), "{protocol}");
                 let Selector { source_port, destination_port, protocol: named, .. } = does_not.selector;
                 assert_eq!((source_port, destination_port, named), (None, None, Some(protocol)));
                 assert_eq!(does_not.policy().action, Action::Discard);
@@ -230,31 +235,31 @@ fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
         }
     }
     assert_eq!(of(17, true, true, false).action, Ok(Action::Protect(Template::transport(1))));
-    // Without a type, all of a protocol is meant.
+    // Without a type, the policy covers the whole protocol.
     let mut policy = Policy::new(9, 0, HERE, THERE, 77);
     policy.info.selector.proto = 58;
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Protect(Template::transport(1))));
 }
 
 #[test]
-fn policies_go_by_index() {
+fn policy_is_removed_by_index() {
     let policy = Policy::new(9, 0, HERE, THERE, 77);
-    assert!(matches!(changes(&bytes(policy_gone(&policy), 0, 0))[..], [Change::PolicyGone(9)]));
+    assert!(matches!(changes(&bytes(policy_gone(&policy), 0, 0))[..], [SaChange::PolicyGone(9)]));
 }
 
 #[test]
-fn a_snapshot_is_asked_for_in_three_steps() {
-    let mut watcher = Watcher::new();
+fn snapshot_takes_three_queries() {
+    let mut watcher = SaWatcher::new();
     let mut heard = Vec::new();
     let number = |request: &[u8]| u32::from_ne_bytes(request[8..12].try_into().unwrap());
-    let ask = |watcher: &mut Watcher| watcher.poll_request().map(|request| (number(&request), request)).unwrap();
-    let mut answer = |watcher: &mut Watcher, datagram: &[u8]| {
+    let ask = |watcher: &mut SaWatcher| watcher.poll_request().map(|request| (number(&request), request)).unwrap();
+    let mut answer = |watcher: &mut SaWatcher, datagram: &[u8]| {
         watcher.handle_datagram(NOW, datagram, |change| heard.push(format!("{change:?}"))).unwrap();
     };
     let (sas, _) = ask(&mut watcher);
-    // A notice may come in between; an answer to somebody else means nothing.
+    // A notice may come in between. An answer with another sequence number is ignored.
     answer(&mut watcher, &done(sas + 1));
-    let sa = Sa::new(HERE, THERE, 0x1001, 9);
+    let sa = KernelSa::new(HERE, THERE, 0x1001, 9);
     answer(&mut watcher, &[bytes(XfrmMessage::AddSa(sa_message(&sa)), sas, 2), done(sas)].concat());
     let (policies, _) = ask(&mut watcher);
     let policy = XfrmMessage::AddPolicy(policy_message(&Policy::new(9, 0, HERE, THERE, 77)));
@@ -268,8 +273,8 @@ fn a_snapshot_is_asked_for_in_three_steps() {
 }
 
 #[test]
-fn an_error_is_no_old_kernel() {
-    let mut watcher = Watcher::new();
+fn other_errors_do_not_mean_an_old_kernel() {
+    let mut watcher = SaWatcher::new();
     let mut heard = Vec::new();
     for _ in 0..2 {
         let request = watcher.poll_request().unwrap();
@@ -283,31 +288,31 @@ fn an_error_is_no_old_kernel() {
 }
 
 #[test]
-fn a_kernel_that_gives_nothing_is_told_of() {
-    let mut watcher = Watcher::new();
+fn refused_dump_is_an_error() {
+    let mut watcher = SaWatcher::new();
     let request = watcher.poll_request().unwrap();
     let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
     let refused = watcher.handle_datagram(NOW, &error(sequence, 1), |_| {});
-    assert_eq!(refused, Err(KernelRefused::Sas { errno: 1 }));
+    assert_eq!(refused, Err(KernelError::Sas { errno: 1 }));
 }
 
 #[test]
-fn a_dump_that_failed_is_no_snapshot() {
-    let mut watcher = Watcher::new();
+fn failed_dump_completes_no_snapshot() {
+    let mut watcher = SaWatcher::new();
     let request = watcher.poll_request().unwrap();
     let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
     let mut failed = done(sequence);
     failed[16..20].copy_from_slice(&(-12i32).to_ne_bytes());
     let mut heard = Vec::new();
     let refused = watcher.handle_datagram(NOW, &failed, |change| heard.push(change));
-    assert_eq!(refused, Err(KernelRefused::Sas { errno: 12 }));
-    assert!(!heard.iter().any(|change| matches!(change, Change::SnapshotEnds)), "{heard:?}");
+    assert_eq!(refused, Err(KernelError::Sas { errno: 12 }));
+    assert!(!heard.iter().any(|change| matches!(change, SaChange::SnapshotEnds)), "{heard:?}");
 }
 
 #[test]
-fn an_interrupted_dump_is_made_again() {
-    let mut watcher = Watcher::new();
-    let ask = |watcher: &mut Watcher| u32::from_ne_bytes(watcher.poll_request().unwrap()[8..12].try_into().unwrap());
+fn interrupted_dump_is_repeated() {
+    let mut watcher = SaWatcher::new();
+    let ask = |watcher: &mut SaWatcher| u32::from_ne_bytes(watcher.poll_request().unwrap()[8..12].try_into().unwrap());
     let sas = ask(&mut watcher);
     let mut interrupted = done(sas);
     interrupted[6] |= 0x10;
@@ -316,19 +321,19 @@ fn an_interrupted_dump_is_made_again() {
     watcher.handle_datagram(NOW, &done(policies), |_| {}).unwrap();
     let defaults = ask(&mut watcher);
     watcher.handle_datagram(NOW, &error(defaults, 22), |_| {}).unwrap();
-    assert!(watcher.poll_request().is_some(), "once more");
+    assert!(watcher.poll_request().is_some(), "a new dump must be requested");
 }
 
 #[test]
-fn what_the_kernel_is_told_another_crate_reads() {
-    let mut watcher = Watcher::new();
-    let _dump = watcher.poll_request();
-    let sa = Sa::new(HERE, THERE, 0x1001, 9);
+fn messages_to_the_kernel_parse_with_another_crate() {
+    let mut watcher = SaWatcher::new();
+    let _ = watcher.poll_request();
+    let sa = KernelSa::new(HERE, THERE, 0x1001, 9);
     watcher.handle_datagram(NOW, &bytes(XfrmMessage::AddSa(sa_message(&sa)), 0, 0), |_| {}).unwrap();
-    let name = SaName { source: HERE, destination: THERE, spi: 0x1001 };
-    watcher.handle_report(NOW, Report::Used(name, Used { bytes: 1400, packets: 2 }));
-    watcher.handle_report(NOW, Report::Expired(name, true));
-    watcher.handle_report(NOW, Report::Used(SaName { spi: 0x1002, ..name }, Used::default()));
+    let name = KernelSaId { source: HERE, destination: THERE, spi: 0x1001 };
+    watcher.handle_report(NOW, SaReport::Used(name, KernelSaUse { bytes: 1400, packets: 2 }));
+    watcher.handle_report(NOW, SaReport::Expired(name, true));
+    watcher.handle_report(NOW, SaReport::Used(KernelSaId { spi: 0x1002, ..name }, KernelSaUse::default()));
     let mut told = core::iter::from_fn(|| watcher.poll_request()).map(|bytes| {
         match NetlinkMessage::<XfrmMessage>::deserialize(&bytes).unwrap().payload {
             NetlinkPayload::InnerMessage(message) => message,
@@ -341,30 +346,30 @@ fn what_the_kernel_is_told_another_crate_reads() {
     assert_eq!((lifetime.bytes, lifetime.packets, lifetime.add_time, lifetime.use_time), (1400, 2, 1000, NOW));
     let Some(XfrmMessage::Expire(ExpireMessage { expire })) = told.next() else { panic!("an expiry") };
     assert_eq!((expire.state.id, expire.state.family, expire.hard), (sa.info.id, 2, 1));
-    assert!(told.next().is_none(), "nothing about an SA that the kernel has not");
+    assert!(told.next().is_none(), "no message about an unknown SA");
 }
 
-/// What one datagram makes of a watcher.
-fn changes(datagram: &[u8]) -> Vec<Change> {
+/// Returns the changes that one datagram causes in a new watcher.
+fn changes(datagram: &[u8]) -> Vec<SaChange> {
     let mut heard = Vec::new();
-    let mut watcher = Watcher::new();
-    let _dump = watcher.poll_request();
+    let mut watcher = SaWatcher::new();
+    let _ = watcher.poll_request();
     watcher.handle_datagram(NOW, datagram, |change| heard.push(change)).unwrap();
     assert_eq!(watcher.malformed(), 0);
     heard
 }
 
-fn read_sa(sa: &Sa) -> Result<MirroredSa, Unsupported> {
+fn read_sa(sa: &KernelSa) -> Result<MirroredSa, UnsupportedSa> {
     match changes(&bytes(XfrmMessage::AddSa(sa_message(sa)), 0, 0)).pop() {
-        Some(Change::Sa(sa)) => Ok(*sa),
-        Some(Change::SaUnsupported(_, why)) => Err(why),
+        Some(SaChange::Sa(sa)) => Ok(*sa),
+        Some(SaChange::SaUnsupported(_, why)) => Err(why),
         other => panic!("{other:?}"),
     }
 }
 
 fn read_policy(policy: &Policy) -> Option<MirroredPolicy> {
     changes(&bytes(XfrmMessage::UpdatePolicy(policy_message(policy)), 0, 0)).pop().map(|change| match change {
-        Change::Policy(policy) => policy,
+        SaChange::Policy(policy) => policy,
         other => panic!("{other:?}"),
     })
 }

@@ -1,9 +1,9 @@
-//! The mirror of SAs against a kernel whose messages another crate makes.
+//! Tests of the mirror of SAs with a fake kernel, which builds its messages with another crate.
 //!
-//! - `kernel`: a model of a kernel's SAs and policies, which speaks netlink by `netlink-packet-xfrm`;
-//! - `messages`: what is read from its messages, and what it reads from ours;
-//! - `stream`: the protocol of agent and mirror, cut and joined anyhow;
-//! - `replay`: kernel, agent and mirror together: what the kernel has is there, after any history.
+//! - `kernel`: a fake kernel with SAs and policies, which speaks netlink through `netlink-packet-xfrm`.
+//! - `messages`: parsing of its messages, and its parsing of ours.
+//! - `stream`: the protocol of agent and mirror, split at arbitrary places.
+//! - `replay`: kernel, agent and mirror together; the mirror equals the kernel after any history.
 
 mod kernel;
 mod messages;

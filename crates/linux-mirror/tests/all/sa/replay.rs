@@ -1,12 +1,13 @@
-//! Kernel, agent and mirror together: once everything was heard, what the kernel has is there and nothing else, after any history of
-//! notices, dropped notices, agents that die in the middle of a message, and mirrors that are restarted.
+//! Tests of kernel, agent and mirror together. After all messages are processed, the mirror equals the kernel, whatever
+//! the history: notices, dropped notices, agents that die in the middle of a message, and restarted mirrors.
 
-use super::kernel::{Kernel, Policy, Sa};
+use super::kernel::{FakeKernel, KernelSa, Policy};
 use core::net::IpAddr;
 use core::time::Duration;
 use ipsec::{KeyedDevice, Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse, SecureDevice};
 use linux_mirror::sa::{
-    Change, Decoder, Message, Mirror, MirroredPolicy, Refusal, Report, SaName, Unsupported, Used, Watcher, encode,
+    FrameDecoder, KernelSaId, KernelSaUse, Message, MirroredPolicy, SaChange, SaMirror, SaMirrorRefusal, SaReport,
+    SaWatcher, UnsupportedSa, encode,
 };
 use nic_sim::{NicConfig, nic};
 use offload_api::{Direction, EspKey, Handle, Lifetime, Limit, OffloadKind, SaParams};
@@ -15,27 +16,27 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// All that is between a kernel and a `Keying`.
-struct Pair {
-    kernel: Kernel,
-    watcher: Watcher,
-    decoder: Decoder,
+/// A kernel, an agent, a mirror and a `Keying`.
+struct MirrorPair {
+    kernel: FakeKernel,
+    watcher: SaWatcher,
+    decoder: FrameDecoder,
     /// Bytes on their way to the mirror.
     stream: VecDeque<u8>,
-    mirror: Mirror,
+    mirror: SaMirror,
     secure: SecureDevice,
     keys: u64,
 }
 
-impl Pair {
-    fn new(offload: OffloadKind) -> Pair {
+impl MirrorPair {
+    fn new(offload: OffloadKind) -> MirrorPair {
         let (_device, driver) = nic(NicConfig::default());
-        let mut pair = Pair {
-            kernel: Kernel::default(),
-            watcher: Watcher::new(),
-            decoder: Decoder::new(),
+        let mut pair = MirrorPair {
+            kernel: FakeKernel::default(),
+            watcher: SaWatcher::new(),
+            decoder: FrameDecoder::new(),
             stream: VecDeque::new(),
-            mirror: Mirror::new(&[HERE]).offloaded(offload),
+            mirror: SaMirror::new(&[HERE]).offloaded(offload),
             secure: SecureDevice::new(Box::new(driver)),
             keys: 0,
         };
@@ -51,16 +52,16 @@ impl Pair {
         self.secure.keying().unwrap()
     }
 
-    /// The agent reads what the kernel has for it.
+    /// Lets the agent read the kernel's pending messages.
     fn hear_kernel(&mut self) {
         loop {
             while let Some(request) = self.watcher.poll_request() {
                 self.kernel.request(&request);
             }
             if self.kernel.queue.is_empty() {
-                // A socket that dropped something says so before anything else.
+                // A socket reports dropped messages before any other.
                 if core::mem::take(&mut self.kernel.full) {
-                    self.watcher.ask_again();
+                    self.watcher.request_snapshot();
                     continue;
                 }
                 if let Some(number) = self.watcher.poll_synced() {
@@ -76,14 +77,14 @@ impl Pair {
         }
     }
 
-    /// The mirror reads this much of the stream.
+    /// Lets the mirror read at most `bytes` bytes of the stream.
     fn deliver(&mut self, bytes: usize) {
         let bytes: Vec<u8> = self.stream.drain(..bytes.min(self.stream.len())).collect();
         self.mirror.receive(Instant::ZERO, &bytes, self.secure.keying().unwrap());
     }
 
-    /// The agent reads what the mirror says.
-    fn hear_mirror(&mut self) -> Vec<Report> {
+    /// Lets the agent read the mirror's messages. Returns the reports.
+    fn hear_mirror(&mut self) -> Vec<SaReport> {
         let (mut asked, mut reports, mut sync) = (false, Vec::new(), None);
         while let Some(bytes) = self.mirror.poll_transmit() {
             self.decoder.decode(&bytes, |message| match message.unwrap() {
@@ -95,13 +96,13 @@ impl Pair {
         }
         sync.into_iter().for_each(|number| self.watcher.sync(number));
         if asked {
-            self.watcher.ask_again();
+            self.watcher.request_snapshot();
             self.say(&Message::hello());
         }
         reports
     }
 
-    /// Until nobody has anything to say.
+    /// Runs until no side has pending messages.
     fn settle(&mut self) {
         for _ in 0..4 {
             self.hear_mirror();
@@ -113,10 +114,10 @@ impl Pair {
     fn add_sa(&mut self, spi: u32, received: bool) {
         self.keys += 1;
         let (source, destination) = if received { (THERE, HERE) } else { (HERE, THERE) };
-        self.kernel.add_sa(Sa::new(source, destination, spi, self.keys));
+        self.kernel.add_sa(KernelSa::new(source, destination, spi, self.keys));
     }
 
-    /// What is there is what the kernel has.
+    /// Checks that the installed SAs and policies equal the kernel's.
     fn check(&mut self) {
         for spi in 0x100..0x108 {
             for (direction, source, destination) in
@@ -132,7 +133,7 @@ impl Pair {
         }
         for index in 0..6 {
             let policy = self.kernel.policies.get(&index).cloned();
-            // Taken out and put back, for there is no other way to ask.
+            // The only way to query a policy is to delete and add it again.
             for priority in [index, index + 100] {
                 let expected = policy.as_ref().is_some_and(|policy| policy.info.priority == priority);
                 let selector = offload_api::Selector {
@@ -154,37 +155,37 @@ impl Pair {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum HistoryStep {
     AddSa(u32, bool),
     UpdateSa(usize, u64),
     DeleteSa(usize, bool),
     PutPolicy(u32, bool),
     DeletePolicy(usize),
-    /// The agent hears the kernel.
+    /// The agent reads the kernel's messages.
     Hear,
     Deliver(usize),
-    /// The kernel has no room for messages from now on, until the agent finds out.
+    /// The kernel drops messages from now on, until the agent notices.
     Full,
     AgentDies,
-    /// A connection is lost, and another one made.
+    /// The connection is lost, and a new one opened.
     Reconnect,
     Settle,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     vec(
         prop_oneof![
-            4 => (0x100..0x108u32, any::<bool>()).prop_map(|(spi, received)| Step::AddSa(spi, received)),
-            2 => (0..8usize, 1..1000u64).prop_map(|(number, packets)| Step::UpdateSa(number, packets)),
-            3 => (0..8usize, any::<bool>()).prop_map(|(number, expires)| Step::DeleteSa(number, expires)),
-            3 => (0..6u32, any::<bool>()).prop_map(|(index, changed)| Step::PutPolicy(index, changed)),
-            2 => (0..6usize).prop_map(Step::DeletePolicy),
-            4 => Just(Step::Hear),
-            4 => (1..300usize).prop_map(Step::Deliver),
-            1 => Just(Step::Full),
-            1 => Just(Step::AgentDies),
-            1 => Just(Step::Reconnect),
-            1 => Just(Step::Settle),
+            4 => (0x100..0x108u32, any::<bool>()).prop_map(|(spi, received)| HistoryStep::AddSa(spi, received)),
+            2 => (0..8usize, 1..1000u64).prop_map(|(number, packets)| HistoryStep::UpdateSa(number, packets)),
+            3 => (0..8usize, any::<bool>()).prop_map(|(number, expires)| HistoryStep::DeleteSa(number, expires)),
+            3 => (0..6u32, any::<bool>()).prop_map(|(index, changed)| HistoryStep::PutPolicy(index, changed)),
+            2 => (0..6usize).prop_map(HistoryStep::DeletePolicy),
+            4 => Just(HistoryStep::Hear),
+            4 => (1..300usize).prop_map(HistoryStep::Deliver),
+            1 => Just(HistoryStep::Full),
+            1 => Just(HistoryStep::AgentDies),
+            1 => Just(HistoryStep::Reconnect),
+            1 => Just(HistoryStep::Settle),
         ],
         0..60,
     )
@@ -192,35 +193,36 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn what_the_kernel_has_is_there(steps in steps(), offload in prop_oneof![Just(OffloadKind::None), Just(OffloadKind::Packet)]) {
-        let mut pair = Pair::new(offload);
+    fn mirror_equals_the_kernel_after_any_history(steps in steps(), offload in prop_oneof![Just(OffloadKind::None), Just(OffloadKind::Packet)]) {
+        let mut pair = MirrorPair::new(offload);
         for step in steps {
             match step {
-                Step::AddSa(spi, received) => pair.add_sa(spi, received),
-                Step::UpdateSa(number, packets) => pair.kernel.update_sa(number, packets),
-                Step::DeleteSa(number, expires) => pair.kernel.delete_sa(number, expires),
-                Step::PutPolicy(index, changed) => {
+                HistoryStep::AddSa(spi, received) => pair.add_sa(spi, received),
+                HistoryStep::UpdateSa(number, packets) => pair.kernel.update_sa(number, packets),
+                HistoryStep::DeleteSa(number, expires) => pair.kernel.delete_sa(number, expires),
+                HistoryStep::PutPolicy(index, changed) => {
                     let priority = if changed { index + 100 } else { index };
                     pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, priority));
                 }
-                Step::DeletePolicy(number) => pair.kernel.delete_policy(number),
-                Step::Hear => pair.hear_kernel(),
-                Step::Deliver(bytes) => pair.deliver(bytes),
-                Step::Full => pair.kernel.full = true,
-                Step::AgentDies => {
-                    // What it had not sent is lost, in the middle of a message perhaps; its socket goes.
+                HistoryStep::DeletePolicy(number) => pair.kernel.delete_policy(number),
+                HistoryStep::Hear => pair.hear_kernel(),
+                HistoryStep::Deliver(bytes) => pair.deliver(bytes),
+                HistoryStep::Full => pair.kernel.full = true,
+                HistoryStep::AgentDies => {
+                    // The dead agent's unsent bytes are lost, perhaps in the middle of a message, and its socket is
+                    // closed.
                     pair.kernel.queue.clear();
                     pair.kernel.full = false;
                     let left = pair.stream.len() / 2;
                     pair.stream.truncate(left);
-                    (pair.watcher, pair.decoder) = (Watcher::new(), Decoder::new());
+                    (pair.watcher, pair.decoder) = (SaWatcher::new(), FrameDecoder::new());
                     pair.say(&Message::hello());
                 }
-                Step::Reconnect => {
+                HistoryStep::Reconnect => {
                     pair.stream.clear();
                     pair.mirror.connect();
                 }
-                Step::Settle => {
+                HistoryStep::Settle => {
                     pair.settle();
                     pair.check();
                 }
@@ -232,8 +234,8 @@ proptest! {
 }
 
 #[test]
-fn a_snapshot_counts_when_its_last_byte_is_there() {
-    let mut pair = Pair::new(OffloadKind::None);
+fn snapshot_applies_at_its_last_byte() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
     pair.kernel.put_policy(Policy::new(1, 0, other(1), HERE, 7));
     pair.hear_kernel();
     pair.deliver(pair.stream.len() - 1);
@@ -243,12 +245,12 @@ fn a_snapshot_counts_when_its_last_byte_is_there() {
 }
 
 #[test]
-fn a_snapshot_touches_nothing_that_is_the_same() {
-    let mut pair = Pair::new(OffloadKind::Packet);
+fn snapshot_keeps_unchanged_sas() {
+    let mut pair = MirrorPair::new(OffloadKind::Packet);
     pair.add_sa(0x100, false);
     pair.settle();
     let before = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
-    pair.watcher.ask_again();
+    pair.watcher.request_snapshot();
     pair.settle();
     let after = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
     assert_eq!(before.1, after.1);
@@ -256,47 +258,48 @@ fn a_snapshot_touches_nothing_that_is_the_same() {
 }
 
 #[test]
-fn an_sa_that_becomes_one_that_cannot_be_mirrored_is_gone() {
-    let mut pair = Pair::new(OffloadKind::Packet);
+fn sa_that_becomes_unsupported_is_deleted() {
+    let mut pair = MirrorPair::new(OffloadKind::Packet);
     pair.add_sa(0x100, true);
     pair.settle();
     assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_some());
-    let name = SaName { source: THERE, destination: HERE, spi: 0x100 };
-    pair.say(&Message::Change(Change::SaUnsupported(name, Unsupported::Mark)));
+    let name = KernelSaId { source: THERE, destination: HERE, spi: 0x100 };
+    pair.say(&Message::Change(SaChange::SaUnsupported(name, UnsupportedSa::Mark)));
     pair.deliver(usize::MAX);
     assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_none());
 }
 
-/// The kernel tells policies apart by more than is mirrored, and gives one that comes again another number. In no order is there none in force
-/// while the kernel has one; and of one that cannot be mirrored, nothing passes.
+/// The kernel distinguishes policies by more than is mirrored, and gives a re-added policy a new index. In any order of
+/// events, a policy is installed while the kernel has one, and an unsupported policy lets nothing pass.
 #[test]
-fn policies_for_the_same_packets_stand_in_for_each_other() {
+fn policies_with_equal_selectors_replace_each_other() {
     let selector =
         offload_api::Selector { destination: Some(offload_api::Prefix::host(THERE)), ..offload_api::Selector::ANY };
     let protect = offload_api::Action::Protect(offload_api::Template::transport(1));
     let policy = |index, action| {
         let direction = Direction::Transmit;
-        Message::Change(Change::Policy(MirroredPolicy { index, direction, selector, priority: 5, action }))
+        Message::Change(SaChange::Policy(MirroredPolicy { index, direction, selector, priority: 5, action }))
     };
-    let in_force = |pair: &mut Pair, action| {
+    // An installed policy shows by the refusal of an equal one.
+    let in_force = |pair: &mut MirrorPair, action| {
         let keying = pair.keying();
         let policy = offload_api::Policy { direction: Direction::Transmit, selector, priority: 5, action };
-        assert_eq!(keying.add_policy(policy), Err(ipsec::KeyingError::Exists), "one is there");
+        assert_eq!(keying.add_policy(policy), Err(ipsec::KeyingError::Exists), "a policy is installed");
     };
-    let mut pair = Pair::new(OffloadKind::None);
-    pair.say(&Message::Change(Change::SnapshotBegins));
+    let mut pair = MirrorPair::new(OffloadKind::None);
+    pair.say(&Message::Change(SaChange::SnapshotBegins));
     pair.say(&policy(9, Ok(protect)));
-    pair.say(&Message::Change(Change::SnapshotEnds));
-    pair.say(&Message::Change(Change::SnapshotBegins));
+    pair.say(&Message::Change(SaChange::SnapshotEnds));
+    pair.say(&Message::Change(SaChange::SnapshotBegins));
     pair.say(&policy(17, Ok(protect)));
-    pair.say(&Message::Change(Change::SnapshotEnds));
+    pair.say(&Message::Change(SaChange::SnapshotEnds));
     pair.deliver(usize::MAX);
     in_force(&mut pair, protect);
-    // One with a mark, say, stands in the way of both, and the other one comes back.
-    pair.say(&policy(18, Err(Unsupported::Mark)));
+    // An unsupported policy overrides both; when it goes, the other one returns.
+    pair.say(&policy(18, Err(UnsupportedSa::Mark)));
     pair.deliver(usize::MAX);
     let before = pair.mirror.counters();
-    pair.say(&Message::Change(Change::PolicyGone(18)));
+    pair.say(&Message::Change(SaChange::PolicyGone(18)));
     pair.deliver(usize::MAX);
     in_force(&mut pair, protect);
     let after = pair.mirror.counters();
@@ -304,35 +307,36 @@ fn policies_for_the_same_packets_stand_in_for_each_other() {
         (after.policies_deleted, after.policies_added),
         (before.policies_deleted + 1, before.policies_added + 1)
     );
-    pair.say(&Message::Change(Change::PolicyGone(17)));
+    pair.say(&Message::Change(SaChange::PolicyGone(17)));
     pair.deliver(usize::MAX);
-    assert!(pair.keying().delete_policy(Direction::Transmit, &selector, 5).is_err(), "none is there any more");
+    assert!(pair.keying().delete_policy(Direction::Transmit, &selector, 5).is_err(), "no policy is installed any more");
 }
 
 #[test]
-fn a_key_that_comes_again_is_refused_and_the_daemon_asked_for_another() {
-    let mut pair = Pair::new(OffloadKind::None);
+fn reused_key_is_refused_and_expired() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
     pair.add_sa(0x100, false);
     pair.settle();
-    // A translator changed a port: the same key, another SA to us.
+    // A NAT changed a port: the same key under other parameters.
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
     sa.info.reqid = 7;
     pair.kernel.add_sa(sa);
     pair.hear_kernel();
     pair.deliver(usize::MAX);
-    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
-    assert_eq!(pair.mirror.poll_refusal(), Some(Refusal::Sa(name, KeyingError::KeyReused)));
-    assert_eq!(pair.hear_mirror(), [Report::Expired(name, false)]);
+    let name = KernelSaId { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.mirror.poll_refusal(), Some(SaMirrorRefusal::Sa(name, KeyingError::KeyReused)));
+    assert_eq!(pair.hear_mirror(), [SaReport::Expired(name, false)]);
 }
 
 #[test]
-fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
-    let mut sa = Sa::new(HERE, THERE, 0x100, 1);
+fn sa_gets_its_remaining_lifetime_and_total_use() {
+    let mut sa = KernelSa::new(HERE, THERE, 0x100, 1);
     let limits = &mut sa.info.lifetime_cfg;
     (limits.soft_packet_limit, limits.hard_packet_limit, limits.hard_byte_limit) = (80, 100, 5000);
     (sa.info.lifetime_cur.packets, sa.info.lifetime_cur.bytes) = (90, 4000);
-    let mut pair = Pair::new(OffloadKind::None);
-    let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 3 }, ..Recorder::default() };
+    let mut pair = MirrorPair::new(OffloadKind::None);
+    let mut recorder =
+        RecordingKeying { used: SaUse { packets: 3, bytes: 30, number: 3 }, ..RecordingKeying::default() };
     pair.kernel.add_sa(sa);
     pair.hear_kernel();
     let bytes: Vec<u8> = pair.stream.drain(..).collect();
@@ -341,10 +345,10 @@ fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
     assert_eq!((soft.packets, hard.packets, hard.bytes, soft.bytes), (Some(1), Some(10), Some(1000), None));
     pair.hear_mirror();
     pair.mirror.report(&mut recorder);
-    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
-    assert_eq!(pair.hear_mirror(), [Report::Used(name, Used { packets: 93, bytes: 4030 })]);
+    let name = KernelSaId { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.hear_mirror(), [SaReport::Used(name, KernelSaUse { packets: 93, bytes: 4030 })]);
     pair.mirror.report(&mut recorder);
-    assert_eq!(pair.hear_mirror(), [], "nothing new");
+    assert_eq!(pair.hear_mirror(), [], "no new use");
     for (event, hard) in [
         (SaEvent::SoftLimit { sa: ID, limit: Limit::Packets }, false),
         (SaEvent::HardLimit { sa: ID, limit: Limit::Packets }, true),
@@ -352,13 +356,13 @@ fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
     ] {
         recorder.events.push(event);
         pair.mirror.report(&mut recorder);
-        assert_eq!(pair.hear_mirror(), [Report::Expired(name, hard)], "{event:?}");
+        assert_eq!(pair.hear_mirror(), [SaReport::Expired(name, hard)], "{event:?}");
     }
 }
 
-/// Remembers what it is told.
+/// A `Keying` that records its calls.
 #[derive(Default)]
-struct Recorder {
+struct RecordingKeying {
     added: Vec<SaParams>,
     updated: Vec<Lifetime>,
     policies: Vec<offload_api::Policy>,
@@ -367,7 +371,7 @@ struct Recorder {
     events: Vec<SaEvent>,
 }
 
-impl Keying for Recorder {
+impl Keying for RecordingKeying {
     fn add_sa(&mut self, _: Instant, sa: SaParams) -> Result<SaAdded, KeyingError> {
         let spi = sa.spi;
         self.added.push(sa);
@@ -421,8 +425,8 @@ impl Keying for Recorder {
 }
 
 #[test]
-fn a_number_is_synced_when_what_came_before_was_replayed() {
-    let mut pair = Pair::new(OffloadKind::None);
+fn sync_completes_after_all_earlier_changes() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
     pair.settle();
     pair.mirror.sync(7);
     let mut numbers = Vec::new();
@@ -441,18 +445,18 @@ fn a_number_is_synced_when_what_came_before_was_replayed() {
 }
 
 #[test]
-fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
-    let mut pair = Pair::new(OffloadKind::None);
+fn sync_waits_for_dropped_messages() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
     pair.settle();
     pair.kernel.full = true;
     pair.add_sa(0x100, false);
     pair.mirror.sync(7);
     pair.hear_mirror();
-    // The agent finds out that something was dropped, and has no answer yet.
+    // The agent notices the dropped messages, but has no answer yet.
     pair.kernel.full = false;
-    pair.watcher.ask_again();
+    pair.watcher.request_snapshot();
     assert_eq!(pair.watcher.poll_synced(), None);
-    let dump = pair.watcher.poll_request().expect("everything is asked for");
+    let dump = pair.watcher.poll_request().expect("a snapshot must be requested");
     assert_eq!(pair.watcher.poll_synced(), None);
     pair.kernel.request(&dump);
     pair.hear_kernel();
@@ -460,17 +464,19 @@ fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
     assert_eq!(pair.mirror.synced(), 7);
     assert!(pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE).is_some());
     pair.hear_kernel();
-    assert!(pair.stream.is_empty(), "it is told once");
+    assert!(pair.stream.is_empty(), "the sync is answered once");
 }
 
-/// The kernel's SA received nothing, so it tells 0.
+/// The kernel's SA received no packets, so its reported number is 0.
 #[test]
-fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
-    let mut pair = Pair::new(OffloadKind::None);
-    let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 77 }, ..Recorder::default() };
+fn re_added_receive_sa_continues_its_numbers() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
+    let mut recorder =
+        RecordingKeying { used: SaUse { packets: 3, bytes: 30, number: 77 }, ..RecordingKeying::default() };
     pair.add_sa(0x100, true);
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
-    let mut heard = |pair: &mut Pair| {
+    // Returns the number of added SAs, and the last one's starting number.
+    let mut heard = |pair: &mut MirrorPair| {
         pair.hear_kernel();
         let bytes: Vec<u8> = pair.stream.drain(..).collect();
         pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
@@ -479,23 +485,23 @@ fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
     assert_eq!(heard(&mut pair), (1, 0));
     sa.info.reqid = 7;
     pair.kernel.add_sa(sa.clone());
-    assert_eq!(heard(&mut pair), (2, 77), "another SA to us");
+    assert_eq!(heard(&mut pair), (2, 77), "changed parameters give another SA");
     pair.kernel.delete_sa(0, false);
     pair.kernel.add_sa(sa);
-    assert_eq!(heard(&mut pair), (3, 77), "it went, and came back");
+    assert_eq!(heard(&mut pair), (3, 77), "the SA was deleted and added again");
     pair.kernel.delete_sa(0, false);
     pair.add_sa(0x100, true);
-    assert_eq!(heard(&mut pair), (4, 0), "another key");
+    assert_eq!(heard(&mut pair), (4, 0), "a new key starts at 0");
 }
 
 #[test]
-fn a_new_limit_counts_what_was_done_while_no_agent_was_there() {
-    let mut pair = Pair::new(OffloadKind::None);
-    let mut recorder = Recorder::default();
-    let mut sa = Sa::new(HERE, THERE, 0x100, 1);
+fn new_limit_counts_unreported_use() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
+    let mut recorder = RecordingKeying::default();
+    let mut sa = KernelSa::new(HERE, THERE, 0x100, 1);
     sa.info.lifetime_cfg.hard_byte_limit = 5000;
     sa.info.lifetime_cfg.hard_add_expires_seconds = 100;
-    let mut put = |pair: &mut Pair, sa: &Sa, seconds: u64, bytes: u64| {
+    let mut put = |pair: &mut MirrorPair, sa: &KernelSa, seconds: u64, bytes: u64| {
         pair.kernel.add_sa(sa.clone());
         pair.hear_kernel();
         let stream: Vec<u8> = pair.stream.drain(..).collect();
@@ -504,28 +510,30 @@ fn a_new_limit_counts_what_was_done_while_no_agent_was_there() {
         core::mem::take(&mut recorder.updated).pop().map(|lifetime| (lifetime.hard.bytes, lifetime.hard.time))
     };
     assert_eq!(put(&mut pair, &sa, 0, 0), None);
-    // Nobody asked for a report meanwhile.
+    // No report was requested meanwhile.
     sa.info.lifetime_cfg.hard_byte_limit = 6000;
     let hundred = Some(Duration::from_secs(100));
     assert_eq!(put(&mut pair, &sa, 0, 4000), Some((Some(2000), hundred)));
-    // Time that grows less by itself is no news; what is longer, shorter or gone is.
+    // Remaining time that decreases by itself is no change; a longer, shorter or removed limit is.
     sa.info.lifetime_cfg.hard_add_expires_seconds = 60;
-    assert_eq!(put(&mut pair, &sa, 40, 4000), None, "60 seconds are left");
+    assert_eq!(put(&mut pair, &sa, 40, 4000), None, "60 seconds remain");
     sa.info.lifetime_cfg.hard_add_expires_seconds = 80;
-    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(80)))), "20 seconds more");
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(80)))), "20 seconds longer");
     sa.info.lifetime_cfg.hard_add_expires_seconds = 10;
     assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(10)))));
     sa.info.lifetime_cfg.hard_add_expires_seconds = 0;
-    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), None)), "no end any more");
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), None)), "the limit is removed");
 }
 
 #[test]
-fn more_policies_than_there_is_room_for_let_nothing_pass() {
-    let mut pair = Pair::new(OffloadKind::None);
-    pair.mirror = Mirror::new(&[HERE]).with_room_for(4);
-    let mut recorder = Recorder::default();
-    let put = |pair: &mut Pair, index: u32| pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, index));
-    let mut hear = |pair: &mut Pair| {
+fn excess_policies_let_nothing_pass() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
+    pair.mirror = SaMirror::new(&[HERE]).with_room_for(4);
+    let mut recorder = RecordingKeying::default();
+    let put =
+        |pair: &mut MirrorPair, index: u32| pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, index));
+    // Three rounds suffice for a request, its answer and the resulting changes.
+    let mut deliver = |pair: &mut MirrorPair| {
         for _ in 0..3 {
             pair.hear_kernel();
             let bytes: Vec<u8> = pair.stream.drain(..).collect();
@@ -535,55 +543,55 @@ fn more_policies_than_there_is_room_for_let_nothing_pass() {
         (recorder.bypass, recorder.policies.iter().map(|policy| policy.priority).collect::<Vec<_>>())
     };
     (0..4).for_each(|index| put(&mut pair, index));
-    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 1, 2, 3]));
-    // One too many, which nobody can hold to.
+    assert_eq!(deliver(&mut pair), ([true; 2], vec![0, 1, 2, 3]));
+    // One policy too many, which cannot be enforced.
     put(&mut pair, 4);
-    assert_eq!(hear(&mut pair), ([false; 2], vec![]));
-    assert_eq!(pair.mirror.poll_refusal(), Some(Refusal::TooManyPolicies(4)));
-    // Whatever the agent says of it: what is missing is still missing.
-    pair.say(&Message::Change(Change::Defaults { receive: true, transmit: true }));
-    pair.watcher.ask_again();
-    assert_eq!(hear(&mut pair), ([false; 2], vec![]));
-    // Room again: a snapshot is asked for, which brings the one that is not held.
+    assert_eq!(deliver(&mut pair), ([false; 2], vec![]));
+    assert_eq!(pair.mirror.poll_refusal(), Some(SaMirrorRefusal::TooManyPolicies(4)));
+    // Other messages do not help: the policy is still missing.
+    pair.say(&Message::Change(SaChange::Defaults { receive: true, transmit: true }));
+    pair.watcher.request_snapshot();
+    assert_eq!(deliver(&mut pair), ([false; 2], vec![]));
+    // With room again, a snapshot is requested, which brings the missing policy.
     pair.kernel.delete_policy(1);
-    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
+    assert_eq!(deliver(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
     (5..7).for_each(|index| put(&mut pair, index));
-    assert_eq!(hear(&mut pair).0, [false; 2]);
-    // Those that are too many go, of which nothing is held.
+    assert_eq!(deliver(&mut pair).0, [false; 2]);
+    // The excess policies, which are not held here, are deleted.
     [5, 4].into_iter().for_each(|place| pair.kernel.delete_policy(place));
-    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
+    assert_eq!(deliver(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
     (5..7).for_each(|index| put(&mut pair, index));
-    assert_eq!(hear(&mut pair).0, [false; 2]);
-    pair.say(&Message::Change(Change::AllPoliciesGone));
-    assert_eq!(hear(&mut pair), ([true; 2], vec![]), "none is none too many");
+    assert_eq!(deliver(&mut pair).0, [false; 2]);
+    pair.say(&Message::Change(SaChange::AllPoliciesGone));
+    assert_eq!(deliver(&mut pair), ([true; 2], vec![]), "an empty set is within the limit");
 }
 
 #[test]
-fn defaults_are_in_force_when_all_policies_are_known() {
-    let mut pair = Pair::new(OffloadKind::None);
-    let mut recorder = Recorder::default();
-    pair.mirror = Mirror::new(&[HERE]);
-    let mut says = |pair: &mut Pair, message: Message| {
+fn defaults_apply_after_the_first_snapshot() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
+    let mut recorder = RecordingKeying::default();
+    pair.mirror = SaMirror::new(&[HERE]);
+    let mut says = |pair: &mut MirrorPair, message: Message| {
         pair.say(&message);
         let bytes: Vec<u8> = pair.stream.drain(..).collect();
         pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
         recorder.bypass
     };
     says(&mut pair, Message::hello());
-    says(&mut pair, Message::Change(Change::SnapshotBegins));
-    let passes = Change::Defaults { receive: true, transmit: true };
-    assert_eq!(says(&mut pair, Message::Change(passes)), [false; 2], "a policy that drops may be missing");
-    assert_eq!(says(&mut pair, Message::Change(Change::SnapshotEnds)), [true; 2]);
+    says(&mut pair, Message::Change(SaChange::SnapshotBegins));
+    let passes = SaChange::Defaults { receive: true, transmit: true };
+    assert_eq!(says(&mut pair, Message::Change(passes)), [false; 2], "a dropping policy may be missing");
+    assert_eq!(says(&mut pair, Message::Change(SaChange::SnapshotEnds)), [true; 2]);
 }
 
 #[test]
-fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
-    let mut pair = Pair::new(OffloadKind::None);
+fn agent_that_never_reads_causes_no_memory_growth() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
     pair.add_sa(0x100, false);
     pair.settle();
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
     for reqid in 2..100 {
-        // Nonsense is answered, and so is a key that comes again.
+        // A request from an agent is malformed and gets an answer, and so does a reused key.
         pair.say(&Message::Ask(1));
         pair.say(&Message::hello());
         sa.info.reqid = reqid;
@@ -593,13 +601,13 @@ fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
         pair.mirror.sync(reqid);
     }
     let waiting = core::iter::from_fn(|| pair.mirror.poll_transmit()).count();
-    assert_eq!(waiting, 3, "begin anew, sync, a successor");
+    assert_eq!(waiting, 3, "a restart, a sync and an expiry");
 }
 
 #[test]
-fn that_an_sa_is_dead_waits_for_an_agent() {
-    let mut pair = Pair::new(OffloadKind::None);
-    let mut recorder = Recorder::default();
+fn expiry_waits_for_an_agent() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
+    let mut recorder = RecordingKeying::default();
     pair.add_sa(0x100, false);
     pair.hear_kernel();
     let bytes: Vec<u8> = pair.stream.drain(..).collect();
@@ -611,21 +619,21 @@ fn that_an_sa_is_dead_waits_for_an_agent() {
     assert_eq!(pair.hear_mirror(), []);
     let bytes: Vec<u8> = pair.stream.drain(..).collect();
     pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
-    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
-    assert_eq!(pair.hear_mirror(), [Report::Expired(name, true)]);
+    let name = KernelSaId { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.hear_mirror(), [SaReport::Expired(name, true)]);
 }
 
 #[test]
-fn another_version_is_told_of() {
-    let mut pair = Pair::new(OffloadKind::None);
+fn other_protocol_version_is_refused() {
+    let mut pair = MirrorPair::new(OffloadKind::None);
     pair.stream.clear();
     pair.say(&Message::Hello(2));
     pair.settle();
     let refused: Vec<_> = core::iter::from_fn(|| pair.mirror.poll_refusal()).collect();
-    assert!(refused.contains(&Refusal::Version(2)), "{refused:?}");
+    assert!(refused.contains(&SaMirrorRefusal::Version(2)), "{refused:?}");
 }
 
-/// Whom policy number `index` is about.
+/// Returns the peer address of policy `index`.
 fn other(index: u32) -> IpAddr {
     [10, 0, 1, index as u8].into()
 }

@@ -1,8 +1,8 @@
-//! What agent and mirror say to each other, cut and joined anyhow.
+//! Tests of the protocol of agent and mirror, split at arbitrary places.
 
 use linux_mirror::sa::{
-    Change, Decoder, FrameError, MOST_BYTES, Message, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used,
-    encode,
+    FrameDecoder, FrameError, KernelSaId, KernelSaUse, MAX_FRAME_BYTES, Message, MirroredPolicy, MirroredSa, SaChange,
+    SaReport, UnsupportedSa, encode,
 };
 use offload_api::ipsec::Limits;
 use offload_api::{
@@ -17,15 +17,15 @@ use std::time::Duration;
 
 proptest! {
     #[test]
-    fn what_is_said_is_heard_in_whatever_pieces(
+    fn messages_arrive_in_pieces_of_any_size(
         messages in vec(message(), 0..8),
         junk in vec(any::<u8>(), 0..40),
         cuts in vec(1..200usize, 1..50),
     ) {
-        // Junk is ended by the first message's END.
+        // The first message's END ends the junk.
         let mut stream = junk;
         messages.iter().for_each(|message| stream.extend(encode(message).iter()));
-        let (mut decoder, mut heard, mut rest) = (Decoder::new(), Vec::new(), &stream[..]);
+        let (mut decoder, mut heard, mut rest) = (FrameDecoder::new(), Vec::new(), &stream[..]);
         let mut cuts = cuts.iter().cycle();
         while !rest.is_empty() {
             let (piece, after) = rest.split_at(rest.len().min(*cuts.next().unwrap()));
@@ -34,23 +34,23 @@ proptest! {
         }
         let said: Vec<_> = messages.iter().map(shown).collect();
         let heard: Vec<_> = heard.into_iter().flatten().map(|message| shown(&message)).collect();
-        // What was junk may have made sense by itself.
+        // The junk may contain valid messages.
         prop_assert!(heard.ends_with(&said), "{said:?} was heard as {heard:?}");
     }
 
     #[test]
-    fn a_message_that_is_cut_off_is_not_understood(message in message(), at in any::<prop::sample::Index>()) {
+    fn truncated_message_is_an_error(message in message(), at in any::<prop::sample::Index>()) {
         let whole = encode(&message);
         let mut cut = whole[..1 + at.index(whole.len() - 2)].to_vec();
         cut.push(END);
         let mut heard = Vec::new();
-        Decoder::new().decode(&cut, |message| heard.push(message));
+        FrameDecoder::new().decode(&cut, |message| heard.push(message));
         prop_assert!(heard.iter().all(Result::is_err), "{message:?} is understood as {heard:?}");
     }
 
     #[test]
-    fn no_byte_of_a_key_is_printed(message in message()) {
-        if let Message::Change(Change::Sa(sa)) = &message {
+    fn debug_output_contains_no_key(message in message()) {
+        if let Message::Change(SaChange::Sa(sa)) = &message {
             let said = format!("{message:?}");
             let key = format!("{:?}", sa.params.key.key());
             prop_assert!(said.contains("redacted") && !said.contains(&key[1..key.len() - 1]));
@@ -59,7 +59,7 @@ proptest! {
 }
 
 #[test]
-fn the_longest_message_fits() {
+fn longest_message_fits() {
     let key = EspKey::new(EspSuite::Aes256Gcm, &[0xc0; 36]).unwrap();
     let address: IpAddr = [0xc0c0; 8].into();
     let limits = Limits { bytes: Some(u64::MAX), packets: Some(u64::MAX), time: Some(Duration::MAX) };
@@ -70,25 +70,26 @@ fn the_longest_message_fits() {
         dscp: Some(63),
         ..SaParams::new(Direction::Transmit, u32::MAX, address, address, key)
     };
-    let used = Used { bytes: u64::MAX, packets: u64::MAX };
+    let used = KernelSaUse { bytes: u64::MAX, packets: u64::MAX };
     let sa = MirroredSa { params, direction: Some(Direction::Receive), sent: u64::MAX, received: u64::MAX, used };
-    let bytes = encode(&Message::Change(Change::Sa(Box::new(sa))));
-    assert!(bytes.len() < MOST_BYTES, "{} bytes, of which some are escaped", bytes.len());
+    let bytes = encode(&Message::Change(SaChange::Sa(Box::new(sa))));
+    assert!(bytes.len() < MAX_FRAME_BYTES, "{} bytes, of which some are escaped", bytes.len());
+    // A long name is cut, so that its message still fits.
     let name = "n".repeat(1000);
-    let named = SaName { source: address, destination: address, spi: 1 };
-    let said = Message::Change(Change::SaUnsupported(named, Unsupported::Algorithm(name)));
+    let named = KernelSaId { source: address, destination: address, spi: 1 };
+    let said = Message::Change(SaChange::SaUnsupported(named, UnsupportedSa::Algorithm(name)));
     let mut heard = Vec::new();
-    Decoder::new().decode(&encode(&said), |message| heard.push(message));
+    FrameDecoder::new().decode(&encode(&said), |message| heard.push(message));
     assert!(
-        matches!(&heard[..], [Ok(Message::Change(Change::SaUnsupported(_, Unsupported::Algorithm(name))))] if name.len() == 64)
+        matches!(&heard[..], [Ok(Message::Change(SaChange::SaUnsupported(_, UnsupportedSa::Algorithm(name))))] if name.len() == 64)
     );
 }
 
 #[test]
-fn what_is_no_message_is_told_apart() {
+fn malformed_frames_have_distinct_errors() {
     let said = |bytes: &[u8]| {
         let mut errors = Vec::new();
-        Decoder::new().decode(bytes, |message| errors.extend(message.err()));
+        FrameDecoder::new().decode(bytes, |message| errors.extend(message.err()));
         errors
     };
     assert_eq!(said(&[END, 0, END]), [FrameError::Kind(0)]);
@@ -97,16 +98,16 @@ fn what_is_no_message_is_told_apart() {
     assert_eq!(said(&[END, 12, 2, 0, END]), [FrameError::Value("a flag")]);
     assert_eq!(said(&[END, 1, 0xdb, 1, END]), [FrameError::Escape]);
     assert_eq!(said(&[END, 1, 0, 1, 0xdb, END]), [FrameError::Escape]);
-    assert_eq!(said(&[&[1; MOST_BYTES + 1][..], &[END, END, 9]].concat()), [FrameError::TooLong]);
-    // Terminals obey an escape: no name has one.
+    assert_eq!(said(&[&[1; MAX_FRAME_BYTES + 1][..], &[END, END, 9]].concat()), [FrameError::TooLong]);
+    // Terminals obey escape characters, so a name may not contain one.
     let named = [vec![END, 6], [4, 10, 0, 0, 1, 4, 10, 0, 0, 2, 0, 0, 0, 9, 1, 1, 0x1b].to_vec(), vec![END]].concat();
     assert_eq!(said(&named), [FrameError::Value("a text")]);
 }
 
-/// A message with all of its fields, key included.
+/// Returns a message's debug text, with its key.
 fn shown(message: &Message) -> String {
     let key = match message {
-        Message::Change(Change::Sa(sa)) => format!("{:?} {:?}", sa.params.key.key(), sa.params.key.salt()),
+        Message::Change(SaChange::Sa(sa)) => format!("{:?} {:?}", sa.params.key.key(), sa.params.key.salt()),
         _ => String::new(),
     };
     format!("{message:?} {key}")
@@ -116,34 +117,34 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         any::<u16>().prop_map(Message::Hello),
         any::<u16>().prop_map(Message::Ask),
-        Just(Message::Change(Change::SnapshotBegins)),
-        Just(Message::Change(Change::SnapshotEnds)),
-        Just(Message::Change(Change::AllSasGone)),
-        Just(Message::Change(Change::AllPoliciesGone)),
+        Just(Message::Change(SaChange::SnapshotBegins)),
+        Just(Message::Change(SaChange::SnapshotEnds)),
+        Just(Message::Change(SaChange::AllSasGone)),
+        Just(Message::Change(SaChange::AllPoliciesGone)),
         (any::<bool>(), any::<bool>())
-            .prop_map(|(receive, transmit)| Message::Change(Change::Defaults { receive, transmit })),
-        sa().prop_map(|sa| Message::Change(Change::Sa(Box::new(sa)))),
-        name().prop_map(|name| Message::Change(Change::SaGone(name))),
-        (name(), unsupported()).prop_map(|(name, why)| Message::Change(Change::SaUnsupported(name, why))),
-        policy().prop_map(|policy| Message::Change(Change::Policy(policy))),
-        any::<u32>().prop_map(|index| Message::Change(Change::PolicyGone(index))),
-        (name(), used()).prop_map(|(name, used)| Message::Report(Report::Used(name, used))),
-        (name(), any::<bool>()).prop_map(|(name, hard)| Message::Report(Report::Expired(name, hard))),
+            .prop_map(|(receive, transmit)| Message::Change(SaChange::Defaults { receive, transmit })),
+        sa().prop_map(|sa| Message::Change(SaChange::Sa(Box::new(sa)))),
+        name().prop_map(|name| Message::Change(SaChange::SaGone(name))),
+        (name(), unsupported()).prop_map(|(name, why)| Message::Change(SaChange::SaUnsupported(name, why))),
+        policy().prop_map(|policy| Message::Change(SaChange::Policy(policy))),
+        any::<u32>().prop_map(|index| Message::Change(SaChange::PolicyGone(index))),
+        (name(), used()).prop_map(|(name, used)| Message::Report(SaReport::Used(name, used))),
+        (name(), any::<bool>()).prop_map(|(name, hard)| Message::Report(SaReport::Expired(name, hard))),
         any::<u32>().prop_map(Message::Sync),
         any::<u32>().prop_map(Message::Synced),
     ]
 }
 
-fn name() -> impl Strategy<Value = SaName> {
-    (any::<IpAddr>(), any::<IpAddr>(), any::<u32>()).prop_map(|(source, destination, spi)| SaName {
+fn name() -> impl Strategy<Value = KernelSaId> {
+    (any::<IpAddr>(), any::<IpAddr>(), any::<u32>()).prop_map(|(source, destination, spi)| KernelSaId {
         source,
         destination,
         spi,
     })
 }
 
-fn used() -> impl Strategy<Value = Used> {
-    (any::<u64>(), any::<u64>()).prop_map(|(bytes, packets)| Used { bytes, packets })
+fn used() -> impl Strategy<Value = KernelSaUse> {
+    (any::<u64>(), any::<u64>()).prop_map(|(bytes, packets)| KernelSaUse { bytes, packets })
 }
 
 fn direction() -> impl Strategy<Value = Direction> {
@@ -154,20 +155,20 @@ fn mode() -> impl Strategy<Value = EspMode> {
     prop_oneof![Just(EspMode::Transport), Just(EspMode::Tunnel)]
 }
 
-fn unsupported() -> impl Strategy<Value = Unsupported> {
+fn unsupported() -> impl Strategy<Value = UnsupportedSa> {
     prop_oneof![
-        any::<u8>().prop_map(Unsupported::Protocol),
-        "[!-~]{0,64}".prop_map(Unsupported::Algorithm),
-        any::<u8>().prop_map(Unsupported::Mode),
-        Just(Unsupported::Mark),
-        Just(Unsupported::Selector),
-        Just(Unsupported::SaSelector),
-        any::<u32>().prop_map(Unsupported::Flags),
-        any::<u16>().prop_map(Unsupported::Encapsulation),
-        any::<u16>().prop_map(Unsupported::Attribute),
-        Just(Unsupported::Templates),
-        Just(Unsupported::TunnelEnds),
-        any::<u8>().prop_map(Unsupported::PolicyType),
+        any::<u8>().prop_map(UnsupportedSa::Protocol),
+        "[!-~]{0,64}".prop_map(UnsupportedSa::Algorithm),
+        any::<u8>().prop_map(UnsupportedSa::Mode),
+        Just(UnsupportedSa::Mark),
+        Just(UnsupportedSa::Selector),
+        Just(UnsupportedSa::SaSelector),
+        any::<u32>().prop_map(UnsupportedSa::Flags),
+        any::<u16>().prop_map(UnsupportedSa::Encapsulation),
+        any::<u16>().prop_map(UnsupportedSa::Attribute),
+        Just(UnsupportedSa::Templates),
+        Just(UnsupportedSa::TunnelEnds),
+        any::<u8>().prop_map(UnsupportedSa::PolicyType),
     ]
 }
 
@@ -192,6 +193,7 @@ fn key() -> impl Strategy<Value = EspKey> {
 }
 
 fn sa() -> impl Strategy<Value = MirroredSa> {
+    // proptest's tuples are limited, so the fields are grouped.
     let header = (
         prop_oneof![Just(DontFragment::Copy), Just(DontFragment::Set), Just(DontFragment::Clear)],
         of(0..64u8),

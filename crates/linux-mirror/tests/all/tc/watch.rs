@@ -1,10 +1,10 @@
-//! Messages as a kernel makes them.
+//! Tests of parsing a kernel's filter messages.
 
-use linux_mirror::KernelRefused;
+use linux_mirror::KernelError;
 use linux_mirror::netlink::message;
-use linux_mirror::tc::{FilterChange, Key, Line, Unsupported, Watcher};
+use linux_mirror::tc::{FilterChange, FilterLine, FilterWatcher, FlowerKey, UnsupportedFilter};
 
-/// An attribute.
+/// Builds an attribute.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = [&((4 + value.len()) as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -24,7 +24,7 @@ fn done(sequence: u32, errno: i32) -> Vec<u8> {
     message(3, 2, sequence, &(-errno).to_ne_bytes(), &[])
 }
 
-/// A filter of pf0vf0, protocol IP, priority 2, handle 1.
+/// Builds a message about a filter of pf0vf0 with protocol IP, priority 2 and handle 1.
 fn filter(kind: u16, sequence: u32, classifier: &str, options: &[u8]) -> Vec<u8> {
     filter_of(8, kind, sequence, classifier, options)
 }
@@ -35,7 +35,7 @@ fn filter_of(device: u32, kind: u16, sequence: u32, classifier: &str, options: &
     message(kind, 2, sequence, &tcmsg, &[(1, &[classifier.as_bytes(), &[0]].concat()), (2, options), (11, &number(0))])
 }
 
-/// `struct tc_gen` with what follows the action.
+/// Builds `struct tc_gen` with a control action.
 fn general(control: u32) -> Vec<u8> {
     [number(1), number(0), number(control), number(1), number(1)].concat()
 }
@@ -48,9 +48,9 @@ fn redirect(place: u16, to: u32) -> Vec<u8> {
     action(place, "mirred", &attribute(2, &[&general(4)[..], &number(1), &number(to)].concat()))
 }
 
-/// A watcher that has heard which devices there are, and asks for the filters of the last.
-fn watcher() -> Watcher {
-    let mut watcher = Watcher::new();
+/// Returns a watcher that knows the devices, and has requested the filters of the last one.
+fn watcher() -> FilterWatcher {
+    let mut watcher = FilterWatcher::new();
     watcher.poll_request().expect("devices");
     let links = [link(7, "p0"), link(8, "pf0vf0"), link(9, "eth0"), done(1, 0)].concat();
     watcher.handle_datagram(&links, |change| assert_eq!(change, FilterChange::Begins)).unwrap();
@@ -58,14 +58,14 @@ fn watcher() -> Watcher {
     watcher
 }
 
-/// What a message says, in words.
-fn heard(watcher: &mut Watcher, datagram: &[u8]) -> Vec<(String, Option<Unsupported>)> {
+/// Returns the changes of a message as text.
+fn heard(watcher: &mut FilterWatcher, datagram: &[u8]) -> Vec<(String, Option<UnsupportedFilter>)> {
     let mut heard = Vec::new();
     watcher
         .handle_datagram(datagram, |change| {
             heard.push(match change {
-                FilterChange::There(rule, why) => (Line::There(rule).to_string(), why),
-                FilterChange::Gone(selection) => (Line::Gone(selection).to_string(), None),
+                FilterChange::There(rule, why) => (FilterLine::There(rule).to_string(), why),
+                FilterChange::Gone(selection) => (FilterLine::Gone(selection).to_string(), None),
                 other => (format!("{other:?}"), None),
             });
         })
@@ -74,8 +74,8 @@ fn heard(watcher: &mut Watcher, datagram: &[u8]) -> Vec<(String, Option<Unsuppor
 }
 
 #[test]
-fn a_filter_is_read_with_its_keys_and_actions() {
-    // Two words of pedit: a hop less, and another address.
+fn filter_is_parsed_with_keys_and_actions() {
+    // Two words of pedit: a lower hop limit, and another address.
     let words = [
         [0xffff_ff00u32.to_le_bytes(), 255u32.to_le_bytes(), number(8), [0; 4], [0; 4], [0; 4]].concat(),
         [[0; 4], [10, 0, 0, 9], number(16), [0; 4], [0; 4], [0; 4]].concat(),
@@ -109,9 +109,9 @@ fn a_filter_is_read_with_its_keys_and_actions() {
     assert_eq!(watcher.malformed(), 0);
 }
 
-/// As Open vSwitch 3.5 makes them: classes, what it says of a tunnel's headers, and outer packets that are not to be fragmented.
+/// As built by Open vSwitch 3.5: traffic classes, tunnel header flags, and outer packets that may be fragmented.
 #[test]
-fn filters_of_open_vswitch_are_read() {
+fn open_vswitch_filters_are_parsed() {
     let mut watcher = watcher();
     heard(&mut watcher, &link(10, "vxlan_sys_4789"));
     let out = |flags: u32, mask: u32| {
@@ -125,16 +125,16 @@ fn filters_of_open_vswitch_are_read() {
              action mirred egress redirect dev pf0vf0"
         )
     };
-    // Neither a checksum nor "don't fragment"; and without that, a checksum.
+    // Neither a checksum nor "don't fragment"; then only a checksum.
     assert_eq!(heard(&mut watcher, &out(0, 12)), [(unwraps(" enc_flags notuncsum"), None)]);
     assert_eq!(heard(&mut watcher, &out(4, 4)), [(unwraps(" enc_flags tuncsum"), None)]);
     assert_eq!(heard(&mut watcher, &out(0, 8)), [(unwraps(""), None)]);
-    // No control packets, or those only; of critical options there are never any.
+    // No control packets, or only control packets; critical options are never set.
     assert_eq!(heard(&mut watcher, &out(0, 60)), [(unwraps(" enc_flags notuncsum/notunoam"), None)]);
     assert_eq!(heard(&mut watcher, &out(16, 16)), [(unwraps(" enc_flags tunoam"), None)]);
-    // Linux says so of no packet that it received.
+    // Linux never sets this flag for a received packet.
     let why = heard(&mut watcher, &out(8, 8)).pop().and_then(|(_, why)| why);
-    assert_eq!(why, Some(Unsupported::Mask(Key(111))));
+    assert_eq!(why, Some(UnsupportedFilter::Mask(FlowerKey(111))));
     let set = [
         attribute(2, &[&general(3)[..], &number(1)].concat()),
         attribute(3, &[10, 77, 0, 1]),
@@ -155,65 +155,69 @@ fn filters_of_open_vswitch_are_read() {
                  action tunnel_key set src_ip 10.77.0.1 dst_ip 10.77.0.2 id 100 dst_port 4789 ttl 64 nocsum nofrag \
                  action mirred egress redirect dev vxlan0";
     assert_eq!(said, [(wraps.into(), None)]);
-    // Each is what its words say.
+    // Each line parses to an equal line.
     for line in [unwraps(" enc_flags notuncsum"), wraps.into()] {
         let mut lines = Vec::new();
-        linux_mirror::tc::Reader::new()
+        linux_mirror::tc::LineReader::new()
             .read(format!("{line}\n").as_bytes(), |said| lines.push(said.unwrap().to_string()));
         assert_eq!(lines, [line]);
     }
 }
 
-/// `TCA_FLOWER_KEY_ENC_FLAGS` and its mask.
+/// Builds `TCA_FLOWER_KEY_ENC_FLAGS` and its mask.
 fn flags_of(flags: u32, mask: u32) -> Vec<u8> {
     [attribute(110, &flags.to_be_bytes()), attribute(111, &mask.to_be_bytes())].concat()
 }
 
-/// Its frames, and perhaps more, are left to the kernel, so that no filter behind it takes them.
+/// The filter's frames, and perhaps more, are left to the kernel, so that no later filter takes them.
 #[test]
-fn a_filter_that_the_switch_has_not_is_left_to_the_kernel() {
+fn unsupported_filter_is_left_to_the_kernel() {
     let keys = |more: Vec<u8>, actions: Vec<u8>| [attribute(9, &[17]), more, attribute(3, &actions)].concat();
     let pass = "tc filter replace dev pf0vf0 ingress protocol ip prio 2 handle 1 flower ip_proto udp action pass";
+    // A redirection that continues with the next action, which the switch cannot do.
     let continues = action(1, "mirred", &attribute(2, &[&general(3)[..], &number(1), &number(7)].concat()));
     for (options, why) in [
-        (keys([attribute(75, &[64]), attribute(76, &[0xff])].concat(), redirect(1, 7)), Unsupported::Key(Key(75))),
-        (keys(attribute(22, &number(1)), redirect(1, 7)), Unsupported::SkipHardware),
+        (
+            keys([attribute(75, &[64]), attribute(76, &[0xff])].concat(), redirect(1, 7)),
+            UnsupportedFilter::Key(FlowerKey(75)),
+        ),
+        (keys(attribute(22, &number(1)), redirect(1, 7)), UnsupportedFilter::SkipHardware),
         (
             keys([attribute(12, &[10; 4]), attribute(13, &[255, 0, 255, 0])].concat(), redirect(1, 7)),
-            Unsupported::Mask(Key(13)),
+            UnsupportedFilter::Mask(FlowerKey(13)),
         ),
         (
             keys([attribute(20, &[0, 7]), attribute(37, &[0xff, 0xf0])].concat(), redirect(1, 7)),
-            Unsupported::Mask(Key(37)),
+            UnsupportedFilter::Mask(FlowerKey(37)),
         ),
-        (keys(Vec::new(), redirect(1, 9)), Unsupported::Device(9)),
-        (keys(Vec::new(), action(1, "ct", &attribute(2, &general(3)))), Unsupported::Action("ct".into())),
-        (keys(Vec::new(), continues), Unsupported::Control("mirred".into())),
+        (keys(Vec::new(), redirect(1, 9)), UnsupportedFilter::Device(9)),
+        (keys(Vec::new(), action(1, "ct", &attribute(2, &general(3)))), UnsupportedFilter::Action("ct".into())),
+        (keys(Vec::new(), continues), UnsupportedFilter::Control("mirred".into())),
     ] {
         assert_eq!(heard(&mut watcher(), &filter(44, 2, "flower", &options)), [(pass.into(), Some(why))]);
     }
     let all = "tc filter replace dev pf0vf0 ingress protocol ip prio 2 handle 1 flower action pass";
-    let why = Unsupported::Classifier("u32".into());
+    let why = UnsupportedFilter::Classifier("u32".into());
     assert_eq!(heard(&mut watcher(), &filter(44, 2, "u32", &[])), [(all.into(), Some(why))]);
 }
 
 #[test]
-fn everything_is_asked_for_again_when_something_may_have_been_missed() {
-    let requests = |watcher: &mut Watcher| core::iter::from_fn(|| watcher.poll_request()).count();
+fn snapshot_is_repeated_after_possible_losses() {
+    let requests = |watcher: &mut FilterWatcher| core::iter::from_fn(|| watcher.poll_request()).count();
     for message in [message(37, 0, 0, &[0; 20], &[]), message(101, 0, 0, &[0; 20], &[]), link(10, "pf0vf1")] {
         let mut watcher = watcher();
-        // A notice has number 0; the answers to both questions end the snapshot.
+        // A notice has sequence number 0. The answers to both queries end the snapshot.
         let mut notice = message.clone();
         notice[8..12].fill(0);
         heard(&mut watcher, &notice);
         heard(&mut watcher, &done(2, 0));
-        assert_eq!(requests(&mut watcher), 1, "filters of the other device");
-        // A device that went meanwhile has none.
+        assert_eq!(requests(&mut watcher), 1, "the filters of the other device");
+        // A device deleted meanwhile has no filters.
         let ended = heard(&mut watcher, &done(3, 19));
         assert_eq!(ended, [("Ends".into(), None)]);
-        assert_eq!(requests(&mut watcher), 1, "devices once more");
+        assert_eq!(requests(&mut watcher), 1, "the devices are requested again");
     }
-    let mut refused = Watcher::new();
+    let mut refused = FilterWatcher::new();
     refused.poll_request();
-    assert_eq!(refused.handle_datagram(&done(1, 1), |_| ()), Err(KernelRefused::Filters { errno: 1 }));
+    assert_eq!(refused.handle_datagram(&done(1, 1), |_| ()), Err(KernelError::Filters { errno: 1 }));
 }

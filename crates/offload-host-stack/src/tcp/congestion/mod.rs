@@ -1,13 +1,13 @@
-//! Congestion control: how many bytes may be in flight.
+//! Congestion control: the limit of bytes in flight.
 //!
-//! - [`cubic`]: CUBIC, the default; [`new_reno`]: NewReno; [`slow_start`]: how both begin (HyStart++).
+//! - [`cubic`]: CUBIC, the default; [`new_reno`]: NewReno; [`slow_start`]: slow start of both (HyStart++).
 //!
-//! Loss detection and recovery ([`recovery`](super::recovery)) tell a [`CongestionControl`] what happened; it
-//! answers with a window and a threshold, in bytes. During fast recovery the sender paces itself by PRR towards
-//! the threshold, and does not look at the window.
+//! Loss detection and recovery ([`recovery`](super::recovery)) report events to a [`CongestionControl`], which provides
+//! a window and a threshold in bytes. During fast recovery the sender ignores the window, and PRR paces it towards the
+//! threshold.
 //!
-//! Invariants: a window is never less than a segment, nor more than [`MAX_WINDOW`]; all arithmetic is in integers, so
-//! that a run is the same on every machine.
+//! Invariants: a window is at least one segment and at most [`MAX_WINDOW`]. All arithmetic is in integers, so that a
+//! run is the same on every machine.
 
 mod cubic;
 mod new_reno;
@@ -22,66 +22,68 @@ use core::time::Duration;
 use offload_base::Instant;
 
 pub(crate) trait CongestionControl: Debug + Send {
-    /// Bytes that may be in flight.
+    /// Returns the maximum number of bytes in flight.
     fn window(&self) -> u64;
 
-    /// Where slow start ends.
+    /// Returns the slow start threshold.
     fn threshold(&self) -> u64;
 
-    /// The segment size, when it is known or changes.
+    /// Sets the segment size.
     fn set_mss(&mut self, mss: u64);
 
-    /// Bytes were acknowledged outside of fast recovery.
-    fn on_ack(&mut self, ack: &Acked);
+    /// Processes an acknowledgment outside of fast recovery.
+    fn on_ack(&mut self, ack: &AckedBytes);
 
-    /// A loss was found, or a mark reported, once per window; `carried` bytes were unacknowledged when something new
-    /// was sent last. They may be many more than the window: a recovery sends on while what was lost first is still
-    /// missing. And fewer, if there was no more to send. The less of the two is what the network had to carry.
-    fn on_congestion(&mut self, signal: Signal, carried: u64);
+    /// Responds to a loss or a mark, once per window. `carried` bytes were unacknowledged when new data were last sent.
+    /// They may exceed the window, because a recovery sends new data while its first loss is still missing; or fall
+    /// below it, if no more data were queued. The smaller of both is the load of the network.
+    fn on_congestion(&mut self, signal: CongestionSignal, carried: u64);
 
-    /// The retransmission timer fired; `carried` as for congestion, unless this window was cut for a loss already.
+    /// Responds to a retransmission timeout. `carried` is `None` if the window was already reduced for a loss of these
+    /// data.
     fn on_timeout(&mut self, carried: Option<u64>);
 
-    /// The last loss or timeout was none: back to what was before.
+    /// Undoes the last loss or timeout, because it was spurious.
     fn on_spurious(&mut self);
 
-    /// Nothing is in flight, and something is to be sent; `long`: nothing was for more than the retransmission timeout.
+    /// Processes the start of a transmission with nothing in flight. `long` means that the connection was idle for more
+    /// than a retransmission timeout.
     fn on_idle(&mut self, long: bool);
 
-    /// Everything that was sent is acknowledged.
+    /// Processes the acknowledgment of all sent data.
     fn on_quiet(&mut self);
 
-    /// Takes over in the middle of a connection.
+    /// Takes over the window and the threshold of another controller.
     fn adopt(&mut self, window: u64, threshold: u64);
 }
 
-/// How the network says that there is too much in it.
+/// Sign of congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signal {
-    /// It lost something.
+pub(crate) enum CongestionSignal {
+    /// Lost data.
     Loss,
-    /// It marked something (RFC 3168).
+    /// A congestion mark (RFC 3168).
     Mark,
 }
 
-/// An acknowledgment that moved forward.
+/// An acknowledgment of new data.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acked {
+pub(crate) struct AckedBytes {
     pub(crate) now: Instant,
-    /// Bytes it acknowledged.
+    /// Number of acknowledged bytes.
     pub(crate) bytes: u64,
-    /// The first unacknowledged position after it.
+    /// First unacknowledged position after the acknowledgment.
     pub(crate) una: u64,
-    /// The next position to be sent.
+    /// Next position to be sent.
     pub(crate) next: u64,
-    /// The round-trip time of the last sent of what it acknowledged, unless that was sent twice.
+    /// Round-trip time of the latest acknowledged data. `None` if they were retransmitted.
     pub(crate) rtt: Option<Duration>,
     pub(crate) smoothed_rtt: Option<Duration>,
-    /// Whether the window was what limited the sender.
+    /// Whether the window limited the sender.
     pub(crate) limited: bool,
 }
 
-/// A controller for a new connection.
+/// Returns a controller for a new connection.
 pub(crate) fn controller(
     algorithm: CongestionAlgorithm,
     mss: u64,
@@ -93,25 +95,27 @@ pub(crate) fn controller(
     }
 }
 
-/// What `window` bytes in segments of `old` bytes are in as many segments of `new` bytes; no bound stays none.
+/// Converts `window` from segments of `old` bytes to as many segments of `new` bytes. An unlimited window stays
+/// unlimited.
 fn rescaled(window: u64, old: u64, new: u64) -> u64 {
+    // The initial threshold means no limit, which no conversion may change.
     if window == u64::MAX {
         return window;
     }
     u64::try_from(u128::from(window) * u128::from(new) / u128::from(old)).unwrap_or(MAX_WINDOW).min(MAX_WINDOW)
 }
 
-/// Far beyond any window a peer can offer.
+/// Maximum window, far beyond any that a peer can offer.
 const MAX_WINDOW: u64 = 1 << 40;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `bytes` bytes acknowledged `millis` after the beginning, over a path of 100 ms; the window was full.
-    pub(super) fn acked(millis: u64, bytes: u64) -> Acked {
+    /// Returns an acknowledgment of `bytes` bytes at `millis`, on a path of 100 ms, with a full window.
+    pub(super) fn acked(millis: u64, bytes: u64) -> AckedBytes {
         let rtt = Some(Duration::from_millis(100));
         let now = Instant::ZERO + Duration::from_millis(millis);
-        Acked { now, bytes, una: 0, next: 0, rtt, smoothed_rtt: rtt, limited: true }
+        AckedBytes { now, bytes, una: 0, next: 0, rtt, smoothed_rtt: rtt, limited: true }
     }
 }

@@ -1,8 +1,8 @@
-//! NewReno: RFC 5681 with the byte counting of RFC 3465. As in Linux, slow start counts all bytes of an ACK, for
+//! NewReno: RFC 5681 with the byte counting of RFC 3465. As in Linux, slow start counts all bytes of an ACK, because
 //! receivers that process packets in batches acknowledge many segments at once.
 
 use super::slow_start::SlowStart;
-use super::{Acked, CongestionControl, MAX_WINDOW, Signal, rescaled};
+use super::{AckedBytes, CongestionControl, CongestionSignal, MAX_WINDOW, rescaled};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewReno {
@@ -11,7 +11,7 @@ pub(crate) struct NewReno {
     window: u64,
     threshold: u64,
     slow_start: SlowStart,
-    /// Bytes acknowledged towards the next segment of growth.
+    /// Acknowledged bytes that count towards the next segment of growth.
     counted: u64,
     before: Option<(u64, u64)>,
 }
@@ -49,7 +49,8 @@ impl CongestionControl for NewReno {
         self.window = self.window.max(mss);
     }
 
-    fn on_ack(&mut self, ack: &Acked) {
+    fn on_ack(&mut self, ack: &AckedBytes) {
+        // A window that did not limit the sender gives no evidence for a larger one.
         if !ack.limited {
             return;
         }
@@ -57,7 +58,7 @@ impl CongestionControl for NewReno {
         if self.window < self.threshold {
             acked = self.slow_start.grow(ack, &mut self.window, &mut self.threshold);
         }
-        // RFC 3465 2.1: a segment for every window's worth of bytes.
+        // RFC 3465 2.1: one segment per window of acknowledged bytes.
         self.counted += acked;
         if self.counted >= self.window {
             self.counted -= self.window;
@@ -66,10 +67,10 @@ impl CongestionControl for NewReno {
         self.window = self.window.min(MAX_WINDOW);
     }
 
-    fn on_congestion(&mut self, signal: Signal, carried: u64) {
-        // A mark is no guess: nothing takes it back.
-        self.before = (signal == Signal::Loss).then_some((self.window, self.threshold));
-        // RFC 5681 (4).
+    fn on_congestion(&mut self, signal: CongestionSignal, carried: u64) {
+        // A mark is certain, so it is never undone.
+        self.before = (signal == CongestionSignal::Loss).then_some((self.window, self.threshold));
+        // RFC 5681 (4): half of the data in flight.
         self.threshold = (carried.min(self.window) / 2).max(2 * self.mss);
         self.window = self.threshold;
         self.counted = 0;
@@ -77,7 +78,7 @@ impl CongestionControl for NewReno {
 
     fn on_timeout(&mut self, carried: Option<u64>) {
         if let Some(carried) = carried {
-            self.on_congestion(Signal::Loss, carried);
+            self.on_congestion(CongestionSignal::Loss, carried);
         }
         self.window = self.mss;
         self.counted = 0;
@@ -110,33 +111,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_then_grows_by_a_segment_a_window() {
+    fn window_doubles_then_grows_by_a_segment_per_window() {
         let mut reno = NewReno::new(1000, 10);
         reno.on_ack(&acked(0, 10_000));
         assert_eq!(reno.window(), 20_000);
-        reno.on_congestion(Signal::Loss, 20_000);
+        reno.on_congestion(CongestionSignal::Loss, 20_000);
         assert_eq!((reno.window(), reno.threshold()), (10_000, 10_000));
         (0..10).for_each(|_| reno.on_ack(&acked(0, 1000)));
         assert_eq!(reno.window(), 11_000);
-        (0..20).for_each(|_| reno.on_ack(&Acked { limited: false, ..acked(0, 1000) }));
-        assert_eq!(reno.window(), 11_000, "a window that is not used says nothing of the network");
+        (0..20).for_each(|_| reno.on_ack(&AckedBytes { limited: false, ..acked(0, 1000) }));
+        assert_eq!(reno.window(), 11_000, "an unused window must not grow");
     }
 
     #[test]
-    fn a_timeout_that_was_none_is_taken_back() {
+    fn spurious_timeout_is_undone() {
         let mut reno = NewReno::new(1000, 10);
         reno.on_timeout(Some(10_000));
         assert_eq!((reno.window(), reno.threshold()), (1000, 5000));
         reno.on_spurious();
         assert_eq!((reno.window(), reno.threshold()), (10_000, u64::MAX));
-        reno.on_congestion(Signal::Loss, 1000);
-        assert_eq!(reno.window(), 2000, "never under two segments");
+        reno.on_congestion(CongestionSignal::Loss, 1000);
+        assert_eq!(reno.window(), 2000, "the window is at least two segments");
     }
 
     #[test]
-    fn with_other_segments_there_are_as_many_of_them() {
+    fn window_keeps_its_number_of_segments() {
         let mut reno = NewReno::new(1000, 10);
-        reno.on_congestion(Signal::Loss, 10_000);
+        reno.on_congestion(CongestionSignal::Loss, 10_000);
         reno.set_mss(500);
         assert_eq!((reno.window(), reno.threshold()), (2500, 2500));
         reno.on_spurious();
@@ -144,9 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_within_a_recovery_cuts_no_threshold_twice() {
+    fn timeout_in_a_recovery_keeps_the_threshold() {
         let mut reno = NewReno::new(1000, 10);
-        reno.on_congestion(Signal::Loss, 10_000);
+        reno.on_congestion(CongestionSignal::Loss, 10_000);
         reno.on_timeout(None);
         assert_eq!((reno.window(), reno.threshold()), (1000, 5000));
         reno.on_spurious();

@@ -1,4 +1,4 @@
-//! Two stacks with emulated NICs and a wire between them, in virtual time, and streams that always have more to send.
+//! Two stacks with emulated NICs and a wire between them, in virtual time, and streams with unlimited data.
 
 use bytes::Bytes;
 use core::num::NonZeroU64;
@@ -9,24 +9,25 @@ use offload_api::{NetDevice, TxTag};
 use offload_base::{Instant, Seed};
 use offload_host_stack::{Config, ConnectionId, Stack, TcpConfig, TcpStats};
 
-pub(crate) struct Bed {
+pub(crate) struct PathTestbed {
     pub(crate) now: Instant,
     pub(crate) stacks: [Stack; 2],
     nics: [(Device, Driver); 2],
     links: [Link; 2],
-    streams: Vec<Stream>,
+    streams: Vec<EndlessStream>,
     block: Bytes,
 }
 
-/// A connection whose side 0 sends as much as it can.
-struct Stream {
+/// A connection on which side 0 sends as much as it can.
+struct EndlessStream {
     ends: [ConnectionId; 2],
     received: u64,
 }
 
-impl Bed {
-    /// Hosts with `tcp`, NICs like `nic_config`, and a wire like `link`, whose impairments meet data only.
-    pub(crate) fn new(seed: Seed, tcp: &TcpConfig, nic_config: &NicConfig, link: &LinkConfig) -> Bed {
+impl PathTestbed {
+    /// Returns hosts with `tcp`, NICs with `nic_config`, and a wire with `link`. The impairments apply to the data
+    /// direction only.
+    pub(crate) fn new(seed: Seed, tcp: &TcpConfig, nic_config: &NicConfig, link: &LinkConfig) -> PathTestbed {
         let mac = |side: u8| [2, 0, 0, 0, 0, side + 1];
         let address = |side: u8| [10, 0, 0, side + 1];
         let stack = |side: u8| {
@@ -38,7 +39,7 @@ impl Bed {
         let back = LinkConfig { impairments: Default::default(), ..link.clone() };
         let mut stacks = [stack(0), stack(1)];
         stacks[1].listen(PORT, 1024).unwrap();
-        Bed {
+        PathTestbed {
             now: Instant::ZERO,
             stacks,
             nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..nic_config.clone() })),
@@ -48,12 +49,12 @@ impl Bed {
         }
     }
 
-    /// Opens a stream that is kept to `rate`, and waits until it is open.
+    /// Opens a stream with a send rate of at most `rate`.
     pub(crate) fn open(&mut self, rate: Option<NonZeroU64>) {
         self.open_with(|stack, id| stack.set_pacing_rate(id, rate));
     }
 
-    /// Opens a stream with settings of its own, and waits until it is open.
+    /// Opens a stream with `settings` applied to its sender.
     pub(crate) fn open_with(&mut self, settings: impl FnOnce(&mut Stack, ConnectionId)) {
         let remote = (core::net::Ipv4Addr::new(10, 0, 0, 2), PORT).into();
         let client = self.stacks[0].connect(self.now, None, remote).unwrap();
@@ -63,14 +64,14 @@ impl Bed {
             if let Some(server) = self.stacks[1].accept(PORT) {
                 break server;
             }
-            assert!(goes_on, "nobody comes");
+            assert!(goes_on, "the connection must be established");
             goes_on = self.step(None);
         };
-        self.streams.push(Stream { ends: [client, server], received: 0 });
+        self.streams.push(EndlessStream { ends: [client, server], received: 0 });
         self.feed();
     }
 
-    /// Lets `span` pass, and returns how many bytes of each stream arrived.
+    /// Runs for `span`, and returns the number of bytes that arrived on each stream.
     pub(crate) fn run_for(&mut self, span: Duration) -> Vec<u64> {
         let before: Vec<u64> = self.streams.iter().map(|stream| stream.received).collect();
         let end = self.now + span;
@@ -80,14 +81,15 @@ impl Bed {
         self.streams.iter().zip(before).map(|(stream, before)| stream.received - before).collect()
     }
 
-    /// Figures of a stream's sender.
+    /// Returns the figures of a stream's sender.
     pub(crate) fn stats(&self, stream: usize) -> TcpStats {
         self.stacks[0].stats(self.streams[stream].ends[0])
     }
 
-    /// Does what can be done at this instant, and moves on to the next event, or to `end`. False if there is neither.
+    /// Does all work at this instant, and advances to the next event or to `end`. Returns false if there is neither.
     fn step(&mut self, end: Option<Instant>) -> bool {
         let mut next = end;
+        // Virtual time advances to the earliest event of any part.
         let mut at = |event: Option<Instant>| next = offload_base::time::earliest(next, event);
         for side in 0..2 {
             let (device, driver) = &mut self.nics[side];
@@ -97,6 +99,7 @@ impl Bed {
             device.process(self.now);
             while self.stacks[side].poll(self.now, driver) {}
         }
+        // The applications run between the two polls, so that their data leave at the same instant.
         self.applications();
         for side in 0..2 {
             let (device, driver) = &mut self.nics[side];

@@ -1,12 +1,12 @@
-//! Long fat paths, in virtual time, over emulated NICs: what a window, a rate and a loss leave of them.
+//! Tests of long fat paths in virtual time, over emulated NICs: throughput by window, rate and loss.
 //!
-//! The round trip is 274 ms. Packets are of 9000 bytes and cut by the NIC, so that few of them have to be moved. The law
-//! of windows is about what the receiver offers: there the sender's own window begins beyond that, and each row is what
-//! arrives in the second round trip. So do those of the paced streams.
+//! The round trip takes 274 ms. Packets have 9000 bytes and are cut by the NIC, so that few packets must be simulated.
+//! The law of windows concerns the receiver's window, so in these tests the sender's window starts above it, and each
+//! row counts the bytes of the second round trip. The paced streams start the same way.
 
 mod bed;
 
-use bed::Bed;
+use bed::PathTestbed;
 use core::num::NonZeroU64;
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -23,7 +23,7 @@ fn tcp(window: usize) -> TcpConfig {
     TcpConfig { receive_buffer: window, send_buffer: 2 * window + MIB, ..TcpConfig::default() }
 }
 
-/// The same, with both windows as large as they get from the start.
+/// Like [`tcp`], with both windows at their maximum from the start.
 fn open(window: usize) -> TcpConfig {
     let initial_window = (window / 8000) as u32;
     TcpConfig { initial_window, initial_receive_buffer: window, ..tcp(window) }
@@ -45,7 +45,7 @@ fn gigabits(bytes: u64, span: Duration) -> f64 {
 fn the_law_of_windows() {
     let mut table = String::from("buffer MiB  window MiB  window / RTT, Gb/s  arrived, Gb/s  of that\n");
     for buffer in [1, 4, 16, 64, 256, 512] {
-        let mut bed = Bed::new(Seed(1), &open(buffer * MIB), &nic(100_000_000_000), &link(100_000_000_000));
+        let mut bed = PathTestbed::new(Seed(1), &open(buffer * MIB), &nic(100_000_000_000), &link(100_000_000_000));
         bed.open(None);
         bed.run_for(ROUND_TRIP);
         let span = ROUND_TRIP;
@@ -60,14 +60,14 @@ fn the_law_of_windows() {
     insta::assert_snapshot!(table);
 }
 
-/// The same with what is lost on the way: now the sender's window is the smaller one most of the time.
+/// With losses, the sender's window is the smaller one most of the time.
 #[test]
 fn the_law_of_windows_under_loss() {
     let mut table = String::from("lost, %  window MiB  arrived, Gb/s  of window / RTT  windows cut  timeouts\n");
     for loss in [0.0, 0.0001, 0.001, 0.01] {
         let impairments = Impairments { loss: Share::new(loss).unwrap(), ..Impairments::default() };
         let link = LinkConfig { impairments, ..link(100_000_000_000) };
-        let mut bed = Bed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link);
+        let mut bed = PathTestbed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link);
         bed.open(None);
         bed.run_for(ROUND_TRIP);
         let span = 20 * ROUND_TRIP;
@@ -85,7 +85,7 @@ fn the_law_of_windows_under_loss() {
 
 #[test]
 fn a_path_of_ten_gigabits_is_filled() {
-    let mut bed = Bed::new(Seed(1), &tcp(512 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
+    let mut bed = PathTestbed::new(Seed(1), &tcp(512 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
     bed.open(None);
     let mut table = String::from("round trips  arrived, Gb/s  window, MiB\n");
     let mut last = 0.0;
@@ -101,23 +101,25 @@ fn a_path_of_ten_gigabits_is_filled() {
 
 #[test]
 fn eight_paced_streams_share_it() {
-    let mut bed = Bed::new(Seed(1), &open(64 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
-    // Of the line, 97 %: an eighth each.
+    let mut bed = PathTestbed::new(Seed(1), &open(64 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
+    // An eighth of 97 % of the line rate.
     let rate = NonZeroU64::new(10_000_000_000 / 8 * 97 / 100 / 8);
     (0..8).for_each(|_| bed.open(rate));
     bed.run_for(ROUND_TRIP * 3 / 2);
     let span = ROUND_TRIP;
     let shares: Vec<f64> = bed.run_for(span).iter().map(|bytes| gigabits(*bytes, span)).collect();
     let sum: f64 = shares.iter().sum();
+    // Jain's fairness index: 1 if all shares are equal.
     let fairness = sum * sum / (8.0 * shares.iter().map(|share| share * share).sum::<f64>());
     assert!(fairness > 0.95 && sum > 9.0, "{fairness}: {shares:?}");
     let shares: Vec<String> = shares.iter().map(|share| format!("{share:.3}")).collect();
     insta::assert_snapshot!(format!("Gb/s each: {}; sum {sum:.3}; fairness {fairness:.4}", shares.join(" ")));
 }
 
-/// Of what arrives in a round trip, the most that does in a tenth of it; and what arrives in two, in bytes.
+/// Returns the largest share of a round trip's bytes that arrives within a tenth of it, and the bytes of two round
+/// trips.
 fn burst(settings: impl FnOnce(&mut offload_host_stack::Stack, offload_host_stack::ConnectionId)) -> (f64, u64) {
-    let mut bed = Bed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link(100_000_000_000));
+    let mut bed = PathTestbed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link(100_000_000_000));
     bed.open_with(settings);
     bed.run_for(ROUND_TRIP * 3 / 2);
     let slices: Vec<u64> = (0..20).map(|_| bed.run_for(ROUND_TRIP / 10)[0]).collect();
@@ -126,10 +128,10 @@ fn burst(settings: impl FnOnce(&mut offload_host_stack::Stack, offload_host_stac
 }
 
 #[test]
-fn a_paced_window_is_spread_over_the_round_trip_and_as_much_arrives() {
+fn paced_window_is_spread_over_the_round_trip() {
     let [unpaced, paced] = [false, true].map(|paced| burst(|stack, id| stack.set_paced(id, paced)));
     assert!(unpaced.0 > 0.9, "a window in one burst: {unpaced:?}");
-    // In slow start, twice as fast as need be: in half of the time.
+    // In slow start at twice the rate, so within half of the time.
     assert!(paced.0 < 0.25, "{paced:?}");
     assert!((0.95..1.05).contains(&(paced.1 as f64 / unpaced.1 as f64)), "{paced:?} and {unpaced:?}");
     let most = NonZeroU64::new(1_000_000);
@@ -137,5 +139,5 @@ fn a_paced_window_is_spread_over_the_round_trip_and_as_much_arrives() {
         stack.set_paced(id, true);
         stack.set_pacing_rate(id, most);
     });
-    assert!((400_000..560_000).contains(&bytes), "{bytes} in 0.548 s at a megabyte a second, headers included");
+    assert!((400_000..560_000).contains(&bytes), "{bytes} in 0.548 s at one megabyte per second with headers");
 }
