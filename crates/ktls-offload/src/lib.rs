@@ -40,5 +40,5 @@ pub use offload_api::{Handle, Refused, RxSegment, SegmentStream, TlsKey, TlsSuit
 pub use offload_base::counters::{CounterSet, Counters};
 #[cfg(feature = "rustls")]
 pub use rustls;
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// Re-exports of the crates whose types appear in this API, so that a program needs no other dependency.
 pub use {bytes, offload_api as api, offload_base as base};

@@ -1,4 +1,4 @@
-//! The contexts that a stream over an accelerator sees: those of a TLS engine, and no others.
+//! The contexts that a stream over an accelerator offers: a TLS engine only.
 
 use super::News;
 use super::receive::ReceiveQueue;
@@ -10,12 +10,12 @@ use offload_api::{
 use offload_jobs::JobClient;
 use offload_transforms::{Aead, Secret, Transform};
 
-/// See the module.
+/// The contexts of a [`LookasideStream`](super::LookasideStream) as lent to the stream above.
 pub(super) struct OnlyTls<'a> {
     pub(super) send: &'a mut SendQueue,
     pub(super) receive: &'a mut ReceiveQueue,
     pub(super) news: &'a mut News,
-    /// There is somebody who hands on what jobs have sealed.
+    /// Whether a [`RunLookaside`](super::RunLookaside) exists that passes on sealed records.
     pub(super) runs: bool,
 }
 
@@ -41,7 +41,7 @@ impl Contexts for OnlyTls<'_> {
         made.map_err(|refused| (refused, spec))
     }
 
-    /// TLS places nothing: the pieces go home at once.
+    /// Drops the pieces, because TLS places no data.
     fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, context: Handle) {
@@ -54,7 +54,7 @@ impl Contexts for OnlyTls<'_> {
     }
 }
 
-/// Opens a session for the records of a key.
+/// Opens an accelerator session for the records of `key`.
 pub(super) fn open_session(client: &mut JobClient, key: &TlsKey) -> Result<Handle, Refused> {
     let aead = match key.suite() {
         TlsSuite::Aes128Gcm => Aead::Aes128Gcm,

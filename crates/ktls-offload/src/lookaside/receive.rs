@@ -1,7 +1,8 @@
-//! Records that arrive: cut out of the ranges, opened by jobs, handed up in order as a NIC would hand them up.
+//! Incoming records: cut out of ranges, opened by jobs, and passed up in order like the output of a NIC.
 //!
-//! Invariant: every byte goes up once, in order, at the place where it arrived: of a record that a job opened, header and tag
-//! as they were and the body decrypted, marked with its context; of any other, all as it was, without a mark.
+//! Invariant: every byte goes up once, in order and at its position in the stream. A record opened by a job has its
+//! header and tag as received and its body decrypted, and is marked with its context. Any other byte is as received,
+//! without a mark.
 
 use super::face::open_session;
 use super::send::{copied, cut, is_lost};
@@ -24,24 +25,24 @@ use std::io;
 
 pub(super) struct ReceiveQueue {
     client: JobClient,
-    /// Their names: only one is in use at a time.
+    /// Handles of contexts. Only one context is in use at a time.
     names: Slots<()>,
     context: Option<OpenContext>,
-    /// What is not yet a whole record; empty without a context.
+    /// Bytes that do not yet form a record; empty without a context.
     inbox: Inbox,
     items: VecDeque<Item>,
-    /// Number of the first item there is.
+    /// Number of the first item in `items`.
     first: u64,
     waiting: VecDeque<Job>,
-    /// Where the next byte that arrives begins.
+    /// Sequence number of the next byte to arrive.
     position: Seq,
-    /// The last word of the stream below.
+    /// The end of the stream below.
     ended: Option<io::Result<()>>,
-    /// Bytes that the stream below was told of before they were done with.
+    /// Bytes reported to the stream below as consumed before they were.
     early: usize,
 }
 
-/// A key that records are opened with.
+/// A receive context: the key that opens records.
 struct OpenContext {
     handle: Handle,
     flow: FlowKey,
@@ -49,7 +50,7 @@ struct OpenContext {
     key: TlsKey,
     /// Bytes before the first record.
     ahead: u32,
-    /// Of the next record.
+    /// Number of the next record.
     number: u64,
 }
 
@@ -58,7 +59,7 @@ enum Item {
     Opening(Opening),
 }
 
-/// A record that a job has.
+/// A record being opened by a job.
 struct Opening {
     context: Handle,
     start: Seq,
@@ -67,7 +68,7 @@ struct Opening {
 }
 
 impl ReceiveQueue {
-    /// `next` says where the first byte begins, if that is known; else counting begins at zero.
+    /// Creates a queue. `next` is the sequence number of the first byte; if unknown, counting begins at zero.
     pub(super) fn new(client: JobClient, next: Option<Seq>) -> ReceiveQueue {
         ReceiveQueue {
             client,
@@ -86,7 +87,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Where the next byte that is handed up begins.
+    /// Returns the sequence number of the next byte to pass up.
     pub(super) fn next_seq(&self) -> Seq {
         match self.items.front() {
             Some(Item::Ready(segment)) => segment.seq,
@@ -95,19 +96,19 @@ impl ReceiveQueue {
         }
     }
 
-    /// Where the next byte that arrives begins.
+    /// Returns the sequence number of the next byte to arrive.
     pub(super) fn position(&self) -> Seq {
         self.position
     }
 
-    /// Of bytes that are done with, those that the stream below is still to be told of.
+    /// Returns how many of `bytes` consumed bytes were not reported to the stream below earlier.
     pub(super) fn without_early(&mut self, bytes: usize) -> usize {
         let told = self.early.min(bytes);
         self.early -= told;
         bytes - told
     }
 
-    /// Opens what arrives from the record of `context` on, which begins behind all that has arrived, or is asked for later.
+    /// Opens records from the start of `context` on, which must not lie before the data received so far.
     pub(super) fn add_context(
         &mut self,
         flow: FlowKey,
@@ -115,7 +116,7 @@ impl ReceiveQueue {
         news: &mut News,
     ) -> Result<Handle, Refused> {
         let ahead = context.start.distance_from(self.position);
-        // What goes up without a mark now is opened by the stream above.
+        // Ranges already queued are unmarked, so the stream above opens them.
         if self.context.is_some() || !self.items.is_empty() || ahead > WIRE_MAX as u32 {
             return Err(Refused::Busy);
         }
@@ -130,13 +131,14 @@ impl ReceiveQueue {
         Ok(handle)
     }
 
-    /// Records are opened above from now on, those that jobs have too.
+    /// Removes the context: the stream above opens all further records, including the records at jobs.
     pub(super) fn remove(&mut self, context: Handle, news: &mut News) {
         if self.context.as_ref().is_some_and(|known| known.handle == context)
             && let Some(known) = self.context.take()
         {
             self.client.close(known.session);
             self.names.remove(context);
+            // The stream above counts on unmarked ciphertext from here on; late jobs of these records are ignored.
             for item in &mut self.items {
                 if let Item::Opening(record) = item {
                     *item = Item::Ready(record.as_it_arrived());
@@ -148,7 +150,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// The next range.
+    /// Polls for the next range.
     pub(super) fn poll_segment<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -166,6 +168,7 @@ impl ReceiveQueue {
             {
                 return Poll::Ready(ended.map(|()| None));
             }
+            // A bound on the records at jobs also bounds the data read from the stream below.
             let may_read = self.ended.is_none() && self.items.len() < RECORDS_AT_ONCE;
             let arrived = if may_read { stream.poll_segment(cx) } else { Poll::Pending };
             match arrived {
@@ -177,7 +180,7 @@ impl ReceiveQueue {
                 Poll::Ready(Err(error)) => self.ended = Some(Err(error)),
                 Poll::Pending => {
                     self.client.flush();
-                    // Those that were submitted since: they may have ended, and wake nobody yet.
+                    // A job submitted since the last poll may have finished without waking this task.
                     if self.take_in(cx, news, counters) {
                         continue;
                     }
@@ -189,7 +192,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// A window smaller than a record would never open again: what is kept of one is told of before it is whole.
+    /// Reports a partial record as consumed, because a window smaller than a record would otherwise never open again.
     fn give_early_credit<S: SegmentStream>(&mut self, stream: &mut S) {
         let due = self.inbox.len().min(WIRE_MAX).saturating_sub(self.early);
         if due > 0 {
@@ -211,7 +214,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Something arrived.
+    /// Queues received bytes.
     fn push(&mut self, mut segment: RxSegment) {
         segment.seq = self.position;
         self.position = segment.end();
@@ -219,6 +222,7 @@ impl ReceiveQueue {
             self.items.push_back(Item::Ready(segment));
             return;
         };
+        // Bytes before the context's first record belong to records that the stream above opens.
         let before = (context.ahead as usize).min(segment.data.len());
         if before > 0 {
             context.ahead -= before as u32;
@@ -228,12 +232,12 @@ impl ReceiveQueue {
         self.cut_records();
     }
 
-    /// Makes jobs of whole records.
+    /// Turns complete records into jobs.
     fn cut_records(&mut self) {
         while let Some(header) = self.inbox.header_at(0) {
             let Some(context) = &mut self.context else { return };
             let Some(len) = context.key.format().record_len(&header) else {
-                // No record: the stream above will say so.
+                // The bytes are not a record; the stream above reports the error.
                 self.pass_on_rest();
                 return;
             };
@@ -259,13 +263,13 @@ impl ReceiveQueue {
         }
     }
 
-    /// What is in no record goes up as it is.
+    /// Passes the bytes of incomplete records up as received.
     fn pass_on_rest(&mut self) {
         let ReceiveQueue { inbox, items, .. } = self;
         inbox.take(inbox.len(), |range| items.push_back(Item::Ready(range)));
     }
 
-    /// Takes in jobs that have ended, and submits those that wait; true if there were any.
+    /// Takes finished jobs and submits waiting ones. Returns true if there were any.
     fn take_in(&mut self, cx: &mut Context<'_>, news: &mut News, counters: &mut LookasideCounters) -> bool {
         let mut any = false;
         while let Poll::Ready(Some(done)) = self.client.poll_done(cx) {
@@ -285,7 +289,7 @@ impl ReceiveQueue {
     fn note_done(&mut self, done: Done, news: &mut News, counters: &mut LookasideCounters) {
         let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
         let Some(item) = item else { return };
-        // One whose context is gone went up as it was.
+        // A record of a removed context was already passed up as received.
         let Item::Opening(record) = item else { return };
         let context = record.context;
         let opened = match done.outcome.status {
@@ -322,7 +326,7 @@ impl Opening {
         job
     }
 
-    /// As a NIC hands it up: with the tag that it had.
+    /// Returns the opened record as a NIC would pass it up, with its original tag.
     fn opened(&self, mut plain: BytesMut) -> Option<RxSegment> {
         let len: usize = self.wire.iter().map(Bytes::len).sum();
         cut(&self.wire, len - RECORD_TAG_LEN, len).for_each(|piece| plain.extend_from_slice(&piece));

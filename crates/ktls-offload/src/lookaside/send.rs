@@ -1,7 +1,7 @@
-//! Records on their way out: collected until they are whole, sealed by jobs, handed down in order.
+//! Outgoing records: collected until complete, sealed by jobs, and passed down in order.
 //!
-//! Invariant: `items` are in the order in which they were queued, and only the first is handed down. A record leaves it sealed,
-//! by its job or here; what is not a record waits behind those before it.
+//! Invariant: `items` are in queueing order, and only the first item is passed down. A record becomes ready when
+//! sealed, by its job or in software. Other data wait for the items before them.
 
 use super::face::open_session;
 use super::{CONTEXTS, LookasideCounters, News, RECORDS_AT_ONCE};
@@ -23,30 +23,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct SendQueue {
     client: JobClient,
     contexts: Slots<SealContext>,
-    /// What came with the key of the records that are queued now.
+    /// The sealer of the records that are being queued.
     sealer: Option<SharedSealer>,
-    /// The record whose pieces are coming.
+    /// The record being collected.
     begun: Option<Record>,
     items: VecDeque<Item>,
-    /// Items that were handed down so far: the number of the first one there is.
+    /// Number of items passed down so far, which is the number of the first item.
     first: u64,
-    /// Jobs that the accelerator had no room for.
+    /// Jobs for which the accelerator had no room.
     waiting: VecDeque<Job>,
-    /// Where the next byte goes.
+    /// Sequence number of the next byte to queue.
     next: Option<Seq>,
-    /// Bytes handed down, and those that are still here.
+    /// Bytes passed down.
     given: u64,
     queued: usize,
     flush_owed: bool,
     failed: Option<io::ErrorKind>,
 }
 
-/// A key that records are sealed with.
+/// A transmit context: the key that seals records.
 struct SealContext {
     flow: FlowKey,
     session: Handle,
     key: TlsKey,
-    /// Records of it that are here.
+    /// Records of the context in `items`.
     records: usize,
     released: bool,
 }
@@ -54,13 +54,13 @@ struct SealContext {
 type SharedSealer = Arc<Mutex<Box<dyn Sealer>>>;
 
 enum Item {
-    /// As it belongs on the wire.
+    /// Bytes as they belong on the wire.
     Ready(Bytes, TxTag),
     Record(Record),
     Finish,
 }
 
-/// One that is not sealed, in pieces.
+/// An unsealed record, in pieces.
 struct Record {
     context: Handle,
     unit: UnitTag,
@@ -104,12 +104,12 @@ impl SendQueue {
         self.items.is_empty()
     }
 
-    /// Bytes that were not handed down yet.
+    /// Returns the number of bytes not yet passed down.
     pub(super) fn queued(&self) -> usize {
         self.queued
     }
 
-    /// Bytes that were.
+    /// Returns the number of bytes passed down.
     pub(super) fn given(&self) -> u64 {
         self.given
     }
@@ -123,7 +123,7 @@ impl SendQueue {
         })
     }
 
-    /// Nothing more is queued for `context`.
+    /// Removes `context` after its last queued record.
     pub(super) fn release(&mut self, context: Handle, news: &mut News) {
         if let Some(known) = self.contexts.get_mut(context) {
             known.released = true;
@@ -135,7 +135,8 @@ impl SendQueue {
         self.sealer = Some(Arc::new(Mutex::new(sealer)));
     }
 
-    /// Queues a piece, and gives the sequence number of its first byte. `by_jobs`: there is somebody who hands on what they seal.
+    /// Queues a piece and returns the sequence number of its first byte. `by_jobs` tells whether a
+    /// [`RunLookaside`](super::RunLookaside) exists that passes on sealed records.
     pub(super) fn push<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -156,7 +157,7 @@ impl SendQueue {
                     self.begin(stream, record, by_jobs, counters);
                 }
             }
-            // What is to be worked on and belongs to no unit must not leave in plaintext.
+            // Data for a context must be sealed, but without a unit cannot be. Plaintext must not leave.
             (Some(_), None) => self.fail(stream, io::ErrorKind::InvalidInput),
             (None, _) => {
                 self.items.push_back(Item::Ready(data, tag));
@@ -166,7 +167,7 @@ impl SendQueue {
         seq
     }
 
-    /// Adds a piece to the record at hand; gives that when it is whole.
+    /// Appends a piece to the current record. Returns the record when complete.
     fn collect(&mut self, seq: Seq, data: Bytes, context: Handle, unit: UnitTag) -> Option<Record> {
         let record = self.begun.get_or_insert_with(|| Record {
             context,
@@ -181,7 +182,7 @@ impl SendQueue {
         if record.len < record.unit.len as usize { None } else { self.begun.take() }
     }
 
-    /// Makes a job of a record, or seals it here.
+    /// Submits a job that seals the record, or seals the record in software.
     fn begin<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -190,6 +191,7 @@ impl SendQueue {
         counters: &mut LookasideCounters,
     ) {
         let number = self.first + self.items.len() as u64;
+        // A job needs the session of the record's context, and a task that passes on its result.
         let job = match self.contexts.get_mut(record.context) {
             Some(context) if by_jobs => record.job(context, number),
             _ => None,
@@ -202,7 +204,7 @@ impl SendQueue {
                 self.items.push_back(Item::Record(record));
                 self.submit(job);
             }
-            // The device went before its last record came, or software is to seal it.
+            // The context was removed before the record was complete, or software should seal.
             None => match record.seal_here() {
                 Some(sealed) => {
                     counters.sealed_here += 1;
@@ -222,26 +224,26 @@ impl SendQueue {
         }
     }
 
-    /// Rings the doorbell; what is handed down already leaves.
+    /// Submits queued jobs to the accelerator and flushes the stream below.
     pub(super) fn flush<S: SegmentStream>(&mut self, stream: &mut S) {
         self.client.flush();
         self.flush_owed = true;
         stream.flush();
     }
 
-    /// Closes this side behind all that is queued.
+    /// Closes the direction after all queued data.
     pub(super) fn finish<S: SegmentStream>(&mut self, stream: &mut S) {
         self.items.push_back(Item::Finish);
         self.hand_down(stream);
     }
 
-    /// Nothing more leaves.
+    /// Aborts the direction: no more data leave.
     pub(super) fn abort(&mut self) {
         self.failed.get_or_insert(io::ErrorKind::ConnectionAborted);
         self.forget();
     }
 
-    /// Takes in what jobs have sealed, and hands it down. True if anything was.
+    /// Takes sealed records from jobs and passes them down. Returns true if any data were passed down.
     pub(super) fn poll_advance<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -249,6 +251,7 @@ impl SendQueue {
         news: &mut News,
         counters: &mut LookasideCounters,
     ) -> bool {
+        // Counts all items, because ciphertext, close and plain data may become ready together.
         let before = self.first;
         loop {
             let mut submitted = false;
@@ -266,18 +269,19 @@ impl SendQueue {
             if !submitted {
                 break;
             }
-            // Once more, to be woken for these too.
+            // Jobs were submitted, so poll again: otherwise the task would not be woken for them.
             self.client.flush();
         }
         self.hand_down(stream);
         let moved = self.first > before;
+        // The application flushed before these records were sealed, so the flush is made up for here.
         if moved && self.flush_owed {
             stream.flush();
         }
         moved
     }
 
-    /// A job has ended.
+    /// Processes a finished job.
     fn take_in<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -285,6 +289,7 @@ impl SendQueue {
         news: &mut News,
         counters: &mut LookasideCounters,
     ) {
+        // The item may be gone: an abort discards all items while their jobs still run.
         let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
         let Some(item) = item else { return };
         let Item::Record(record) = item else { return };
@@ -305,6 +310,7 @@ impl SendQueue {
         };
         *item = Item::Ready(sealed, TxTag::done(unit));
         if let Some(known) = self.contexts.get_mut(context) {
+            // A released context ends with its last record.
             known.records -= 1;
         }
         if is_lost(done.outcome.status) && self.lose(context, news) {
@@ -313,7 +319,7 @@ impl SendQueue {
         self.end_unused(context, news);
     }
 
-    /// The accelerator has no session for `context` any more; whether that is news.
+    /// Notes that the accelerator lost the session of `context`. Returns true unless the context was released already.
     fn lose(&mut self, context: Handle, news: &mut News) -> bool {
         let Some(known) = self.contexts.get(context).filter(|known| !known.released) else { return false };
         news.0.push_back(DeviceEvent::Removed { flow: known.flow, handle: context });
@@ -332,7 +338,7 @@ impl SendQueue {
         }
     }
 
-    /// Hands down what is ready, as far as nothing before it is not.
+    /// Passes ready items down, up to the first item that is not ready.
     fn hand_down<S: SegmentStream>(&mut self, stream: &mut S) {
         while let Some(item) = self.items.pop_front() {
             match item {
@@ -351,7 +357,7 @@ impl SendQueue {
         }
     }
 
-    /// Jobs will not be waited for any more.
+    /// Seals all waiting records in software, because jobs are no longer awaited.
     pub(super) fn seal_all_here<S: SegmentStream>(&mut self, stream: &mut S, counters: &mut LookasideCounters) {
         self.waiting.clear();
         for item in &mut self.items {
@@ -367,7 +373,7 @@ impl SendQueue {
         stream.flush();
     }
 
-    /// What is queued cannot be sealed, and must not leave.
+    /// Fails the stream: queued data cannot be sealed and must not leave.
     fn fail<S: SegmentStream>(&mut self, stream: &mut S, kind: io::ErrorKind) {
         self.failed.get_or_insert(kind);
         self.forget();
@@ -384,7 +390,8 @@ impl SendQueue {
 }
 
 impl Record {
-    /// The job that seals it, which gives back the number of its item; `None` if it is no record.
+    /// Creates the job that seals the record, with the item's number as its tag. Returns `None` if the data are not a
+    /// record.
     fn job(&self, context: &SealContext, number: u64) -> Option<Job> {
         let format = context.key.format();
         let (prefix_len, end) = (format.prefix_len(), self.len.checked_sub(RECORD_TAG_LEN)?);
@@ -419,12 +426,12 @@ impl Record {
     }
 }
 
-/// Whether a session that gave this is there no more.
+/// Returns whether the session with this job status no longer exists.
 pub(super) fn is_lost(status: JobStatus) -> bool {
     matches!(status, JobStatus::NoSession | JobStatus::Reset | JobStatus::Gone)
 }
 
-/// The bytes from `from` to `to` of pieces, where they lie.
+/// Returns the bytes `from..to` of the pieces without copying.
 pub(super) fn cut(pieces: &[Bytes], from: usize, to: usize) -> impl Iterator<Item = Bytes> {
     let mut at = 0;
     pieces.iter().filter_map(move |piece| {
@@ -435,7 +442,7 @@ pub(super) fn cut(pieces: &[Bytes], from: usize, to: usize) -> impl Iterator<Ite
     })
 }
 
-/// Copies pieces together.
+/// Copies the pieces into one buffer.
 pub(super) fn copied(pieces: &[Bytes]) -> BytesMut {
     let _copy = cost::work(Work::Copy);
     let mut bytes = BytesMut::with_capacity(pieces.iter().map(Buf::remaining).sum());

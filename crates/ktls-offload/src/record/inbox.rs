@@ -1,9 +1,9 @@
 //! Received ranges that are not yet cut into records.
 //!
-//! Invariant: the ranges follow each other without a gap and none is empty; `bytes` is their sum. Cutting never
-//! copies payload. Small ranges about which the device said the same are copied together, so that the memory taken is a
-//! small multiple of the bytes received, however they were cut: the window, which was told that some are done with before
-//! their record is whole, does not bound it.
+//! Invariant: the ranges are contiguous, none is empty, and `bytes` is the sum of their lengths. Cutting never copies
+//! payload. Small ranges with equal device verdicts are copied together, so that memory stays a small multiple of the
+//! bytes received. The receive window does not bound this memory, because some bytes are credited to the window before
+//! their record is complete.
 
 use super::HEADER_LEN;
 use bytes::BytesMut;
@@ -19,22 +19,22 @@ pub(crate) struct Inbox {
     segments: VecDeque<RxSegment>,
     bytes: usize,
     end: Option<Seq>,
-    /// The last range is a copy of several.
+    /// Whether the last range is a copy of several ranges.
     copied: bool,
-    /// Ranges looked at in search of headers.
+    /// Ranges visited in searches for headers.
     #[cfg(test)]
     steps: std::cell::Cell<usize>,
 }
 
 impl Inbox {
-    /// Adds the next range.
+    /// Appends the next range.
     pub(crate) fn push(&mut self, segment: RxSegment) {
         if segment.data.is_empty() {
             return;
         }
         self.bytes += segment.data.len();
         self.end = Some(segment.end());
-        // What a stage has worked on is told apart by its piece.
+        // Ranges that a stage has worked on are identified by their piece, so they are never merged.
         if segment.data.len() < SMALL
             && !segment.data.is_opened()
             && let Some(last) = self.segments.back_mut()
@@ -44,7 +44,7 @@ impl Inbox {
         {
             let _copy = cost::work(Work::Copy);
             if !core::mem::replace(&mut self.copied, true) {
-                // What a small range lies in may be large.
+                // The small range may pin a large receive buffer; the copy releases that buffer.
                 let mut copy = BytesMut::with_capacity(SMALL);
                 copy.extend_from_slice(bytes);
                 *bytes = copy;
@@ -57,33 +57,34 @@ impl Inbox {
         self.segments.push_back(segment);
     }
 
-    /// Gives memory back, if nothing is there.
+    /// Frees memory if the inbox is empty.
     pub(crate) fn shrink(&mut self) {
         shrink(&mut self.segments);
     }
 
-    /// Bytes received and not cut off.
+    /// Returns the number of bytes in the inbox.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Sequence number of the next byte to be cut off; `None` before anything arrived.
+    /// Returns the sequence number of the next byte, or `None` before the first range.
     pub(crate) fn start(&self) -> Option<Seq> {
         self.segments.front().map(|segment| segment.seq).or(self.end)
     }
 
-    /// Says where the first range will begin, if nothing has arrived yet.
+    /// Sets the sequence number of the first range, if no range has arrived.
     pub(crate) fn begin_at(&mut self, seq: Seq) {
         self.end.get_or_insert(seq);
     }
 
-    /// The record header at `at` bytes from the start; `None` if it is not all here. Takes time logarithmic in the number
-    /// of ranges: a peer that sends records of a byte each gets as many headers looked for.
+    /// Returns the record header at offset `at`, or `None` if the header is incomplete. The search is logarithmic in
+    /// the number of ranges, because a peer can send one-byte ranges and records, and each record needs a search.
     pub(crate) fn header_at(&self, at: usize) -> Option<[u8; HEADER_LEN]> {
         if self.bytes < at + HEADER_LEN {
             return None;
         }
         let front = self.segments.front()?;
+        // The common case: the header is at the start of the first range.
         if at == 0
             && let Some(header) = front.data.first_chunk()
         {
@@ -98,6 +99,7 @@ impl Inbox {
         let mut header = [0; HEADER_LEN];
         let mut filled = 0;
         let mut skip = at - ahead(self.segments.get(first)?.seq);
+        // A header may be spread over several ranges.
         for segment in self.segments.range(first..) {
             self.count_step();
             let data = &segment.data[skip..];
@@ -112,7 +114,7 @@ impl Inbox {
         Some(header)
     }
 
-    /// The next `bytes` bytes, as runs of one range each: how many, and what the device said about them.
+    /// Returns the next `bytes` bytes as runs within one range each, as (length, device verdict).
     pub(crate) fn runs(&self, bytes: usize) -> impl Iterator<Item = (usize, &RxMeta)> {
         let mut left = bytes;
         self.segments.iter().map_while(move |segment| {
@@ -122,10 +124,10 @@ impl Inbox {
         })
     }
 
-    /// Cuts `bytes` bytes off and gives each range to `sink`.
+    /// Cuts off `bytes` bytes and passes each range to `sink`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the inbox has fewer bytes.
     pub(crate) fn take(&mut self, bytes: usize, mut sink: impl FnMut(RxSegment)) {
         self.bytes -= bytes;
         let mut left = bytes;
@@ -140,10 +142,10 @@ impl Inbox {
         }
     }
 
-    /// Cuts `into.len()` bytes off and copies them.
+    /// Cuts off `into.len()` bytes and copies them into `into`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the inbox has fewer bytes.
     pub(crate) fn copy_off(&mut self, into: &mut [u8]) {
         let mut filled = 0;
         self.skip_over(into.len(), |bytes| {
@@ -152,15 +154,15 @@ impl Inbox {
         });
     }
 
-    /// Cuts `bytes` bytes off.
+    /// Discards `bytes` bytes.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the inbox has fewer bytes.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.skip_over(bytes, |_| ());
     }
 
-    /// Cuts `bytes` bytes off, having shown them.
+    /// Passes the next `bytes` bytes to `show`, then discards them.
     fn skip_over(&mut self, bytes: usize, mut show: impl FnMut(&[u8])) {
         self.bytes -= bytes;
         let mut left = bytes;
@@ -177,7 +179,7 @@ impl Inbox {
         }
     }
 
-    /// Forgets everything.
+    /// Discards all ranges.
     pub(crate) fn clear(&mut self) {
         self.segments = VecDeque::new();
         self.bytes = 0;
@@ -194,9 +196,9 @@ impl Inbox {
     }
 }
 
-/// What can be said of two ranges copied into one; `None` if what was said of them differs in a way that counts. What a
-/// peer changes from packet to packet as it likes does not: whether the device could check a packet's checksums (not those
-/// of a fragment), and which SA it came by. The lesser word holds.
+/// Returns the metadata of two ranges merged into one, or `None` if the ranges must stay apart. Differences that a peer
+/// can cause from packet to packet do not keep ranges apart: whether the device could verify checksums (impossible for
+/// fragments), and the SA of the packet. The weaker statement applies to the merged range.
 fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
     let mut lesser = RxMeta {
         checksums: if one.checksums == other.checksums { one.checksums } else { Checksums::Unchecked },
@@ -211,18 +213,18 @@ fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
     (lesser.marks == theirs).then_some(lesser)
 }
 
-/// Gives the memory of ranges back if there are none, but for that of a few.
+/// Frees the buffer of an empty range queue, unless the buffer is small.
 pub(crate) fn shrink(ranges: &mut VecDeque<RxSegment>) {
     if ranges.is_empty() && ranges.capacity() > RANGES_KEPT {
         *ranges = VecDeque::new();
     }
 }
 
-/// Ranges of fewer bytes are copied together.
+/// Length in bytes below which ranges are copied together.
 const SMALL: usize = 512;
-/// Until the copy has as many.
+/// Length in bytes at which a copy stops growing.
 const COPIED_MAX: usize = 4096;
-/// Ranges that an idle stream has memory for: 416 bytes.
+/// Ranges for which an idle stream keeps memory: 416 bytes.
 const RANGES_KEPT: usize = 4;
 
 #[cfg(test)]
@@ -264,13 +266,13 @@ mod tests {
     }
 
     fn range(seq: u32, bytes: &[u8], meta: RxMeta) -> RxSegment {
-        // As a driver's buffers are: much larger than what is in them.
+        // A driver's receive buffer is much larger than the packet in it.
         let mut data = BytesMut::with_capacity(64 << 10);
         data.extend_from_slice(bytes);
         RxSegment { seq: Seq(seq), data: data.into(), meta }
     }
 
-    /// Bytes of memory for what is in an inbox.
+    /// Returns the memory in bytes that an inbox occupies.
     fn held(inbox: &Inbox) -> usize {
         let buffers = inbox.segments.iter().map(|segment| match &segment.data {
             RxBuf::Pool(bytes) => bytes.capacity(),
@@ -287,7 +289,7 @@ mod tests {
             for (at, chunk) in bytes.chunks(size).enumerate() {
                 inbox.push(range((at * size) as u32, chunk, RxMeta::default()));
                 if at * size > 3 * COPIED_MAX {
-                    // The last range may be a buffer of one piece.
+                    // The last range may be a whole receive buffer.
                     assert!(held(&inbox) < 3 * inbox.len() + (64 << 10), "{} for {}", held(&inbox), inbox.len());
                 }
             }
@@ -300,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Fragments come unchecked, and each SA has its word: no reason to keep a range for each byte.
+    /// Fragments arrive unchecked, and each SA marks its packets. Neither must lead to a range per byte.
     #[test]
     fn what_a_peer_changes_at_will_keeps_no_ranges_apart() {
         let checked = RxMeta { checksums: Checksums::Good, protection: Protection::Secret, ..RxMeta::default() };

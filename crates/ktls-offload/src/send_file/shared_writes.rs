@@ -1,10 +1,11 @@
-//! Shared buffers through a layer that knows only slices.
+//! Zero-copy writes through a layer that accepts only slices.
 //!
-//! The maker of an answer's body lends each buffer ([`LentPieces::lend`]) and gives it to the layer above, an HTTP
-//! library for one. When a write comes back down, its slices are looked up by address: one that lies in a lent buffer
-//! goes on as a share of that buffer, any other is copied.
+//! The producer of a response body lends each buffer ([`LentPieces::lend`]) and passes it to the layer above, such as
+//! an HTTP library. When that layer writes, the slices are looked up by address. A slice of a lent buffer is sent as a
+//! share of that buffer; other slices are copied.
 //!
-//! Invariant: a lent buffer is kept alive for as long as it is looked for, so an address inside it means its bytes.
+//! Invariant: a lent buffer stays alive as long as it can be found, so an address inside the buffer always refers to
+//! its bytes.
 
 use bytes::{Bytes, BytesMut};
 use core::fmt;
@@ -17,7 +18,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The buffers lent to a [`SharedWrites`], which empties them into its stream. Cloned, they are the same ones.
+/// The buffers lent to a [`SharedWrites`]. Clones share the buffers.
 ///
 /// See [`SharedWrites`] for an example.
 #[derive(Clone, Debug, Default)]
@@ -26,11 +27,11 @@ pub struct LentPieces {
 }
 
 impl LentPieces {
-    /// Lends `piece`, and gives it back for the way down. The last 32 pieces are remembered; one that is
-    /// written later than that is copied, and so is a short one.
+    /// Lends `piece` and returns it for writing. The last 32 pieces are remembered. A piece that is written later, or
+    /// is short, is copied.
     pub fn lend(&self, piece: Bytes) -> Bytes {
         if piece.len() < WORTH_SHARING {
-            return piece; // it will be copied, and nobody would look for it
+            return piece; // short slices are copied, so the piece would never be looked up
         }
         let mut pieces = self.lock();
         if pieces.len() == LENT_MAX {
@@ -40,11 +41,12 @@ impl LentPieces {
         piece
     }
 
-    /// The share of a lent buffer that `slice` is. Writes come in order: buffers lent before that one are done with.
+    /// Returns the share of a lent buffer that `slice` is. Writes arrive in order, so buffers lent earlier are dropped.
     fn find(&self, slice: &[u8]) -> Option<Bytes> {
         let mut pieces = self.lock();
         let inside = |piece: &Bytes| piece.as_ptr_range().start <= slice.as_ptr() && end(slice) <= end(piece);
         let found = pieces.iter().position(inside)?;
+        // Layers above write in order, so earlier buffers will not be written again.
         pieces.drain(..found);
         let share = pieces[0].slice_ref(slice);
         if end(slice) == end(&pieces[0]) {
@@ -62,7 +64,7 @@ fn end(slice: &[u8]) -> *const u8 {
     slice.as_ptr_range().end
 }
 
-/// A stream that copies nothing of what it was lent. Everything else goes to `S`.
+/// A stream that sends lent buffers without copying them. Other calls are forwarded to `S`.
 ///
 /// ```
 /// use ktls_offload::{FixedKeys, KtlsStream, SharedWrites, TrafficKeys, api::TokioSegments};
@@ -94,7 +96,7 @@ pub struct SharedWrites<S> {
 }
 
 offload_base::counters! {
-    /// What became of the bytes written to a [`SharedWrites`].
+    /// Counters of the bytes written to a [`SharedWrites`].
     ///
     /// ```
     /// use ktls_offload::SharedWrites;
@@ -103,52 +105,54 @@ offload_base::counters! {
     /// assert_eq!(stream.counters().shared, 0);
     /// ```
     pub struct WriteCounters {
-        /// Bytes that went on where they lay.
+        /// Bytes sent without a copy.
         pub shared: "write_shared_bytes",
-        /// Bytes that were copied.
+        /// Bytes copied.
         pub copied: "write_copied_bytes",
     }
 }
 
 impl<S> SharedWrites<S> {
-    /// Wraps `stream`; the second is what lends to it.
+    /// Wraps `stream`. The second value lends buffers to it.
     pub fn new(stream: S) -> (SharedWrites<S>, LentPieces) {
         let pieces = LentPieces::default();
         (SharedWrites { stream, pieces: pieces.clone(), counters: WriteCounters::default() }, pieces)
     }
 
-    /// The stream inside.
+    /// Returns the inner stream.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// The stream inside, to be asked. What is written to it goes before what is written here later.
+    /// Returns the inner stream. Data written to it directly precede later writes through this wrapper.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// What became of what was written so far.
+    /// Returns the counters of the bytes written so far.
     pub fn counters(&self) -> &WriteCounters {
         &self.counters
     }
 
-    /// The stream inside, by itself again.
+    /// Returns the inner stream, unwrapped.
     pub fn into_inner(self) -> S {
         self.stream
     }
 }
 
 impl<S: SegmentStream> SharedWrites<S> {
-    /// Queues `slices`, in order, until there is much of it: whole slices, so that records end where writes do.
+    /// Queues `slices` in order up to [`ENOUGH_AT_ONCE`], in whole slices, so that records end where writes end.
+    /// Returns the number of bytes taken.
     fn queue(&mut self, slices: &[IoSlice<'_>]) -> usize {
         let mut taken = 0;
         let mut copied = BytesMut::new();
         for slice in slices {
+            // A short write returns to the caller, who then waits for room.
             if taken >= ENOUGH_AT_ONCE {
                 break;
             }
             taken += slice.len();
-            // A short one costs less to copy than to send by itself.
+            // A short slice is cheaper to copy than to send separately.
             match if slice.len() < WORTH_SHARING { None } else { self.pieces.find(slice) } {
                 Some(share) => {
                     if !copied.is_empty() {
@@ -188,7 +192,7 @@ impl<S: SegmentStream + AsyncWrite> AsyncWrite for SharedWrites<S> {
         Poll::Ready(Ok(self.queue(slices)))
     }
 
-    /// Layers above ask for this, and flatten what they write into one buffer if it is not so.
+    /// Returns true: layers above would otherwise flatten their writes into one buffer.
     fn is_write_vectored(&self) -> bool {
         true
     }
@@ -214,11 +218,11 @@ impl<S: fmt::Debug> fmt::Debug for SharedWrites<S> {
     }
 }
 
-/// Pieces remembered: more than layers above keep waiting.
+/// Maximum number of remembered pieces: more than a layer above keeps waiting.
 const LENT_MAX: usize = 32;
-/// Bytes taken at one write.
+/// Number of bytes after which a write takes no further slices.
 const ENOUGH_AT_ONCE: usize = 256 << 10;
-/// From how many bytes on a slice is looked for among the lent ones.
+/// Minimum length of a slice to be looked up among the lent buffers.
 const WORTH_SHARING: usize = 2048;
 
 #[cfg(test)]
@@ -230,7 +234,7 @@ mod tests {
     };
     use offload_base::Seq;
 
-    /// Keeps what was sent.
+    /// A transport that records the sent buffers.
     #[derive(Default)]
     struct Kept {
         sent: Vec<Bytes>,

@@ -5,19 +5,19 @@ use offload_api::{
 };
 use offload_base::Seq;
 
-/// The contexts of a device without the TLS engine, which the stream below uses. A new context is made only while the device
-/// opens, or seals, the records that carry its units; a context is given back at any time.
+/// The contexts of a device, without the TLS engine that this stream uses. A protocol above TLS can create a context
+/// only while the device opens or seals the records around its units. Removing a context is always possible.
 pub(super) struct AboveTls<'a> {
     pub(super) contexts: &'a mut dyn Contexts,
     pub(super) opens: When,
     pub(super) seals: When,
 }
 
-/// Whether the device opens records, or seals them.
+/// Whether the device opens or seals records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Now,
-    /// It is to get the context, or is installing it.
+    /// The direction waits for a context, or the device is installing one.
     Later,
     Never,
 }
@@ -31,8 +31,10 @@ impl When {
         }
     }
 
+    /// Checks that a context of a layer above is possible now.
+    ///
     /// # Errors
-    /// If a context of a layer above is not to be had, or not now.
+    /// `Busy` if such a context is possible only later, `Unsupported` if never.
     fn check(self) -> Result<(), Refused> {
         match self {
             When::Now => Ok(()),
@@ -43,12 +45,12 @@ impl When {
 }
 
 impl Contexts for AboveTls<'_> {
-    /// TLS's own is taken.
+    /// Returns information about an engine. The TLS engine is hidden, because this stream uses it.
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.contexts.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)
     }
 
-    /// What the context is to work on is in records: one layer higher than the protocol says, which knows of none below it.
+    /// Creates a context one layer higher than requested, because the protocol above does not know about TLS below.
     fn create(&mut self, mut new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let when = match new.direction {
             Direction::Receive => self.opens,
@@ -116,14 +118,14 @@ mod tests {
         device.take_calls()
     }
 
-    /// The TLS engine is taken, and contexts come one layer higher.
+    /// Checks that the TLS engine is hidden and that contexts are raised by one layer.
     #[test]
     fn every_call_reaches_the_device() {
         let mut expected = calls(None);
         let is_first = |call: &String| call == "engine(\"nvme-tcp\")";
         let tls_from = expected.iter().position(|call| call == "engine(\"tls\")").unwrap();
         let tls_to = expected.iter().position(is_first).unwrap();
-        // It is asked for once for each direction, and not found.
+        // Each direction looks up the TLS engine once, without success.
         expected.splice(tls_from..tls_to, ["engine(\"tls\")", "engine(\"tls\")"].map(String::from));
         let expected: Vec<String> = expected.iter().map(|call| call.replace("Layer(0)", "Layer(1)")).collect();
         assert_eq!(calls(Some(When::Now)), expected);

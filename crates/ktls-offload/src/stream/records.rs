@@ -1,7 +1,7 @@
-//! Data that become records when the transport asks for them, under its own lock, and not before.
+//! Data that become records when the transport asks for them, under the transport's lock.
 //!
-//! Invariant: a record is begun only if nothing has to happen before it but framing: no key is due to change, and nobody
-//! is due to judge whether the device should go on. What is left then is as it was, to be written one step at a time.
+//! Invariant: a record is begun only if it needs nothing but framing: no key change and no policy decision is due.
+//! Otherwise the data remain unchanged for the slower path, which writes one record at a time.
 
 use super::acks::AckLog;
 use super::policy::RetransmitPolicy;
@@ -12,10 +12,10 @@ use bytes::Bytes;
 use offload_api::{NextPiece, SentBytes, TxTag};
 use smallvec::SmallVec;
 
-/// Pieces of data in records of one size, the last of which ends with the data.
+/// A divider of data into contents of one record size. The last content ends with the data.
 pub(super) struct Cutter<'a> {
     data: &'a mut NextPiece<'a>,
-    /// What the record before had no room for.
+    /// The part of a piece that did not fit into the previous record.
     rest: Option<(Bytes, TxTag)>,
     size: usize,
 }
@@ -27,7 +27,8 @@ impl<'a> Cutter<'a> {
         Cutter { data, rest: None, size }
     }
 
-    /// The content of the next record, and its length; `None` at the end of the data. `sent` has left.
+    /// Returns the content of the next record and its length, or `None` at the end of the data. `sent` is passed to the
+    /// data source.
     pub(super) fn next_content(&mut self, sent: SentBytes) -> Option<(Pieces, usize)> {
         let (mut content, mut length) = (Pieces::new(), 0);
         while length < self.size {
@@ -46,22 +47,22 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// Data on their way into records for a device.
+/// Data being framed into records for a device.
 pub(super) struct Records<'a, 'd> {
     cutter: &'a mut Cutter<'d>,
     sender: &'a mut Sender,
     acks: &'a mut AckLog,
     counters: &'a mut TlsCounters,
     policy: &'a mut RetransmitPolicy,
-    /// Content of a record that was not begun.
+    /// The content of a record that could not be begun.
     left: Option<(Pieces, usize)>,
-    /// Bytes of the records.
+    /// Length of the framed records in bytes.
     wire: u64,
     framed: smallvec::IntoIter<[(Bytes, TxTag); PIECES]>,
 }
 
 impl<'a, 'd> Records<'a, 'd> {
-    /// Of what `cutter` gives.
+    /// Creates records of the data in `cutter`.
     pub(super) fn new(
         cutter: &'a mut Cutter<'d>,
         sender: &'a mut Sender,
@@ -73,7 +74,7 @@ impl<'a, 'd> Records<'a, 'd> {
         Records { cutter, sender, acks, counters, policy, left: None, wire: 0, framed }
     }
 
-    /// The next piece, `sent` having left.
+    /// Returns the next piece of a record. `sent` tells the bytes sent so far.
     pub(super) fn next(&mut self, sent: SentBytes) -> Option<(Bytes, TxTag)> {
         if self.framed.len() == 0 && self.left.is_none() {
             self.frame(sent);
@@ -81,12 +82,12 @@ impl<'a, 'd> Records<'a, 'd> {
         self.framed.next()
     }
 
-    /// Bytes of the records, and the content of one that was not begun.
+    /// Returns the length of the framed records in bytes, and the content of the record that could not be begun.
     pub(super) fn end(self) -> (u64, Option<(Pieces, usize)>) {
         (self.wire, self.left)
     }
 
-    /// Frames the next record, if there is one and nothing has to happen first.
+    /// Frames the next record, if there are data and nothing else must happen first.
     fn frame(&mut self, sent: SentBytes) {
         let Some((content, length)) = self.cutter.next_content(sent) else { return };
         if self.sender.records_left() == 0 || !self.policy.admits(length as u64, sent) {
@@ -97,7 +98,7 @@ impl<'a, 'd> Records<'a, 'd> {
         let queue = &mut |bytes, tag| pieces.push((bytes, tag));
         let framed = self.sender.record(ContentType::ApplicationData, Content::Shared(&content), self.counters, queue);
         if framed.is_err() {
-            // It fails again, and is told, where it is written one step at a time.
+            // The slower path meets the same error and reports it.
             self.left = Some((content, length));
             return;
         }
@@ -109,5 +110,6 @@ impl<'a, 'd> Records<'a, 'd> {
     }
 }
 
-/// Of a record left to a device: prefix, content, trailer; the content of a PDU is its header, data and digest.
+/// Pieces of a record for a device: prefix, content and trailer. The content of a PDU has up to three: header, data and
+/// digest.
 const PIECES: usize = 5;

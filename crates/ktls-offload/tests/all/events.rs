@@ -1,4 +1,4 @@
-//! Events tell what became of the offload, and contain no key and no data.
+//! Trace events report offload changes and contain no key and no data.
 
 use crate::rig::{End, Wire};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsKey, TlsSuite, TlsVersion, TrafficKeys};
@@ -6,7 +6,7 @@ use offload_api::{EventLog, Refused};
 
 const DATA: &str = "plaintext";
 
-/// A pair of streams with devices, whose keys are easy to find in a text.
+/// Creates a pair of streams with devices. The key bytes are easy to find in text.
 fn streams(wire: &Wire) -> (KtlsStream<End>, KtlsStream<End>) {
     let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte ^ 0xff; 12]).unwrap();
     let keys = TrafficKeys { transmit: (0, key(0xa5)), receive: (0, key(0xc3)) };
@@ -32,10 +32,12 @@ fn events_tell_of_the_offload_and_of_no_key() {
             exchange(&mut near, &mut far).await;
             far.ready().await.unwrap().handle().unwrap();
             for half in wire.lock().iter_mut() {
+                // A reset followed by a refusal covers two more events.
                 half.device.as_mut().unwrap().reset();
                 half.device.as_mut().unwrap().refuse = Some(Refused::Unsupported);
             }
             exchange(&mut near, &mut far).await;
+            // Fixed keys have no successor, which fails the stream.
             near.update_keys(false).unwrap_err();
             far.next_chunk().await.unwrap_err();
         });
@@ -50,7 +52,7 @@ fn events_tell_of_the_offload_and_of_no_key() {
     for event in told {
         assert!(lines.iter().any(|line| line.contains(event)), "{event:?} is missing: {lines:#?}");
     }
-    // Hexadecimal and decimal bytes of the keys and of their nonces; the data.
+    // The key and nonce bytes in hexadecimal and decimal, and the data.
     for secret in ["a5a5", "165, 165", "5a5a", "90, 90", "c3c3", "195, 195", "3c3c", "60, 60", DATA] {
         assert!(!lines.iter().any(|line| line.to_lowercase().contains(secret)), "{secret:?}: {lines:#?}");
     }

@@ -1,4 +1,4 @@
-//! What a peer may send in any number, and what that costs: bounded in one poll, and in memory.
+//! The cost of records that a peer may send in any number: bounded per poll and in memory.
 
 use crate::rig::{Counting, End, Wire, counted, record};
 use ktls_offload::KtlsStream;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Counts what the thread of a test has allocated.
+/// An allocator that counts the allocations of a thread.
 struct Counted;
 
 thread_local! {
@@ -17,21 +17,21 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that ends has no count any more.
+    // The counter of an ending thread no longer exists.
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
-// SAFETY: the system's allocator does everything; counting takes no memory.
+// SAFETY: the system allocator does all work; counting allocates nothing.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees a valid layout.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that `memory` was allocated here with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -45,7 +45,7 @@ fn live() -> isize {
 
 const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 
-/// A stream, and the end that its peer would have.
+/// Creates a stream, and the end of its peer.
 fn victim() -> (Wire, KtlsStream<End>, End) {
     let wire = Wire::new(0);
     let (_, schedule, keys) = Counting::pair(SUITE);
@@ -70,13 +70,14 @@ fn a_record_in_tiny_segments_takes_memory_for_its_bytes_and_gives_it_back() {
         let before = live();
         for segment in full[..full.len() - 1].chunks(size) {
             wire.inject(1, segment, RxMeta::default());
+            // The record is incomplete, so nothing may be released.
             assert_eq!(chunks(&mut victim), 0);
         }
         let held = live() - before;
         assert!(held < 3 * full.len() as isize, "{held} bytes for a record in segments of {size}");
         wire.inject(1, &full[full.len() - 1..], RxMeta::default());
         assert_eq!(chunks(&mut victim), 16_384);
-        // Ordinary records, then nothing.
+        // Ordinary records, then idle.
         for number in 1..100 {
             wire.inject(1, &record(&counted(SUITE, 1), number, 23, b"x", 0), RxMeta::default());
             assert_eq!(chunks(&mut victim), 1);
@@ -86,7 +87,7 @@ fn a_record_in_tiny_segments_takes_memory_for_its_bytes_and_gives_it_back() {
     }
 }
 
-/// Counts how often a task is woken.
+/// A waker that counts wakes.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -113,14 +114,14 @@ fn cover_traffic_comes_in_any_number_and_others_have_their_turns() {
             break chunk.unwrap().unwrap();
         }
         polls += 1;
-        assert_eq!(woken.0.load(Ordering::Relaxed), polls, "there is more, so it is polled again");
+        assert_eq!(woken.0.load(Ordering::Relaxed), polls, "records remain, so the task must be woken");
     };
     assert_eq!((&chunk[..], polls), (&b"something"[..], RECORDS as usize / 32));
 }
 
 #[test]
 fn a_stream_that_had_traffic_and_is_idle_takes_little() {
-    // Two expanded keys are a third of it.
+    // A third of this are two expanded keys.
     const MOST: isize = 3200;
     for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
         let wire = Wire::new(0);

@@ -1,4 +1,4 @@
-//! Handshakes over transports that give them little room, and futures of handshakes that are dropped.
+//! Handshakes over transports with little room, and dropped handshake futures.
 
 use crate::rig;
 
@@ -31,7 +31,7 @@ fn configs(version: &'static SupportedProtocolVersion) -> (Arc<ClientConfig>, Ar
     (Arc::new(client), Arc::new(server))
 }
 
-/// Polls both ends until they are done; `None` if they wait for each other.
+/// Polls both ends until complete. Returns `None` if they wait for each other.
 fn both<A, B>(wire: &Wire, near: impl Future<Output = A>, far: impl Future<Output = B>) -> Option<(A, B)> {
     let (mut near, mut far) = (pin!(near), pin!(far));
     let mut cx = Context::from_waker(Waker::noop());
@@ -56,7 +56,7 @@ fn both<A, B>(wire: &Wire, near: impl Future<Output = A>, far: impl Future<Outpu
     Some((near_end?, far_end?))
 }
 
-/// Shakes hands with so many bytes under way at most; `None` if both wait for each other.
+/// Performs a handshake with at most `window` bytes in flight. Returns `None` if both ends wait for each other.
 fn shake(
     window: usize,
     version: &'static SupportedProtocolVersion,
@@ -75,7 +75,7 @@ fn a_window_smaller_than_a_record_is_enough() {
         for window in [1, 5, 300, 3000, usize::MAX] {
             let shaken = shake(window, version);
             let (wire, mut near, mut far) = shaken.unwrap_or_else(|| panic!("stuck with a window of {window} bytes"));
-            // What was told to be done with early is not told again.
+            // Bytes credited early must not be credited again.
             let mut cx = Context::from_waker(Waker::noop());
             let mut sending = pin!(near.send_chunk(vec![7; 1000].into()));
             assert!(sending.as_mut().poll(&mut cx).is_ready());
@@ -106,6 +106,7 @@ fn server_name_is_known_at_both_ends() {
         assert_eq!(names, [Some("localhost".to_owned()), Some("localhost".to_owned())]);
 
         let mut silent = ClientConfig::clone(&client);
+        // Without SNI neither end knows a server name.
         silent.enable_sni = false;
         let wire = Wire::new(1);
         let (a, b) = wire.ends();
@@ -122,6 +123,7 @@ fn server_chooses_its_configuration_by_the_hello() {
         let (client, server) = configs(version);
         let wire = Wire::new(1);
         let (a, b) = wire.ends();
+        // Only the chosen configuration has the protocol that both ends negotiate below.
         let accepting = async move {
             let start = StartHandshake::read(b).await?;
             assert_eq!(start.client_hello().server_name(), Some("localhost"));

@@ -1,4 +1,4 @@
-//! Records by jobs that end in any order, or do not end well: the same bytes as in software.
+//! Records sealed by jobs that finish in any order, or fail. The bytes must equal software's.
 
 use crate::rig;
 
@@ -16,7 +16,7 @@ use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-/// Time that does not pass.
+/// A clock that does not advance.
 struct Still;
 
 impl Clock for Still {
@@ -37,7 +37,7 @@ impl Alarm for Still {
     }
 }
 
-/// An accelerator whose jobs end when the test says so, any of them first, and not all well.
+/// An accelerator whose jobs finish in random order when the test says so. Some jobs fail.
 #[derive(Clone)]
 struct Tangled(Arc<Mutex<State>>);
 
@@ -47,14 +47,14 @@ struct State {
     ended: Vec<Done>,
     waker: Option<Waker>,
     rng: Rng,
-    /// Of a hundred jobs, those that an engine loses.
+    /// Percentage of jobs lost by an engine.
     lost: u64,
-    /// Jobs that ended before one that was submitted earlier.
+    /// Number of jobs that finished before an earlier one.
     overtook: usize,
     gone: bool,
 }
 
-/// As a queue, with sessions, and what does the work.
+/// The accelerator's job queue, with a CPU queue that does the work.
 struct Queue(Tangled, CpuQueue);
 
 impl Tangled {
@@ -75,13 +75,14 @@ impl Tangled {
         self.0.lock().unwrap()
     }
 
-    /// Lets a job end; whether there was one.
+    /// Finishes one job. Returns whether there was one.
     fn step(&self) -> bool {
         let mut state = self.lock();
         if state.under_way.is_empty() {
             return false;
         }
         let count = state.under_way.len() as u64;
+        // Any job may finish first, as with several engines.
         let at = state.rng.below(count) as usize;
         let mut done = state.under_way.remove(at);
         state.overtook += usize::from(at > 0);
@@ -95,7 +96,7 @@ impl Tangled {
         true
     }
 
-    /// It is reset, or never comes back: all jobs end, and sessions with them.
+    /// Resets or removes the accelerator: all jobs fail, and all sessions end.
     fn end_all(&self, status: JobStatus) {
         let mut state = self.lock();
         let mut all = core::mem::take(&mut state.under_way);
@@ -159,7 +160,7 @@ impl JobQueue for Queue {
 
 type Tls = KtlsStream<LookasideStream<End>>;
 
-/// Two streams over one accelerator, and what has to run for them.
+/// Creates two streams over one accelerator, and the tasks that must run for them.
 fn streams(wire: &Wire, tangled: &Tangled, cipher: Cipher) -> (Tls, Tls, RunQueue, [RunLookaside<End>; 2]) {
     let queue = Queue(tangled.clone(), CpuQueue::new(CpuConfig::default()));
     let (queue, runs) = SharedQueue::new(queue, Arc::new(Still));
@@ -177,7 +178,7 @@ struct Plan {
     seed: u64,
     cipher: Cipher,
     writes: Vec<usize>,
-    /// Keys change behind these writes.
+    /// For each write, whether the key changes afterwards.
     rekeys: Vec<bool>,
     record_size: usize,
     padding: usize,
@@ -187,7 +188,7 @@ struct Plan {
     rx: bool,
     depth: usize,
     lost: u64,
-    /// All jobs end so at this step.
+    /// The step at which the accelerator is reset, or removed if true.
     end: Option<(usize, bool)>,
 }
 
@@ -218,6 +219,7 @@ fn run(plan: &Plan) -> Run {
             }
         }
         near.close().await.unwrap();
+        // Read before the drop, which takes the counters with it.
         *sender.borrow_mut() = near.get_ref().counters();
         drop(near);
     };
@@ -240,10 +242,10 @@ fn run(plan: &Plan) -> Run {
             tangled.end_all(if gone { JobStatus::Gone } else { JobStatus::Reset });
             return true;
         }
-        // Jobs end when nobody has anything else to do, and now and then before.
+        // Jobs finish when no task is awake, and sometimes earlier.
         (!awake || steps % 7 == 0) && tangled.step()
     });
-    assert!(all_ended, "somebody waits for what will never come");
+    assert!(all_ended, "a task waits for an event that never comes");
     let halves = wire.lock();
     assert_eq!(halves[1].consumed, halves[1].received, "every byte was given back to the window");
     let (plain, receiver) = plain.into_inner();
@@ -310,21 +312,25 @@ fn jobs_overtake_each_other_and_records_do_not() {
     let run = run(&plan(true, true));
     assert_eq!(run.plain.len(), 1_000_000);
     assert!(run.overtook > 20, "{} of them", run.overtook);
-    // 13 records a write, and the alert.
+    // 13 records per write, and the alert.
     assert_eq!(run.sender, LookasideCounters { sealed: 66, ..LookasideCounters::default() });
     assert_eq!(run.receiver, LookasideCounters { opened: 66, ..LookasideCounters::default() });
 }
 
-/// After a reset the streams come back to the accelerator by themselves.
+/// After a reset the streams return to the accelerator by themselves.
 #[test]
 fn a_reset_costs_the_records_under_way_and_no_more() {
     let run = run(&Plan { end: Some((20, false)), ..plan(true, true) });
     assert_eq!(run.plain.len(), 1_000_000);
     assert!(run.sender.sealed_here > 0 && run.sender.contexts_lost == 1, "{:?}", run.sender);
-    assert_eq!(run.sender.sealed + run.sender.sealed_here, 66, "none was sealed twice, and none by the stream itself");
+    assert_eq!(
+        run.sender.sealed + run.sender.sealed_here,
+        66,
+        "no record was sealed twice, and none by the stream itself"
+    );
 }
 
-/// A stream that is dropped says nothing more; what was written has its jobs, and they are waited for.
+/// A dropped stream sends no close_notify, but the jobs of written data are awaited.
 #[test]
 fn what_was_written_arrives_though_the_stream_is_dropped() {
     let (wire, tangled) = (Wire::new(1), Tangled::new(1, 256, 0));
@@ -348,11 +354,11 @@ fn what_was_written_arrives_though_the_stream_is_dropped() {
     };
     let tasks: Vec<Task<'_>> =
         vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
-    assert!(run_beside(tasks, |awake| !awake && tangled.step()), "all ends");
+    assert!(run_beside(tasks, |awake| !awake && tangled.step()), "all tasks complete");
     assert_eq!(*got.borrow(), 100_000);
 }
 
-/// Nobody hands on what jobs seal any more: the stream seals itself.
+/// Without a task that passes on sealed records, the stream seals in software.
 #[test]
 fn without_its_runner_a_stream_goes_on_in_software() {
     let (wire, tangled) = (Wire::new(2), Tangled::new(2, 256, 0));
@@ -378,7 +384,7 @@ fn without_its_runner_a_stream_goes_on_in_software() {
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
 }
 
-/// A record that was changed on its way is nobody's plaintext: the stream above says so, as in software.
+/// A record changed in transit must not yield plaintext. The stream above reports the error as in software.
 #[test]
 fn a_forged_record_fails_the_stream() {
     let (wire, tangled) = (Wire::new(3), Tangled::new(3, 256, 0));
@@ -393,7 +399,7 @@ fn a_forged_record_fails_the_stream() {
         let error = far.next_chunk().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert_eq!(far.get_ref().counters().not_opened, 1);
-        // It is told before the end of the stream is.
+        // The alert is sent before the end of the stream.
         poll_fn(|cx| far.poll_committed(cx)).await.unwrap();
         drop(far);
     };
@@ -401,12 +407,13 @@ fn a_forged_record_fails_the_stream() {
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
 }
 
-/// Inline the host has plaintext only, and the wire ciphertext; by jobs the ciphertext lies in the host's memory before it leaves.
+/// With an inline device, host memory holds only plaintext. With jobs, the ciphertext is in host memory before it
+/// leaves.
 #[test]
 fn ciphertext_lies_in_host_memory_by_jobs_and_never_inline() {
     let content = data(9, 40_000);
     let has = |memory: &[u8], bytes: &[u8]| memory.windows(bytes.len()).any(|window| window == bytes);
-    // A part of the second record, on the wire and before it was sealed.
+    // A part of the second record, as on the wire and before sealing.
     let (at, length) = (16_406 + 5 + 1000, 64);
     let plain = &content[16_384 + 1000..][..length];
     let look = |wire: &Wire| {
@@ -431,5 +438,5 @@ fn ciphertext_lies_in_host_memory_by_jobs_and_never_inline() {
     };
     let tasks: Vec<Task<'_>> = vec![Box::pin(writes), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
-    assert_eq!(look(&wire), (false, true), "what is queued is sealed");
+    assert_eq!(look(&wire), (false, true), "queued data are sealed");
 }

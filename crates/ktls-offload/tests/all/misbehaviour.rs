@@ -1,5 +1,4 @@
-//! Peers that do what they should not: each gets its alert, and the application a typed error and never a byte that did
-//! not verify.
+//! Peers that violate the protocol. Each must get its alert, and the application a typed error and no unverified byte.
 
 use crate::rig;
 
@@ -12,7 +11,7 @@ use tokio::io::AsyncReadExt;
 
 const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 
-/// An end whose peer is the test.
+/// Creates a stream whose peer is the test.
 fn victim() -> (Wire, KtlsStream<End>) {
     victim_with(SUITE.into())
 }
@@ -25,12 +24,12 @@ fn victim_with(cipher: Cipher) -> (Wire, KtlsStream<End>) {
     (wire, victim)
 }
 
-/// A record of the peer's.
+/// Builds a record of the peer.
 fn protected(number: u64, content_type: u8, content: &[u8], padding: usize) -> Vec<u8> {
     record(&counted(SUITE, 1), number, content_type, content, padding)
 }
 
-/// What the application reads, and how it ends.
+/// Reads until the end. Returns the data and the end.
 async fn read(victim: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
     let mut content = Vec::new();
     loop {
@@ -42,7 +41,7 @@ async fn read(victim: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
     }
 }
 
-/// Feeds bytes, in segments of any size, and gives what was read, the error and the alert that was sent.
+/// Feeds bytes in segments of `cut` bytes. Returns the data read, the error, and the alert sent.
 async fn feed(cipher: Cipher, bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
     let (wire, mut victim) = victim_with(cipher);
     for segment in bytes.chunks(cut) {
@@ -72,7 +71,7 @@ async fn expect(bytes: &[u8], content: &[u8], error: Option<TlsError>) {
 
 async fn expect_with(cipher: Cipher, bytes: &[u8], content: &[u8], error: Option<TlsError>) {
     for cut in [1, 7, 1 << 20] {
-        // A stream that is only dropped says nothing.
+        // Closing the transport without an alert is correct for a dropped stream.
         let alert = error.as_ref().and_then(TlsError::alert);
         let (got, got_error, got_alert) = feed(cipher, bytes, cut).await;
         assert_eq!((got_error, got_alert), (error.clone(), alert), "cut {cut}");
@@ -85,11 +84,12 @@ async fn each_offence_has_its_error_and_its_alert() {
     let good = protected(0, 23, b"good", 0);
     let close = protected(1, 21, &[1, 0], 0);
     expect(&[&good[..], &close].concat(), b"good", None).await;
-    // After close_notify nothing is looked at any more.
+    // Data after close_notify are ignored.
     expect(&[&good[..], &close, b"\x00garbage"].concat(), b"good", None).await;
     expect(&good, b"good", Some(TlsError::Truncated)).await;
     expect(&good[..good.len() - 1], b"", Some(TlsError::Truncated)).await;
 
+    // A valid record comes first: its content must be delivered despite the later error.
     let after_good = |bytes: &[u8]| [&good[..], bytes].concat();
     let cases = [
         (vec![23, 3, 3, 0x41, 1], TlsError::RecordOverflow { length: 0x4101 }),
@@ -132,8 +132,10 @@ async fn offences_against_tls12_have_theirs() {
         )
         .await;
         let longest = 16384 + cipher.overhead() - 5;
+        // A length outside the bounds is reported from the header alone.
         let header = |length: usize| vec![23, 3, 3, (length >> 8) as u8, length as u8];
         let mut turned = of(1, 23, b"a record of another type");
+        // The outer type and the explicit nonce are authenticated, so changing either must fail.
         turned[0] = 22;
         let mut shorter = of(1, 23, b"nonce");
         shorter[6] ^= 1;
@@ -164,6 +166,7 @@ async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
         let (wire, mut victim) = victim_with(cipher);
         let key = counted(cipher, 1);
         wire.inject(1, &record(&key, 0, 22, &[0, 0, 0, 0], 0), RxMeta::default());
+        // The keys came without a handshake, so the stream accepts the requests of both roles.
         wire.inject(1, &record(&key, 1, 22, &[1, 0, 0, 2, 3, 3], 0), RxMeta::default());
         wire.inject(1, &record(&key, 2, 23, b"still here", 0), RxMeta::default());
         assert_eq!(victim.next_chunk().await.unwrap().unwrap(), "still here");
@@ -181,6 +184,7 @@ async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
             rest = after;
         }
         assert!(rest.is_empty());
+        // The stream is still usable, but TLS 1.2 has no key updates.
         let error = victim.update_keys(true).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         let key = counted(cipher, 1);
@@ -217,7 +221,7 @@ async fn errors_stay_and_stop_writing() {
         assert!(victim.send_chunk("no".into()).await.is_err());
         assert!(victim.close().await.is_err());
     }
-    assert_eq!(victim.counters().tx_records_sw, 1, "the alert and nothing after it");
+    assert_eq!(victim.counters().tx_records_sw, 1, "only the alert is sent");
 }
 
 #[tokio::test]
@@ -229,7 +233,7 @@ async fn what_a_peer_spoils_is_counted() {
     assert!(victim.next_chunk().await.is_err());
     assert_eq!((victim.counters().decrypt_error, victim.counters().rx_records_sw), (1, 1));
 
-    // A KeyUpdate to an end whose keys cannot change.
+    // A KeyUpdate to an end with a fixed key.
     let (_, _, keys) = Counting::pair(SUITE);
     let wire = Wire::new(0);
     let (_, b) = wire.ends();
@@ -255,7 +259,7 @@ async fn tickets_to_a_server_are_unexpected() {
 async fn a_strangers_word_about_decryption_counts_for_nothing() {
     let (wire, mut victim) = victim();
     let stranger = RxMeta::default().marked(Handle { index: 9, generation: 9 }, Verdict::Done);
-    // Plaintext that somebody says was decrypted.
+    // Plaintext with a forged claim of decryption.
     let mut forged = vec![23, 3, 3, 0, 22];
     forged.extend_from_slice(b"evil!\x17");
     forged.extend_from_slice(&[0; 16]);
@@ -296,6 +300,7 @@ proptest! {
         }
         let at = flip.index(bytes.len());
         bytes[at] ^= 1 << bit;
+        // Records before the altered one are still delivered.
         let before = ends.iter().take_while(|(end, _)| *end <= at).last().map_or(0, |(_, content)| *content);
         let (got, error, _) = block_on(feed(cipher, &bytes, cut));
         prop_assert_eq!(&got[..], &content[..before]);

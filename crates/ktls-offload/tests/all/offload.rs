@@ -1,4 +1,4 @@
-//! The same bytes in software, on a device, and anywhere between.
+//! Equal bytes in software, on a device, and with any mixture.
 
 use crate::rig;
 
@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
-/// What one run left behind.
+/// The results of one run.
 struct Run {
     wire: Vec<u8>,
     plaintext: Vec<u8>,
@@ -23,7 +23,7 @@ struct Run {
 #[derive(Clone, Debug)]
 struct Plan {
     cipher: Cipher,
-    /// Inner plaintext is padded to a multiple of this, where it can be.
+    /// The padding multiple of the inner plaintext, where the version has padding.
     padding: usize,
     writes: Vec<usize>,
     chunks: bool,
@@ -31,7 +31,7 @@ struct Plan {
     cut: Cut,
     tx: bool,
     rx: bool,
-    /// The receiver asks before anything arrived.
+    /// Whether the receiver offloads before any data arrive.
     early: bool,
     miss: f64,
     window: usize,
@@ -41,6 +41,7 @@ struct Plan {
 fn run(plan: &Plan) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
+        // One record tells the receiver's transport its position, as after a handshake.
         const PRELUDE: &str = "go";
         let wire = Wire::new(plan.seed).with_devices(plan.miss, plan.seed);
         wire.lock()[0].cut = plan.cut;
@@ -60,6 +61,7 @@ fn run(plan: &Plan) -> Run {
         let offloaded = near.offload(Offload { tx: plan.tx, rx: false });
         assert_eq!(offloaded.tx.handle().is_some(), plan.tx);
         let writes = plan.writes.clone();
+        // Both ways to write must give equal records.
         let (chunks, seed) = (plan.chunks, plan.seed);
         let write = async move {
             for (index, length) in writes.into_iter().enumerate() {
@@ -104,7 +106,7 @@ proptest! {
         window in prop_oneof![Just(usize::MAX), 1000usize..20_000],
         seed: u64,
     ) {
-        // A record a byte long is a lot of work for many bytes.
+        // One-byte records are slow, so write less data.
         let writes: Vec<usize> = if record_size < 100 { writes.iter().map(|w| w / 20).collect() } else { writes };
         let plan = Plan { cipher, padding, writes, chunks, record_size, cut, tx, rx, early, miss, window, seed: seed >> 1 };
         let expected: Vec<u8> =
@@ -113,7 +115,7 @@ proptest! {
         prop_assert!(one.plaintext == expected, "plaintext differs");
         let software = run(&Plan { tx: false, rx: false, chunks: !chunks, window: usize::MAX, cut: Cut::Every(999), ..plan.clone() });
         prop_assert!(software.plaintext == expected);
-        prop_assert!(one.wire == software.wire, "the wire sees a difference");
+        prop_assert!(one.wire == software.wire, "the wire bytes differ");
         if tx {
             prop_assert_eq!(one.sender.tx_records_sw, 1);
         }
@@ -183,8 +185,7 @@ async fn where_the_transport_cannot_tell_the_first_bytes_do() {
     assert_eq!((far.counters().rx_records_device, far.counters().rx_records_sw), (1, 1));
 }
 
-/// A device is reset while a stream waits to have its context added; the news is read only after that was.
-/// What is not read keeps the window closed; the header that a context waits for has to come all the same.
+/// Unread content keeps the window closed, but the header for which a context waits must still arrive.
 #[test]
 fn ready_does_not_wait_for_a_window_that_only_reading_would_open() {
     const WINDOW: usize = 25;
@@ -194,7 +195,7 @@ fn ready_does_not_wait_for_a_window_that_only_reading_would_open() {
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     near.send(data(1, 1000).into(), TxTag::PLAIN);
     near.send(data(2, 1000).into(), TxTag::PLAIN);
-    // All of a record, and three bytes of the next one's header.
+    // One record, and three bytes of the next header.
     for _ in 0..(1000 + 22 + 3) / WINDOW {
         assert!(far.poll_chunk(cx).is_pending());
         wire.pump(0, WINDOW);
@@ -208,7 +209,7 @@ fn ready_does_not_wait_for_a_window_that_only_reading_would_open() {
         }
         wire.pump(0, usize::MAX);
     }
-    assert!(far.receive_context().is_some(), "it waits for what the window keeps back");
+    assert!(far.receive_context().is_some(), "the closed window holds the header back");
 }
 
 #[tokio::test]
@@ -223,26 +224,22 @@ async fn news_of_a_reset_that_is_older_than_a_context_loses_no_context() {
     assert_eq!(wire.lock()[1].device.as_ref().unwrap().contexts(), 1);
     near.send_chunk("has the news read".into()).await.unwrap();
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "has the news read");
-    assert_eq!(
-        wire.lock()[1].device.as_ref().unwrap().contexts(),
-        1,
-        "one is the device's again, and there is another"
-    );
+    assert_eq!(wire.lock()[1].device.as_ref().unwrap().contexts(), 1, "one context was removed, and another exists");
     assert_eq!(wire.lock()[1].device.as_ref().unwrap().removed.len(), 1);
     assert!(far.ready().await.unwrap().handle().is_some());
-    // Likewise a transmit context.
+    // The same with a transmit context.
     let handle = far.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     wire.lock()[1].device.as_mut().unwrap().push_event(DeviceEvent::Reset);
     far.send_chunk("reads the news".into()).await.unwrap();
     assert_eq!(wire.lock()[1].device.as_ref().unwrap().removed.last(), Some(&handle));
-    assert_eq!(wire.lock()[1].device.as_ref().unwrap().contexts(), 1, "who reads asks for the other");
+    assert_eq!(wire.lock()[1].device.as_ref().unwrap().contexts(), 1, "the receive context returns with the next read");
 }
 
 #[tokio::test]
 async fn with_everything_on_devices_the_cpu_does_no_crypto() {
     let wire = Wire::new(1).with_devices(0.0, 1);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
-    // One record tells the receiver where it is; its "go" comes after.
+    // One record tells the receiver its position; data follow after its "go".
     near.send_chunk("prelude".into()).await.unwrap();
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "prelude");
     let rx = far.offload(Offload { tx: false, rx: true }).rx;
@@ -262,14 +259,15 @@ async fn with_everything_on_devices_the_cpu_does_no_crypto() {
     let (sent, got) = (near.counters(), far.counters());
     assert_eq!((sent.tx_records_sw, sent.tx_records_device), (1, 17), "256 KiB are 16 records, then close_notify");
     assert_eq!((got.rx_records_sw, got.rx_records_device, got.rx_records_partial), (1, 17, 0));
-    assert_eq!((sent.tx_device, sent.curr_tx_device, sent.curr_tx_sw), (1, 0, 0), "it is closed");
+    assert_eq!((sent.tx_device, sent.curr_tx_device, sent.curr_tx_sw), (1, 0, 0), "the direction is closed");
     assert_eq!((got.rx_device, got.curr_rx_device, got.curr_rx_sw, got.rx_sw), (1, 0, 0, 1));
-    assert_eq!((sent.curr_rx_device, got.curr_tx_sw), (1, 1), "the other way is not");
+    assert_eq!((sent.curr_rx_device, got.curr_tx_sw), (1, 1), "the other direction is open");
 }
 
 #[tokio::test]
 async fn a_reset_in_the_middle_of_a_record_is_never_seen_on_the_wire() {
-    const MARKER: &[u8] = b"the marker that nobody may see";
+    const MARKER: &[u8] = b"the marker that must not leak in";
+    // A repeated marker would be visible in any window of plaintext on the wire.
     let payload: Vec<u8> = MARKER.iter().copied().cycle().take(100_000).collect();
     let mut wires = Vec::new();
     for reset_after in [None, Some(0), Some(4), Some(5), Some(6), Some(9_000), Some(16_405), Some(40_000)] {
@@ -282,7 +280,7 @@ async fn a_reset_in_the_middle_of_a_record_is_never_seen_on_the_wire() {
             wire.pump(0, bytes);
             wire.reset(0);
         }
-        // More records, by whoever there is, and nobody polls after that.
+        // More records after the reset, by device or software, and no further polling.
         near.send_chunk(Bytes::from(payload.clone())).await.unwrap();
         let resets = u64::from(reset_after.is_some());
         let counters = near.counters();
@@ -301,7 +299,7 @@ async fn a_reset_in_the_middle_of_a_record_is_never_seen_on_the_wire() {
         assert!(!halves[0].wire.windows(MARKER.len()).any(|window| window == MARKER));
         wires.push(halves[0].wire.clone());
     }
-    assert!(wires.windows(2).all(|pair| pair[0] == pair[1]), "the wire shows when the device was lost");
+    assert!(wires.windows(2).all(|pair| pair[0] == pair[1]), "the wire bytes depend on the reset");
 }
 
 #[tokio::test]
@@ -356,7 +354,7 @@ async fn flows_return_to_a_device_that_is_busy_at_first() {
         assert_eq!(near.transmit_context().is_some(), on_device, "{refusal:?}");
         assert_eq!(far.receive_context().is_some(), on_device, "{refusal:?}");
     }
-    // What was refused for good is asked for again by who wants it.
+    // After a permanent refusal only the application asks again.
     assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
     far.offload(Offload { tx: false, rx: true });
     assert!(far.ready().await.unwrap().handle().is_some());
@@ -372,6 +370,7 @@ async fn what_a_context_decrypted_counts_however_many_came_since() {
         assert_eq!(far.next_chunk().await.unwrap().unwrap(), "go");
         far.offload(RX);
         far.ready().await.unwrap();
+        // Decrypted by the first context, and unread while further contexts follow.
         near.send_chunk(Bytes::from(data(1, 9_000))).await.unwrap();
         for reset in 0..resets {
             wire.reset(1);
@@ -384,7 +383,7 @@ async fn what_a_context_decrypted_counts_however_many_came_since() {
         let mut got = vec![0; 18_000];
         far.read_exact(&mut got).await.unwrap();
         assert!(got == [data(1, 9_000), data(2, 9_000)].concat(), "{resets} resets");
-        // All was read: nothing is in the way of one more.
+        // All data are read, so another context is possible.
         wire.reset(1);
         far.offload(RX);
         assert!(far.ready().await.unwrap().handle().is_some(), "{resets} resets");
@@ -411,10 +410,10 @@ async fn a_context_begins_behind_everything_that_arrived() {
         }
         wire.pump(0, arrived);
         let outcome = far.offload(Offload { tx: false, rx: true }).rx;
-        // A header that is here in part leaves its place known, and its record's length not.
+        // A partial header leaves the next record's position unknown.
         let deferred = (1..5).contains(&(arrived % 52));
         assert_eq!(outcome == Outcome::Deferred, deferred, "{arrived} bytes: {outcome:?}");
-        wire.pump(0, 20); // the rest of a header at least, and not two records
+        wire.pump(0, 20); // the rest of a header at least, and less than two records
         let ready = poll_fn(|cx| Poll::Ready(far.poll_ready(cx))).await;
         assert!(matches!(ready, Poll::Ready(Ok(Outcome::Device(_)))), "{arrived} bytes: {ready:?}");
         wire.lock()[0].hold = false;
@@ -465,7 +464,7 @@ async fn a_context_that_the_device_takes_away_is_not_used() {
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "two");
 }
 
-/// A header, data and a digest of a protocol above need no records of their own.
+/// A header, data and a digest of a protocol above need no separate records.
 #[tokio::test]
 async fn pieces_sent_at_once_share_records() {
     let mut wires = Vec::new();
@@ -483,6 +482,7 @@ async fn pieces_sent_at_once_share_records() {
             (&[], 0),
         ] {
             let before = near.counters().tx_records_sw + near.counters().tx_records_device;
+            // Pieces are cut at the record size only, not at piece boundaries.
             let pieces: Vec<Bytes> = lengths.iter().map(|length| data(*length as u64, *length).into()).collect();
             expected.extend(pieces.concat());
             let first = near.send_pieces(&mut pieces.into_iter().map(|piece| (piece, TxTag::PLAIN)));
@@ -505,6 +505,7 @@ async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
     let wire = Wire::new(8).with_devices(0.0, 8);
     wire.lock()[0].cut = Cut::Every(100);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
+    // Records, segments and reads all have different boundaries.
     near.set_record_size(150);
     near.send_chunk("prelude".into()).await.unwrap();
     far.next_chunk().await.unwrap();
@@ -525,6 +526,7 @@ async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
         if content.len().is_multiple_of(150) && !content.is_empty() {
             expected += 22; // type and tag of one record, header of the next
         }
+        // Content keeps the sequence numbers of its wire bytes.
         assert_eq!(segment.seq, expected);
         assert_eq!(segment.meta.tls_context(), handle);
         expected = segment.end();
@@ -536,5 +538,5 @@ async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
         let halves = wire.lock();
         assert_eq!(halves[1].consumed, halves[1].received);
     }
-    assert!(far.control(&mut |_, contexts| assert!(TlsContexts::of(contexts).is_none())), "the TLS face is taken");
+    assert!(far.control(&mut |_, contexts| assert!(TlsContexts::of(contexts).is_none())), "the TLS engine is hidden");
 }

@@ -1,4 +1,4 @@
-//! KeyUpdates, asked for and not, in software and while a device works with the key that is changed.
+//! KeyUpdates, requested and not, in software and while a device uses the old key.
 
 use crate::rig;
 
@@ -48,7 +48,7 @@ async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
     assert_eq!(far.counters().rx_rekey_received, 10);
     assert_eq!(far.counters().tx_rekey_ok, 1);
     far.write_all(b"y").await.unwrap();
-    assert_eq!(far.counters().tx_rekey_ok, 2, "the later requests are answered before the data");
+    assert_eq!(far.counters().tx_rekey_ok, 2, "later requests are answered before the data");
     near.read_exact(&mut [0]).await.unwrap();
     assert_eq!(near.counters().rx_rekey_ok, 2);
 }
@@ -57,6 +57,7 @@ async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
 async fn keys_change_by_themselves_before_they_are_used_up() {
     let wire = Wire::new(3);
     let (mut near, mut far) = streams(&wire, SUITES[1]);
+    // 50 records, with at most four per key including the KeyUpdate.
     near.set_record_size(100);
     near.set_records_per_key(4);
     let payload = data(3, 5000);
@@ -65,7 +66,7 @@ async fn keys_change_by_themselves_before_they_are_used_up() {
     let mut got = Vec::new();
     far.read_to_end(&mut got).await.unwrap();
     assert!(got == payload);
-    assert_eq!(near.counters().tx_rekey_ok, 16, "three of data and a KeyUpdate each");
+    assert_eq!(near.counters().tx_rekey_ok, 16, "three data records and a KeyUpdate per key");
     assert_eq!(far.counters().rx_rekey_ok, 16);
 }
 
@@ -90,6 +91,7 @@ async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
 #[tokio::test]
 async fn a_key_with_no_room_for_a_key_update_ends_the_stream_with_the_schedule_where_it_was() {
     let (_, _, keys) = Counting::pair(SUITES[0]);
+    // The first record number is beyond the key's limit already.
     let keys = TrafficKeys { transmit: (u64::MAX - 2, keys.transmit.1), ..keys };
     let wire = Wire::new(4);
     let (a, b) = wire.ends();
@@ -105,7 +107,7 @@ async fn a_key_with_no_room_for_a_key_update_ends_the_stream_with_the_schedule_w
     assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&expected));
 }
 
-/// TLS 1.2 has no key updates: what the key does not allow is refused, and the peer learns that it did not get all.
+/// TLS 1.2 has no key updates. Beyond the key's limit, writes are refused, and the peer learns that data are missing.
 #[tokio::test]
 async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
     let cipher = Cipher { version: TlsVersion::Tls12, suite: TlsSuite::Aes128Gcm };
@@ -119,15 +121,15 @@ async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
         for text in ["1", "2", "3"] {
             SegmentStream::send(&mut near, text.into(), TxTag::PLAIN);
         }
-        // The transport's way of sending has no result; the next question tells.
+        // `send` returns no error; the next call of `poll_room` reports it.
         SegmentStream::send(&mut near, "4".into(), TxTag::PLAIN);
         SegmentStream::flush(&mut near);
         let error = poll_fn(|cx| near.poll_room(cx)).await.unwrap_err();
         assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::KeyExhausted));
-        assert!(near.close().await.is_err(), "there is no orderly end to what is not whole");
+        assert!(near.close().await.is_err(), "incomplete data must not end orderly");
         let counters = near.counters();
         let sealed = if device { (1, 3) } else { (4, 0) };
-        assert_eq!((counters.tx_records_sw, counters.tx_records_device), sealed, "the alert is software's");
+        assert_eq!((counters.tx_records_sw, counters.tx_records_device), sealed, "software seals the alert");
         let mut got = Vec::new();
         let error = far.read_to_end(&mut got).await.unwrap_err();
         let expected = TlsError::AlertReceived(AlertDescription::INTERNAL_ERROR);
@@ -168,7 +170,7 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
     wire.lock()[0].hold = false;
     wire.pump(0, usize::MAX);
     assert_eq!(wire.lock()[0].released, [handle]);
-    // The device may have the new key as well.
+    // The device may get the new key too.
     assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some_and(|again| again != handle));
     near.send_chunk(Bytes::from(data(3, 50_000))).await.unwrap();
     near.close().await.unwrap();
@@ -178,7 +180,7 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
     assert_eq!(wire.lock()[0].sealed_units, 0);
 }
 
-/// As Linux has it: software with the new key, and the device again when the old one's records are acknowledged.
+/// Like Linux: software seals with the new key until the old key's records are acknowledged, then the device.
 #[tokio::test]
 async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowledgment() {
     let wire = Wire::new(5).with_devices(0.0, 5);
@@ -188,14 +190,14 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     near.send_chunk("old".into()).await.unwrap();
     near.update_keys(false).unwrap();
     near.send_chunk("new, software".into()).await.unwrap();
-    assert_eq!(near.transmit_context(), None, "what the old context is for is still under way");
+    assert_eq!(near.transmit_context(), None, "records of the old context are in flight");
     assert_eq!(near.counters().tx_rekey_device, 0);
     wire.lock()[0].hold = false;
     wire.pump(0, usize::MAX);
     near.send_chunk("new, device".into()).await.unwrap();
     assert!(near.transmit_context().is_some());
     assert_eq!((near.counters().tx_rekey_ok, near.counters().tx_rekey_device), (1, 1));
-    // A key that changes again before the device has it stays in software, and so does one that it refuses.
+    // A key that changes again before the device has it stays in software, and so does a refused key.
     wire.lock()[0].hold = true;
     near.update_keys(false).unwrap();
     near.update_keys(false).unwrap();
@@ -204,7 +206,7 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::Unsupported);
     near.send_chunk("software".into()).await.unwrap();
     assert_eq!((near.counters().tx_rekey_sw, near.counters().curr_tx_sw), (2, 1));
-    // One that waits when the direction ends is neither.
+    // A key that waits when the direction ends has the third outcome.
     wire.lock()[0].device.as_mut().unwrap().refuse = None;
     near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     near.update_keys(false).unwrap();
@@ -217,7 +219,7 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_sw), (4, 4));
 }
 
-/// The transport drops a sealer for the one that follows it, which no next key may ever bring.
+/// The transport drops a sealer when the next one is installed, but a next key may never come.
 #[tokio::test]
 async fn the_sealer_of_a_replaced_key_is_followed_by_one_without_a_key() {
     for end in [|stream: &mut KtlsStream<rig::End>| stream.update_keys(false).unwrap(), SegmentStream::finish] {
@@ -251,7 +253,7 @@ async fn a_receive_key_goes_to_the_device_by_itself() {
     }
 }
 
-/// What becomes of changed keys adds up, once both directions have ended.
+/// Checks that the outcomes of changed keys add up, once both directions have ended.
 fn check_rekeys(counters: &TlsCounters) {
     let TlsCounters { tx_rekey_device, tx_rekey_sw, tx_rekey_aborted, .. } = *counters;
     assert_eq!(tx_rekey_device + tx_rekey_sw + tx_rekey_aborted, counters.tx_rekey_ok, "{counters:?}");
@@ -287,8 +289,8 @@ fn turns() -> impl Strategy<Value = Vec<(usize, Turn)>> {
 }
 
 proptest! {
-    /// The oracle of rekeying: keys that the device got, that stayed in software and that nobody waited for any more are
-    /// the KeyUpdates sent, in both directions; and every byte arrives.
+    /// Invariant of key updates: the keys received by the device, kept in software, or abandoned at the end add up to
+    /// the KeyUpdates sent, in both directions. All data arrive.
     #[test]
     fn what_becomes_of_keys_adds_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
         let wire = Wire::new(seed).with_devices(miss, seed);
@@ -305,7 +307,7 @@ proptest! {
                         written[side].extend_from_slice(&payload);
                         end.send_chunk(payload.into()).await.unwrap();
                     }
-                    // Without data in between there may not be many.
+                    // Each KeyUpdate is followed by data, because a reader limits KeyUpdates without data.
                     Turn::Rekey(both) => {
                         let payload = data(7, 1);
                         written[side].extend_from_slice(&payload);
@@ -320,6 +322,7 @@ proptest! {
                     Turn::Reset => wire.lock()[side].device.as_mut().unwrap().reset(),
                     Turn::Hold(hold) => {
                         wire.lock()[side].hold = hold;
+                        // Held data must leave when the hold ends.
                         if !hold {
                             wire.pump(side, usize::MAX);
                         }
@@ -368,7 +371,7 @@ async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
             far.next_chunk().await.unwrap();
             far.offload(Offload { tx: false, rx: true });
             far.ready().await.unwrap();
-            // All of it arrives at the device before anybody opens the KeyUpdates, which change the key twice.
+            // All data reach the device before the reader opens the KeyUpdates, which change the key twice.
             let mut expected = Vec::new();
             for round in 0..3 {
                 let payload = data(round, 7_500);
@@ -383,9 +386,10 @@ async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
             far.read_to_end(&mut got).await.unwrap();
             assert!(got == expected, "{cut:?} {suite:?}");
             assert_eq!(far.counters().rx_rekey_ok, 2);
-            // A packet with a record's end in it has a wrong tag, so only smaller ones show it.
+            // A packet with the end of a record has a wrong tag and passes up as ciphertext. Only smaller packets are
+            // garbled.
             let restored = far.counters().rx_restored_bytes > 0;
-            assert_eq!(restored, !matches!(cut, Cut::Every(1448)), "{cut:?}: the model decrypts what it should not");
+            assert_eq!(restored, !matches!(cut, Cut::Every(1448)), "{cut:?}: the model decrypts with the old key");
             assert_eq!(far.counters().decrypt_error, 0);
             assert_eq!(far.counters().rx_sw, 3, "at first, and after each of two keys");
         }
@@ -419,7 +423,7 @@ async fn the_device_may_have_the_next_key() {
 #[tokio::test]
 async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
     let wire = Wire::new(8).with_devices(0.0, 8);
-    // Packets smaller than a record: the device decrypts some with a key that is no longer the one.
+    // With packets smaller than a record, the device decrypts some with an outdated key.
     wire.lock()[0].cut = Cut::Every(37);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     near.send_chunk("go".into()).await.unwrap();
@@ -435,7 +439,7 @@ async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
         far.read_exact(&mut got).await.unwrap();
         assert!(got == data(round, 1000), "round {round}");
         let outcome = far.offload(Offload { tx: false, rx: true }).rx;
-        // The first context decrypted all of it, so seven may follow while some of that is unread.
+        // The first context decrypted all data, so at most seven more may follow while some are unread.
         let refused = outcome == Outcome::Refused(NotOffloaded::Unread);
         assert_eq!(refused, (7..11).contains(&round), "round {round}: {outcome:?}");
     }
@@ -443,7 +447,7 @@ async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
     assert_eq!(far.counters().decrypt_error, 0);
 }
 
-/// The schedule of an end that has no business asking for a key.
+/// A key schedule that must not be used.
 struct NeverAsked;
 
 impl KeySchedule for NeverAsked {

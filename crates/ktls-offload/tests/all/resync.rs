@@ -1,4 +1,5 @@
-//! The three ways to help a device that lost its place, step by step: what it is told, when, and what it is not told.
+//! The three resynchronization modes, step by step: the times at which the device is told a position, and the
+//! positions.
 
 use crate::rig;
 
@@ -9,7 +10,7 @@ use rig::device::FLOW;
 use rig::{End, Wire, counted, data, record, streams};
 use tokio::io::AsyncReadExt;
 
-/// A receiver on a device that decrypts nothing, and its peer. Every record is 52 bytes on the wire.
+/// A receiver on a device that decrypts nothing, with its peer. Every record has 52 bytes on the wire.
 struct Setup {
     wire: Wire,
     near: KtlsStream<End>,
@@ -34,7 +35,7 @@ impl Setup {
         Setup { wire, near, far, context, start, sent: 0 }
     }
 
-    /// Where record `number` begins.
+    /// Returns the position of record `number`.
     fn at(&self, number: u32) -> Seq {
         self.start + number * RECORD
     }
@@ -46,13 +47,13 @@ impl Setup {
         self.sent += records;
     }
 
-    /// Sends so many records and reads each.
+    /// Sends `records` records and reads each at once.
     async fn exchange(&mut self, records: u32) {
         for _ in 0..records {
             self.send(1).await;
             self.read(1).await;
         }
-        // Looks for more in vain.
+        // Polls once more without data, which is when hints are given.
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(self.far.poll_chunk(&mut cx).is_pending());
     }
@@ -75,7 +76,7 @@ impl Setup {
         self.event(DeviceEvent::ResyncRequested { flow: FLOW, handle: self.context, header });
     }
 
-    /// What the device was told since this was asked last.
+    /// Returns the answers to the device since the last call.
     fn told(&self) -> Vec<(Seq, Option<u64>)> {
         let told = std::mem::take(&mut self.wire.lock()[1].device.as_mut().unwrap().told);
         assert!(told.iter().all(|(handle, ..)| *handle == self.context));
@@ -89,23 +90,24 @@ async fn a_request_is_answered_early_late_and_with_no() {
     setup.exchange(3).await;
     setup.asks(setup.at(3));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(3), Some(3))], "of a record that had not arrived");
+    assert_eq!(setup.told(), [(setup.at(3), Some(3))], "about a record that had not arrived");
     setup.asks(setup.at(1));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(1), Some(1))], "of one long read");
+    assert_eq!(setup.told(), [(setup.at(1), Some(1))], "about a record read earlier");
     setup.asks(setup.at(2) + 1);
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(2) + 1, None)], "there is none");
+    assert_eq!(setup.told(), [(setup.at(2) + 1, None)], "no record begins there");
     setup.exchange(70).await;
     setup.asks(setup.at(1));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(1), None)], "forgotten; it may ask about a later one");
+    assert_eq!(setup.told(), [(setup.at(1), None)], "forgotten; the device may ask about a later one");
     assert_eq!(setup.far.counters().rx_device_resync, 2);
 }
 
 #[tokio::test]
 async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
     let mut setup = Setup::new(ResyncMode::CoreHint).await;
+    // The device decrypts nothing, so every record counts.
     let mut hinted = Vec::new();
     for record in 1..=150 {
         setup.exchange(1).await;
@@ -122,7 +124,7 @@ async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
     setup.exchange(2).await;
     assert_eq!(setup.told(), []);
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(154), Some(154))], "anew");
+    assert_eq!(setup.told(), [(setup.at(154), Some(154))], "the count restarts");
 }
 
 #[tokio::test]
@@ -160,12 +162,12 @@ async fn a_hint_waits_for_a_header_that_is_here_in_part() {
 async fn an_asynchronous_question_is_answered_long_after() {
     let mut setup = Setup::new(ResyncMode::Asynchronous).await;
     setup.exchange(5).await;
-    // The packet with which the device lost its place held the headers of records 5, 6 and 7.
+    // The packet at which the device lost its position held the headers of records 5, 6 and 7.
     setup.started(setup.at(4) + 30, setup.at(7) + 5);
     setup.exchange(200).await;
     setup.asks(setup.at(6));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(6), Some(6))], "more records ago than are remembered otherwise");
+    assert_eq!(setup.told(), [(setup.at(6), Some(6))], "older than the records remembered otherwise");
     setup.asks(setup.at(6));
     setup.exchange(1).await;
     assert_eq!(setup.told(), [(setup.at(6), None)], "the log is done with one answer");
@@ -197,8 +199,8 @@ async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_
     assert_eq!(setup.told(), []);
     setup.asks(setup.at(8));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(8), None)], "it was cancelled, and is too old to be remembered otherwise");
-    // A question about what has not arrived is answered when it has.
+    assert_eq!(setup.told(), [(setup.at(8), None)], "cancelled, and too old to be remembered otherwise");
+    // A question about data that have not arrived is answered on arrival.
     setup.started(setup.at(setup.sent), setup.at(setup.sent) + 2000);
     let next = setup.sent + 1;
     setup.asks(setup.at(next));
@@ -206,7 +208,7 @@ async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_
     assert_eq!(setup.told(), [(setup.at(next), Some(next.into()))]);
 }
 
-/// Linux' limit: 65,535 records.
+/// Uses Linux' limit of 65,535 records.
 #[tokio::test]
 async fn an_asynchronous_question_that_never_comes_is_given_up() {
     let mut setup = Setup::new(ResyncMode::Asynchronous).await;
@@ -222,10 +224,10 @@ async fn an_asynchronous_question_that_never_comes_is_given_up() {
     setup.asks(setup.start);
     setup.wire.inject(1, &sealed(65_600), RxMeta::default());
     setup.far.next_chunk().await.unwrap();
-    assert_eq!(setup.told(), [(setup.start, None)], "what was noted is forgotten");
+    assert_eq!(setup.told(), [(setup.start, None)], "the log is discarded");
 }
 
-/// Of a record that a device decrypted in part software decrypts the rest, and no byte twice.
+/// Of a partly decrypted record, software decrypts only the remaining bytes.
 #[tokio::test]
 async fn a_partial_record_costs_what_is_left_of_it() {
     for decrypted in [1, 16, 400, 999, 1000] {
@@ -241,7 +243,7 @@ async fn a_partial_record_costs_what_is_left_of_it() {
         assert!(got == content);
         let counters = far.counters();
         assert_eq!(counters.rx_records_partial, 1);
-        // The type at the end of the plaintext is software's.
+        // The content type after the plaintext is decrypted in software too.
         assert_eq!(counters.rx_partial_sw_bytes, 1001 - decrypted as u64);
     }
 }

@@ -1,8 +1,10 @@
-//! Two applications that do whatever a seed says with a stream each, in two tasks, a reader and a writer: writes, reads,
-//! futures given up at any poll, keys that change, devices asked for, reset and evicting, readers that go away, ends that
-//! are meant, and streams dropped or aborted. What was accepted arrives in order, or a part of it and an error; a clean end
-//! only after a close; nobody waits when nothing is under way any more; queues are bounded; no context stays in a device.
-//! On the CPU and on devices, and where nothing is given up, with the same outcome.
+//! Two applications that act at random on one stream each, in two tasks, a reader and a writer. Actions: writes, reads,
+//! futures dropped at any poll, key changes, offload requests, device resets and evictions, readers that leave, regular
+//! ends, drops and aborts.
+//!
+//! Invariants: accepted data arrive in order, or a part arrives with an error. A clean end occurs only after a close.
+//! No task waits when nothing is in flight. Queues are bounded. No context stays in a device. Runs on the CPU and on
+//! devices; without dropped futures, the outcomes are equal.
 
 use crate::rig;
 
@@ -20,13 +22,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How a writer ends.
+/// The end of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Close,
-    /// It polls a close once, and goes.
+    /// The writer polls a close once, and leaves.
     CloseGivenUp,
-    /// The stream is dropped, whatever its reader is doing.
+    /// The writer drops the stream, regardless of the reader.
     Drop,
     Abort,
 }
@@ -42,9 +44,9 @@ struct Plan {
     padding: usize,
     miss: f64,
     endings: [Ending; 2],
-    /// The reader of the first end goes away.
+    /// Whether the reader of the first end leaves early.
     leaves: bool,
-    /// Futures are given up.
+    /// Whether futures are dropped.
     gives_up: bool,
 }
 
@@ -75,12 +77,12 @@ fn plans() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// An application: its stream, and what it did with it.
+/// An application: its stream and its history.
 struct Side {
     number: usize,
     /// `None` once dropped.
     stream: RefCell<Option<KtlsStream<End>>>,
-    /// Tasks that use it.
+    /// Number of tasks that use the stream.
     users: Cell<usize>,
     accepted: Cell<usize>,
     closed: Cell<bool>,
@@ -89,7 +91,7 @@ struct Side {
     got: Cell<usize>,
     ended: RefCell<Option<io::Result<()>>>,
     left: Cell<bool>,
-    /// The tasks that wait, for when the stream is dropped.
+    /// Wakers of waiting tasks, woken when the stream is dropped.
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -110,7 +112,7 @@ impl Side {
         }
     }
 
-    /// Waits for what `poll` gives; `None` if the stream was dropped.
+    /// Waits for the result of `poll`. Returns `None` if the stream was dropped.
     async fn wait<T>(&self, mut poll: impl FnMut(&mut KtlsStream<End>, &mut Context<'_>) -> Poll<T>) -> Option<T> {
         poll_fn(|cx| match &mut *self.stream.borrow_mut() {
             None => Poll::Ready(None),
@@ -134,7 +136,7 @@ impl Side {
         self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
     }
 
-    /// A task is done. The last one drops the stream.
+    /// Ends a task. The last task drops the stream.
     fn leave(&self) {
         self.users.set(self.users.get() - 1);
         if self.users.get() == 0 {
@@ -143,12 +145,12 @@ impl Side {
     }
 }
 
-/// The byte that `side` sends at `place`.
+/// Returns the byte that `side` sends at offset `place`.
 fn byte(side: usize, place: usize) -> u8 {
     (place as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ side as u8
 }
 
-/// Patience for a future: any number of polls, or few.
+/// Returns the number of polls after which a future is dropped.
 fn polls(plan: &Plan, rng: &mut Rng) -> u64 {
     if plan.gives_up && rng.chance(0.4) { rng.below(4) } else { u64::MAX }
 }
@@ -174,6 +176,7 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
                         Pin::new(stream).poll_write(cx, &data)
                     };
                     if let Poll::Ready(Ok(bytes)) = written {
+                        // Recorded within the poll: a dropped future must not lose the count.
                         side.accepted.set(from + bytes);
                     }
                     written.map_ok(|_| ())
@@ -185,9 +188,10 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
                 within(polls(plan, rng), flushed).await
             }
             5 => {
+                // Only accepted data may be awaited, or the wait would not end.
                 let accepted = side.accepted.get() as u64;
                 let acked = side.wait(|stream, cx| stream.poll_acked(cx, accepted));
-                // Its peer may read no more.
+                // The peer may no longer read.
                 let polls = if plan.leaves && side.number == 1 { rng.below(4) } else { polls(plan, rng) };
                 within(polls, acked).await
             }
@@ -212,16 +216,17 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
             }
         };
         match result {
-            Some(None) => return side.leave(), // dropped by another
+            Some(None) => return side.leave(), // dropped by the other task
             Some(Some(Err(error))) => {
                 let failed = side.ended.borrow().as_ref().is_some_and(Result::is_err);
-                assert!(peer.aborted.get() || side.aborted.get() || failed, "nobody is to blame: {error}");
+                assert!(peer.aborted.get() || side.aborted.get() || failed, "no end caused this error: {error}");
                 return side.leave();
             }
             Some(Some(Ok(()))) => {}
             None => turn().await,
         }
         let waiting = wire.lock()[side.number].waiting();
+        // The transport's room counts wire bytes, so record overhead may exceed the buffer.
         let overhead = 1 + (plan.cipher.overhead() + plan.padding) / plan.record_size.min(most as usize);
         assert!(waiting <= plan.send_buffer + most as usize * overhead + 8192, "{waiting} bytes queued");
     }
@@ -248,9 +253,9 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
     side.leave();
 }
 
-/// What devices do.
+/// Applies a random device failure.
 fn trouble(wire: &Wire, side: usize, rng: &mut Rng) {
-    // Drawn without a device as well: the rest of the schedule is the same.
+    // Random numbers are drawn without a device too, so that both runs have the same schedule.
     let (kind, refuse) =
         (rng.below(4), [None, None, Some(Refused::Busy), Some(Refused::NoSpace)][rng.below(4) as usize]);
     if wire.lock()[side].device.is_none() {
@@ -270,10 +275,11 @@ async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
             side.left.set(true);
             return side.leave();
         }
+        // Small reads leave content behind for the next read of another kind.
         let room = 1 + rng.below(100) as usize;
         let read = match rng.below(4) {
             0 => {
-                // Over transports that cannot tell, it waits for the peer.
+                // A transport that cannot tell the next position makes this wait for the peer, so it is always limited.
                 let ready = side.wait(|stream, cx| stream.poll_ready(cx));
                 match within(rng.below(4), ready).await {
                     Some(Some(Err(error))) => Some(Some(Err(error))),
@@ -313,7 +319,7 @@ async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
             Some(None) => return side.leave(),
             Some(Some(Ok(bytes))) if !bytes.is_empty() => {
                 let at = side.got.get();
-                assert!(at + bytes.len() <= peer.accepted.get(), "more than was sent");
+                assert!(at + bytes.len() <= peer.accepted.get(), "more data than were sent");
                 assert!(bytes.iter().zip(at..).all(|(got, at)| *got == byte(peer.number, at)), "other bytes at {at}");
                 side.got.set(at + bytes.len());
             }
@@ -325,7 +331,7 @@ async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
     }
 }
 
-/// Bytes that arrived, and how they ended, in each direction.
+/// For each direction, the number of bytes that arrived, and whether the end was clean.
 type Outcome = [(usize, bool); 2];
 
 fn play(plan: &Plan, device: bool) -> Outcome {
@@ -356,7 +362,8 @@ fn play(plan: &Plan, device: bool) -> Outcome {
     let mut steps = 0;
     let mut step = |busy: bool| {
         steps += 1;
-        assert!(steps < MOST_STEPS, "it never comes to an end");
+        assert!(steps < MOST_STEPS, "the run does not terminate");
+        // The wire is slower than the tasks, so queues fill up.
         if busy && network.chance(0.7) {
             return true;
         }
@@ -365,29 +372,30 @@ fn play(plan: &Plan, device: bool) -> Outcome {
     };
     let done = run_beside(tasks, &mut step);
     let state = || sides.each_ref().map(|side| (side.accepted.get(), side.got.get(), format!("{:?}", side.stream)));
-    assert!(done, "everybody waits, and nothing is under way: {:?}", state());
+    assert!(done, "all tasks wait, and nothing is in flight: {:?}", state());
+    // Delivers the remaining data, because a dropped stream may still have some queued.
     while step(false) {}
 
     for (side, peer) in [(&sides[0], &sides[1]), (&sides[1], &sides[0])] {
         let half = &wire.lock()[side.number];
-        assert_eq!(half.device.as_ref().map_or(0, |device| device.contexts()), 0, "contexts that nobody gave back");
+        assert_eq!(half.device.as_ref().map_or(0, |device| device.contexts()), 0, "contexts were not removed");
         let ended = side.ended.borrow();
         let Some(ended) = &*ended else {
-            assert!(side.left.get() || side.dropped.get(), "a reader ends with an end");
+            assert!(side.left.get() || side.dropped.get(), "a reader ended without reaching the end");
             continue;
         };
         match ended {
             Ok(()) => {
-                assert!(peer.closed.get(), "an end that nobody meant");
-                assert_eq!(side.got.get(), peer.accepted.get(), "a clean end of less than all");
+                assert!(peer.closed.get(), "a clean end without a close");
+                assert_eq!(side.got.get(), peer.accepted.get(), "a clean end with missing data");
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => assert!(side.aborted.get(), "{error}"),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => assert!(peer.aborted.get(), "{error}"),
             Err(error) => {
                 let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
                 assert_eq!(inner, Some(&TlsError::Truncated), "{error}");
-                assert!(peer.dropped.get(), "cut short, and nobody did it");
-                assert_eq!(side.got.get(), peer.accepted.get(), "what was accepted before a drop is delivered");
+                assert!(peer.dropped.get(), "truncated without a drop");
+                assert_eq!(side.got.get(), peer.accepted.get(), "data accepted before a drop are delivered");
             }
         }
     }
@@ -407,7 +415,7 @@ proptest! {
     }
 }
 
-/// Things that a writer does.
+/// Actions of a writer.
 const STEPS: usize = 30;
-/// Polls and steps of the wire together.
+/// Maximum number of polls and wire steps in a run.
 const MOST_STEPS: u32 = 2_000_000;

@@ -1,5 +1,5 @@
-//! Whose word counts: records that a device decrypted in part, several contexts in turn, or with a key that is no longer
-//! theirs. What is wrong anywhere in them is never given out.
+//! Trust in verdicts: records that a device decrypted partly, with several contexts in turn, or with an outdated key.
+//! If any byte is wrong, no content is released.
 
 use crate::rig;
 
@@ -10,20 +10,20 @@ use proptest::prelude::*;
 use rig::{CIPHERS, Cipher, End, SUITES, Wire, counted, device, record, streams};
 use std::task::{Context, Poll, Waker};
 
-/// What was done to a piece of a record on its way.
+/// The treatment of a piece of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
-    /// Nothing.
+    /// Not decrypted.
     Wire,
-    /// The first context decrypted it.
+    /// Decrypted by the first context.
     First,
-    /// The second one did, which has the same key.
+    /// Decrypted by the second context, which has the same key.
     Second,
-    /// Nothing, whatever somebody says who is no context: the handle is one of a generation before.
+    /// Not decrypted, but marked with a handle of an earlier generation.
     Stranger,
 }
 
-/// A stream that knows two contexts, the keys of its peer, and an end to keep.
+/// A stream with two known contexts, and its peer.
 struct Victim {
     wire: Wire,
     stream: KtlsStream<End>,
@@ -48,7 +48,7 @@ impl Victim {
         self.wire.inject(1, bytes, meta);
     }
 
-    /// What the device says of a piece.
+    /// Returns the device's metadata of a piece.
     fn meta(&self, piece: Piece) -> RxMeta {
         let handle = match piece {
             Piece::Wire => return RxMeta::default(),
@@ -59,7 +59,7 @@ impl Victim {
         RxMeta::default().marked(handle, Verdict::Done)
     }
 
-    /// All that can be read, and how that ends.
+    /// Reads all data. Returns the ranges and the error.
     fn read(&mut self) -> (Vec<RxSegment>, Option<TlsError>) {
         let mut all = Vec::new();
         loop {
@@ -82,7 +82,7 @@ fn bytes_of(ranges: &[RxSegment]) -> Vec<u8> {
     ranges.iter().flat_map(|range| range.data.to_vec()).collect()
 }
 
-/// A record of data, and the same as a device passes it up.
+/// Returns a sealed record, and the same record as a device passes it up.
 fn sealed_and_plain(key: &TlsKey, number: u64, content: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let sealed = record(key, number, 23, content, 0);
     let mut plain = sealed.clone();
@@ -94,7 +94,7 @@ fn sealed_and_plain(key: &TlsKey, number: u64, content: &[u8]) -> (Vec<u8>, Vec<
     (sealed, plain)
 }
 
-/// `cuts` as places that divide `length` bytes.
+/// Returns the positions at which `cuts` divide `length` bytes.
 fn places(cuts: &[prop::sample::Index], length: usize) -> Vec<usize> {
     let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(length)).chain([0, length]).collect();
     places.sort_unstable();
@@ -117,10 +117,11 @@ proptest! {
         let content = rig::data(7, length);
         let (sealed, plain) = sealed_and_plain(&key, 0, &content);
         let prefix = device::prefix_len(&key);
+        // Pieces may begin anywhere, even within the header or the tag.
         let places = places(&cuts, sealed.len());
         let pieces: Vec<(usize, usize, Piece)> =
             places.windows(2).zip(&kinds).map(|(place, kind)| (place[0], place[1], *kind)).collect();
-        // One context that decrypted all of it has checked the tag, and its word is good.
+        // A single context that decrypted the whole record has verified the tag.
         let by_one = pieces.iter().all(|(.., kind)| *kind == pieces[0].2)
             && matches!(pieces[0].2, Piece::First | Piece::Second);
         let flip = flip.map(|(at, bit)| (prefix + at.index(sealed.len() - prefix), bit));
@@ -132,9 +133,10 @@ proptest! {
             }
             victim.inject(&bytes, victim.meta(kind));
         }
-        // One more record, which nothing is wrong with.
+        // A valid record follows.
         victim.inject(&record(&key, 1, 23, b"after it", 0), RxMeta::default());
         let (ranges, error) = victim.read();
+        // The test's device verifies no tags, so a record from one context is trusted even if altered.
         if flip.is_some() && !by_one {
             prop_assert_eq!((ranges.len(), error), (0, Some(TlsError::BadRecordMac)));
         } else if flip.is_none() {
@@ -146,7 +148,7 @@ proptest! {
     }
 }
 
-/// All of a record decrypted, by two contexts: neither has checked its tag.
+/// Two contexts decrypted a record together, so neither has verified the tag.
 #[test]
 fn a_record_that_two_contexts_decrypted_between_them_is_checked() {
     for suite in SUITES {
@@ -171,7 +173,7 @@ fn a_record_that_two_contexts_decrypted_between_them_is_checked() {
     }
 }
 
-/// Records of a new key that a device went on to decrypt with the old one.
+/// Records of a new key that the device decrypted with the old key.
 #[test]
 fn what_was_decrypted_with_an_earlier_key_is_restored_checked_and_without_the_verdicts_above() {
     const CONTENT: usize = 1000;
@@ -183,13 +185,14 @@ fn what_was_decrypted_with_an_earlier_key_is_restored_checked_and_without_the_ve
             let mut victim = Victim::new(suite.into());
             victim.inject(&record(&old, 0, 22, &[24, 0, 0, 1, 0], 0), RxMeta::default());
             let mut bytes = sealed.clone();
-            // The device counts on.
+            // The device keeps counting with the old key.
             let (nonce, _) = device::protection(&old, 1, &sealed[..5]);
             device::aead(&old).apply_keystream(&nonce, 0, &mut bytes[5..GARBLED]).unwrap();
             if let Some(at) = wrong {
                 bytes[at] ^= 0x10;
             }
             let (garbled, rest) = bytes.split_at(GARBLED);
+            // An engine above TLS claims a verdict over the garbled bytes.
             let meta = victim.meta(Piece::Second).marked(NVME, Verdict::Done);
             victim.inject(garbled, meta);
             victim.inject(rest, RxMeta::default().marked(NVME, Verdict::Done));
@@ -200,7 +203,7 @@ fn what_was_decrypted_with_an_earlier_key_is_restored_checked_and_without_the_ve
             }
             assert_eq!((bytes_of(&ranges), error), (vec![7; CONTENT], None));
             assert_eq!(victim.stream.counters().rx_restored_bytes, GARBLED as u64 - 5);
-            // A digest that was right over other bytes says nothing about these.
+            // A digest verdict over garbled bytes does not hold for the restored bytes.
             assert!(ranges.iter().take(1).all(|range| range.meta.nvme() == NvmeVerdict::NotChecked), "{ranges:?}");
         }
     }
@@ -226,12 +229,12 @@ fn keys_that_others_followed_go_when_the_device_has_the_next_and_all_is_read() {
         state.split_once("earlier_receive_keys: ").unwrap().1[..1].parse::<usize>().unwrap()
     };
     send(b"with the first");
-    assert_eq!(read(&mut far), 1, "the old key is kept for what its context may have decrypted");
+    assert_eq!(read(&mut far), 1, "the old key is kept for data that its context decrypted");
     send(b"with the second");
-    assert_eq!(read(&mut far), 1, "the device had the second: the first is gone, and the third has followed");
+    assert_eq!(read(&mut far), 1, "the device had the second key: the first is gone, and the third is new");
     send(b"with the third");
     assert_eq!(read(&mut far), 1);
 }
 
-/// A context of PDUs in the records.
+/// A context of NVMe/TCP in the records.
 const NVME: Handle = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };
