@@ -1,5 +1,5 @@
-//! Digests of files and messages in fields of HTTP: `Repr-Digest`, `Content-Digest` and what asks for them (RFC 9530), and the older
-//! `Digest` (RFC 3230), which grid storage speaks.
+//! Digests of files and messages in HTTP fields: `Repr-Digest`, `Content-Digest` and the fields that request them (RFC
+//! 9530), and the older `Digest` (RFC 3230), which grid storage uses.
 
 use adler2::Adler32;
 use base64::Engine;
@@ -11,7 +11,7 @@ use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256, Sha512};
 
-/// A checksum that a peer may ask for.
+/// A digest algorithm.
 ///
 /// ```
 /// use offload_reservoir::digest::Algorithm;
@@ -26,20 +26,20 @@ pub enum Algorithm {
     Sha256,
     /// SHA-512.
     Sha512,
-    /// BLAKE3, 32 bytes: not registered, and what peers of this crate use.
+    /// BLAKE3 with 32 bytes: not registered, used between peers of this crate.
     Blake3,
-    /// SHA-1, for old peers, against accidents only.
+    /// SHA-1, for old peers; detects accidental errors only.
     Sha1,
-    /// MD5: for old peers, against accidents only.
+    /// MD5, for old peers; detects accidental errors only.
     Md5,
-    /// Adler-32, for grid storage, against accidents only.
+    /// Adler-32, for grid storage; detects accidental errors only.
     Adler32,
-    /// CRC32C, against accidents only.
+    /// CRC32C; detects accidental errors only.
     Crc32c,
 }
 
 impl Algorithm {
-    /// What RFC 9530 calls it.
+    /// Returns the name in RFC 9530.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha-256",
@@ -52,7 +52,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the bytes of a digest.
+    /// Returns the length of a digest in bytes.
     const fn length(self) -> usize {
         match self {
             Algorithm::Sha512 => 64,
@@ -71,18 +71,18 @@ impl Algorithm {
         if name.eq_ignore_ascii_case("adler32") { Some(Algorithm::Adler32) } else { Algorithm::named(name) }
     }
 
-    /// What a `Want-Repr-Digest` or `Want-Content-Digest` asks for with the most weight, of those that are known.
+    /// Returns the known algorithm with the highest weight in a `Want-Repr-Digest` or `Want-Content-Digest` field.
     pub fn wanted(field: &str) -> Option<Algorithm> {
         let weighed = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
             let (name, weight) = member.trim().split_once('=').unwrap_or((member.trim(), "1"));
             let weight: u8 = weight.trim().parse().ok().filter(|weight| (1..=10).contains(weight))?;
             Some((weight, Algorithm::named(name.trim())?))
         });
-        // Of two with one weight the earlier.
+        // If weights are equal, the first algorithm wins.
         weighed.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, algorithm)| algorithm)
     }
 
-    /// The same of a `Want-Digest`, whose weights are written `;q=0.5`.
+    /// Returns the known algorithm with the highest weight in a `Want-Digest` field, with weights written `;q=0.5`.
     pub fn wanted_by_rfc3230(field: &str) -> Option<Algorithm> {
         let weighed = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
             let mut parts = member.split(';').map(str::trim);
@@ -93,12 +93,12 @@ impl Algorithm {
         weighed.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, algorithm)| algorithm)
     }
 
-    /// A `Repr-Digest` or `Content-Digest` of `value`.
+    /// Formats `value` as a `Repr-Digest` or `Content-Digest`.
     pub fn field(self, value: &[u8]) -> String {
         format!("{}=:{}:", self.name(), STANDARD.encode(value))
     }
 
-    /// A `Digest` of RFC 3230: Adler-32 and CRC32C in hexadecimal, the others in base64.
+    /// Formats `value` as a `Digest` of RFC 3230: Adler-32 and CRC32C in hexadecimal, the others in base64.
     pub fn field_of_rfc3230(self, value: &[u8]) -> String {
         match self {
             Algorithm::Adler32 => format!("adler32={}", hexadecimal(value)),
@@ -120,7 +120,7 @@ impl Algorithm {
 /// assert!(read("crc32c=:AA==:").is_err());
 /// ```
 pub fn read(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed> {
-    // RFC 9651 3.3.5: a byte sequence is between colons, and parameters may follow.
+    // RFC 9651 section 3.3.5: a byte sequence is enclosed in colons, and parameters may follow.
     members(field.split(','), |member| {
         let (name, value) = member.split_once('=')?;
         let (value, _parameters) = value.split_once(';').unwrap_or((value, ""));
@@ -160,7 +160,7 @@ pub fn read_rfc3230(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed>
 pub fn read_checksum(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed> {
     members(field.split(' '), |member| {
         let (name, value) = member.split_once(':')?;
-        // The names have no hyphens, unlike those of RFC 9530.
+        // These names have no hyphens, unlike the names in RFC 9530.
         let name = |algorithm: &Algorithm| match algorithm {
             Algorithm::Sha1 => name.eq_ignore_ascii_case("SHA1"),
             Algorithm::Adler32 => name.eq_ignore_ascii_case("ADLER32"),
@@ -178,10 +178,10 @@ pub fn read_checksum(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed
 /// assert!(error.to_string().contains("malformed"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a digest is malformed, or not as long as its algorithm's: leave it out, or send it as RFC 9530 has it")]
+#[error("a digest is malformed, or has the wrong length for its algorithm: omit it, or format it as RFC 9530 specifies")]
 pub struct Malformed;
 
-/// Parses the members of a field. A member of a known algorithm gives that algorithm and its value.
+/// Parses the members of a field. `parse` returns `None` for a malformed member, and no algorithm for an unknown one.
 fn members<'a>(
     members: impl Iterator<Item = &'a str>,
     parse: impl Fn(&'a str) -> Option<(Option<Algorithm>, Vec<u8>)>,
@@ -196,7 +196,7 @@ fn members<'a>(
     Ok(known)
 }
 
-/// Decodes a digest in hexadecimal digits or base64; the length tells the notation.
+/// Decodes a digest in hexadecimal or base64; the length determines the notation.
 fn hexadecimal_or_base64(algorithm: Algorithm, text: &str) -> Option<Vec<u8>> {
     let text = text.trim();
     let fits = |value: &Vec<u8>| value.len() == algorithm.length();
@@ -205,7 +205,7 @@ fn hexadecimal_or_base64(algorithm: Algorithm, text: &str) -> Option<Vec<u8>> {
     from_hexadecimal(&digits).filter(fits).or_else(|| LENIENT.decode(text).ok().filter(fits))
 }
 
-/// Computes a checksum of bytes that come in pieces.
+/// An incremental digest.
 ///
 /// ```
 /// use offload_reservoir::digest::{Algorithm, Summer, hexadecimal};
@@ -228,7 +228,7 @@ enum Running {
 }
 
 impl Summer {
-    /// Begins one.
+    /// Starts a digest.
     pub fn new(algorithm: Algorithm) -> Summer {
         Summer(match algorithm {
             Algorithm::Sha256 => Running::Sha256(Sha256::new()),
@@ -241,7 +241,7 @@ impl Summer {
         })
     }
 
-    /// The next bytes.
+    /// Hashes the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             Running::Sha256(hash) => hash.update(bytes),
@@ -254,7 +254,7 @@ impl Summer {
         }
     }
 
-    /// The checksum of what there was.
+    /// Returns the digest of all bytes.
     pub fn finish(self) -> Vec<u8> {
         match self.0 {
             Running::Sha256(hash) => hash.finalize().to_vec(),
@@ -268,13 +268,13 @@ impl Summer {
     }
 }
 
-/// Bytes as hexadecimal digits, two each.
+/// Formats bytes as hexadecimal digits.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// Bytes from hexadecimal digits, two each; `None` if something else is among them.
+/// Parses hexadecimal digits, two per byte. Returns `None` if the text is malformed.
 pub fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let bytes = text.as_bytes().chunks(2).map(|pair| match pair {
@@ -293,15 +293,16 @@ const ALL: [Algorithm; 7] = [
     Algorithm::Adler32,
     Algorithm::Crc32c,
 ];
-/// Members of a field that are looked at.
+/// Maximum number of members in a field.
 const MOST_MEMBERS: usize = 32;
-/// RFC 9651 4.2.7: padding may be missing.
+/// RFC 9651 section 4.2.7: padding may be missing.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Returns how long to wait for a server that reads a whole file before it answers: a minute, and the time of a disk of 16 MiB/s.
+/// Returns the time to wait for a server that reads a whole file before it answers: one minute plus the read time at 16
+/// MiB/s.
 pub(crate) fn patience(size: u64) -> Duration {
     Duration::from_secs(60 + (size >> 24))
 }
@@ -310,7 +311,7 @@ pub(crate) fn patience(size: u64) -> Duration {
 mod tests {
     use super::*;
 
-    /// RFC 9530 appendix D, and the sums that `md5sum` and zlib give.
+    /// The examples of RFC 9530 appendix D, and sums computed by `md5sum` and zlib.
     #[test]
     fn fields_are_as_the_rfcs_have_them() {
         let text = b"{\"hello\": \"world\"}\n";

@@ -1,6 +1,7 @@
-//! HTTP/3 (RFC 9114) as both sides have it: bodies on request streams, by crate `h3` over `quic-offload`.
+//! HTTP/3 bodies (RFC 9114) for client and server, over request streams of crate `h3` on `quic-offload`.
 //!
-//! Invariant: a stream that is given up, by either side or by its watch, is stopped or reset, and never looks whole.
+//! Invariant: a stream that is given up, by either end or by its watch, is stopped or reset, so that its body never
+//! looks complete.
 
 use crate::attributes;
 use crate::body::Body;
@@ -20,14 +21,14 @@ use quic_offload::http3::{Receiving, Sending};
 use std::io;
 use std::sync::Arc;
 
-/// The receiving end of a request stream, at a client or at a server.
+/// The receiving side of a request stream, at a client or a server.
 pub(crate) trait BodySource: Send + Unpin {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>>;
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, StreamError>>;
     fn stop(&mut self, code: Code);
 }
 
-/// The sending end of a request stream, at a client or at a server.
+/// The sending side of a request stream, at a client or a server.
 pub(crate) trait BodySink: Send {
     fn data(&mut self, data: Bytes) -> impl Future<Output = Result<(), StreamError>> + Send;
     fn trailers(&mut self, fields: HeaderMap) -> impl Future<Output = Result<(), StreamError>> + Send;
@@ -68,17 +69,17 @@ macro_rules! ends_of {
 ends_of!(client);
 ends_of!(server);
 
-/// A body that arrives, at the pace that its watch wants.
+/// A received body with a progress deadline.
 pub(crate) struct Arriving<S: BodySource> {
     stream: S,
     watch: Watch,
     alarm: Box<dyn Alarm>,
-    /// What the other side is told if nobody wants the rest.
+    /// The error code sent if the rest of the body is not wanted.
     unwanted: Code,
     /// The required length of the body, and the flag of a malformed body.
     length: BodyLength,
     malformed: Arc<AtomicBool>,
-    /// What has to be there as long as the body.
+    /// A guard that must live as long as the body, such as a permit.
     _held: Box<dyn Send>,
     stage: Stage,
 }
@@ -96,13 +97,13 @@ impl<S: BodySource> Arriving<S> {
         Arriving { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: Stage::Data }
     }
 
-    /// Makes reads fail if the body has another length or malformed trailers; they set `malformed` first.
+    /// Makes reads fail if the body has another length or malformed trailers. `malformed` is set first.
     pub(crate) fn checked(mut self, length: BodyLength, malformed: Arc<AtomicBool>) -> Arriving<S> {
         (self.length, self.malformed) = (length, malformed);
         self
     }
 
-    /// Keeps something until all has arrived, or nobody wants more.
+    /// Keeps `held` alive until the body has arrived or is dropped.
     pub(crate) fn holding(self, held: impl Send + 'static) -> Arriving<S> {
         let mut this = self;
         this._held = Box::new(held);
@@ -118,6 +119,7 @@ impl<S: BodySource> Arriving<S> {
             }
             let whole = self.length.check_end();
             self.well_formed(whole)?;
+            // A body shorter than its Content-Length was rejected above.
             self.stage = Stage::Trailers;
         }
         let Some(fields) = ready!(self.stream.poll_trailers(cx)).map_err(io::Error::other)? else {
@@ -145,6 +147,7 @@ impl<S: BodySource> HttpBody for Arriving<S> {
         if matches!(this.stage, Stage::Ended) {
             return Poll::Ready(None);
         }
+        // Only a pending body can be late: data that arrived are delivered first.
         let Poll::Ready(next) = this.poll_next(cx) else {
             return this.watch.poll_late(&mut *this.alarm, cx).map(|late| Some(Err(late)));
         };
@@ -167,7 +170,7 @@ impl<S: BodySource> Drop for Arriving<S> {
     }
 }
 
-/// Sends a body to its end, and waits until it is acknowledged.
+/// Sends a whole body and waits until the peer has acknowledged the data.
 pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &Watch) -> io::Result<()> {
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
@@ -189,7 +192,7 @@ pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &Wat
     stream.end().await.map_err(io::Error::other)
 }
 
-/// Tells the length of a body in a message's head, where it is known: in HTTP/1.1 hyper does.
+/// Adds Content-Length to a message head if the body's length is known. (In HTTP/1.1 hyper does this.)
 pub(crate) fn tell_length(fields: &mut HeaderMap, body: &Body) {
     if let Some(length) = body.size_hint().exact()
         && !fields.contains_key(CONTENT_LENGTH)
@@ -198,7 +201,7 @@ pub(crate) fn tell_length(fields: &mut HeaderMap, body: &Body) {
     }
 }
 
-/// The longest head of a message.
+/// Maximum length of a message head.
 pub(crate) const MOST_OF_A_HEAD: u64 = 2 * attributes::MOST_BYTES as u64;
-/// What is handed to a stream at a time.
+/// Maximum length of a piece given to a stream.
 const PIECE: usize = 64 << 10;

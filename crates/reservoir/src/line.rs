@@ -1,14 +1,14 @@
-//! A connection on which requests go out before those ahead of them are answered (RFC 9112 9.3.2): else every block would wait for a round
-//! trip, and a long path would carry one block of a stream in each.
+//! A pipelined HTTP/1.1 connection (RFC 9112 section 9.3.2): requests are sent before earlier ones are answered.
+//! Otherwise every block would wait for a round trip, and a long path would carry one block per stream in each.
 //!
-//! Invariant: answers are read in the order of the requests, each by who asked. The reading end goes from hand to hand: who asks gets it
-//! when the answer before has been read to its end. A request or an answer that is given up half way breaks the line, and
-//! everybody behind it hears so.
+//! Invariant: responses are read in the order of the requests, each by the task that sent the request. The reading half
+//! is passed from task to task: a task gets it when the previous response was read to its end. If a request or a
+//! response is abandoned halfway, the connection breaks, and all later requests fail.
 //!
 //! ```text
-//!  ask 1   head, body | ............ answer 1, hands on
-//!  ask 2              | head, body ........ waits, answer 2, hands on
-//!  ask 3                          | head, body ...... waits, answer 3
+//!  request 1   head, body | ............ response 1, pass on
+//!  request 2              | head, body ........ wait, response 2, pass on
+//!  request 3                          | head, body ...... wait, response 3
 //! ```
 
 use crate::body::Body;
@@ -30,7 +30,7 @@ use tokio::sync::{Mutex, oneshot};
 
 type Stream = Watched<Box<dyn Wire>>;
 
-/// A connection with requests under way.
+/// A connection with requests in flight.
 pub(crate) struct Line {
     writer: Mutex<Writer>,
     state: Arc<State>,
@@ -41,16 +41,17 @@ struct State {
     timers: Arc<dyn Timers>,
     stall: Duration,
     broken: AtomicBool,
-    /// Requests that were begun and not answered to the end.
+    /// Number of requests that were started and whose responses were not read to the end.
     under_way: AtomicUsize,
-    /// Nanoseconds from the end of a request to its answer, at least, where no other was under way; 0: not known.
+    /// Minimum time in nanoseconds from the end of a request to its response, without other requests in flight; 0 if
+    /// unknown.
     round_trip: AtomicU64,
 }
 
 struct Writer {
-    /// The writing half. `None` once a request was cut off.
+    /// The writing half. `None` after a request was cut off.
     half: Option<WriteHalf<Stream>>,
-    /// Where the reading end comes from for the next request.
+    /// The source of the reading half for the next request.
     turn: oneshot::Receiver<Reader>,
 }
 
@@ -60,13 +61,14 @@ struct Reader {
 }
 
 impl Line {
-    /// Over a connection that nobody has used yet; given up if it stands still for `stall` while requests are under way.
+    /// Creates a pipelined connection over an unused stream. The connection fails if it makes no progress for `stall`
+    /// while requests are in flight.
     pub(crate) fn new(stream: Box<dyn Wire>, timers: Arc<dyn Timers>, stall: Duration) -> Line {
         let watch = Watch::new(timers.clone());
         let (reading, half) = tokio::io::split(Watched::new(stream, watch.clone()));
         let (first, turn) = oneshot::channel();
-        // Its receiver is the line's own.
-        let _taken = first.send(Reader { half: reading, buffer: BytesMut::new() });
+        // Cannot fail, because the receiver is stored below.
+        let _ = first.send(Reader { half: reading, buffer: BytesMut::new() });
         let state = State {
             watch,
             timers,
@@ -78,12 +80,12 @@ impl Line {
         Line { writer: Mutex::new(Writer { half: Some(half), turn }), state: Arc::new(state) }
     }
 
-    /// Whether it is of no more use.
+    /// Returns whether the connection cannot be used any more.
     pub(crate) fn is_broken(&self) -> bool {
         self.state.broken.load(Ordering::Relaxed)
     }
 
-    /// How long a request waits for its answer where nothing is ahead of it, once that is known.
+    /// Returns the minimum response time without earlier requests in flight, once known.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         match self.state.round_trip.load(Ordering::Relaxed) {
             0 => None,
@@ -91,10 +93,11 @@ impl Line {
         }
     }
 
-    /// Sends a request, whose body is chunked if it has one, and waits for its turn and the head of its answer.
+    /// Sends a request, with a chunked body if it has one, and waits for the head of its response.
     ///
     /// # Errors
-    /// If the connection breaks, the answer is not HTTP, or the body fails, which is reported at once. The line is broken then.
+    /// If the connection breaks, the response is not HTTP, or the body fails. A failed body is reported at once. The
+    /// connection is broken afterwards.
     pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<Answer> {
         let mut writer = self.writer.lock().await;
         if self.is_broken() {
@@ -104,7 +107,7 @@ impl Line {
         if alone {
             self.state.watch.expect(Some(self.state.stall));
         }
-        // Until the answer has been read, whoever gives up breaks the line.
+        // From here on, dropping this future breaks the connection, until the response was read.
         let (next, turn) = oneshot::channel();
         let held = Held { state: self.state.clone(), next: Some(next) };
         let Writer { half, turn: before } = &mut *writer;
@@ -122,22 +125,22 @@ impl Line {
             tokio::select! {
                 biased;
                 written = &mut writing => Ended::Written(written),
-                // It was refused before all of it was there. What is left of it is never sent.
+                // The server answered before the request was complete. The rest of the request is never sent.
                 answered = &mut answering => Ended::Answered(answered),
             }
         };
         let sent = self.state.timers.now();
         if !matches!(ended, Ended::Written(Ok(()))) {
             self.state.broken.store(true, Ordering::Relaxed);
-            // The connection ends after the pending answers, and the unfinished request with it.
+            // The stream ends after the pending responses, which cuts off the unfinished request.
             writer.half = None;
         }
         drop(writer);
         let (reader, head) = match ended {
             Ended::Written(Ok(())) => answering.await?,
-            // The peer waits for the rest of the request: no answer comes.
+            // The peer waits for the rest of the request, so no response will come.
             Ended::Written(Err(Unsent::Body(error))) => return Err(error),
-            // Why it does not listen any more, the peer may have said.
+            // The peer may have explained in its response why it stopped reading.
             Ended::Written(Err(Unsent::Connection(error))) => answering.await.map_err(|_| error)?,
             Ended::Answered(answered) => answered?,
         };
@@ -159,13 +162,13 @@ impl Line {
     }
 }
 
-/// What came first.
+/// The event that came first.
 enum Ended {
     Written(Result<(), Unsent>),
     Answered(io::Result<(Reader, Head)>),
 }
 
-/// The reason why a request was cut off.
+/// The reason for which a request was cut off.
 enum Unsent {
     /// The body failed at this end.
     Body(io::Error),
@@ -178,21 +181,21 @@ impl From<io::Error> for Unsent {
     }
 }
 
-/// Breaks the line unless its answer was read to the end.
+/// A guard that breaks the connection unless the response was read to its end.
 struct Held {
     state: Arc<State>,
     next: Option<oneshot::Sender<Reader>>,
 }
 
 impl Held {
-    /// The answer is over: the next one is another's.
+    /// Passes the reading half to the next request after the response was read.
     fn hand_on(&mut self, reader: Reader) {
         let Some(next) = self.next.take() else { return };
         if self.state.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.state.watch.expect(None);
         }
-        // Who was next may have given up, and has broken the line by that.
-        let _gone = next.send(reader);
+        // The next request may have been dropped, which has broken the connection.
+        let _ = next.send(reader);
     }
 }
 
@@ -204,30 +207,30 @@ impl Drop for Held {
     }
 }
 
-/// An answer whose body is to be read. Dropped before its end, it breaks the line.
+/// A response with a body to read. Dropping it before the end of the body breaks the connection.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) fields: HeaderMap,
-    /// Once all was read.
+    /// The trailers, once the body was read.
     pub(crate) trailers: Option<HeaderMap>,
     rest: Rest,
     reader: Option<Reader>,
     held: Held,
 }
 
-/// What is left of a body.
+/// The remaining part of a body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rest {
     Bytes(u64),
-    /// The size of a chunk comes next.
+    /// A chunk size is next.
     Chunks,
-    /// Of a chunk, and the end of its line.
+    /// The rest of a chunk, followed by a line end.
     Chunk(u64),
     Nothing,
 }
 
 impl Answer {
-    /// The next bytes; `None` at the end, when the connection is another's.
+    /// Returns the next bytes, or `None` at the end, when the connection is passed to the next request.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
         let Some(reader) = &mut self.reader else { return Ok(None) };
         loop {
@@ -249,6 +252,7 @@ impl Answer {
                     };
                 }
                 Rest::Chunk(0) => {
+                    // A chunk ends with CRLF. Anything else means that the framing is lost.
                     if !reader.line(2).await?.is_empty() {
                         return Err(garbage("a chunk does not end where it should"));
                     }
@@ -267,7 +271,7 @@ impl Answer {
         Ok(None)
     }
 
-    /// All of the body, if it is not longer than `most`.
+    /// Returns the whole body, up to `most` bytes.
     pub(crate) async fn text(mut self, most: usize) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         while let Some(piece) = self.next().await? {
@@ -285,7 +289,7 @@ struct Head {
     fields: HeaderMap,
 }
 
-/// RFC 9112 6.3: how long a body is.
+/// Determines the body length (RFC 9112 section 6.3).
 fn framing(head: &Head, is_head: bool) -> io::Result<Rest> {
     if is_head || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok(Rest::Nothing);
@@ -311,7 +315,7 @@ fn chunk_size(line: &[u8]) -> io::Result<u64> {
 }
 
 impl Reader {
-    /// Reads more, behind what is there.
+    /// Reads more data into the buffer.
     async fn more(&mut self) -> io::Result<()> {
         self.buffer.reserve(PIECE);
         match self.half.read_buf(&mut self.buffer).await? {
@@ -320,7 +324,7 @@ impl Reader {
         }
     }
 
-    /// The head of the next answer that is final.
+    /// Reads the head of the next final response.
     async fn head(&mut self) -> io::Result<Head> {
         loop {
             let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
@@ -332,7 +336,7 @@ impl Reader {
                     let status = code.ok_or_else(|| garbage("the answer has no status"))?;
                     let fields = collected(parsed.headers)?;
                     self.buffer.advance(length);
-                    // RFC 9110 15.2: others follow these.
+                    // RFC 9110 section 15.2: informational responses precede the final one.
                     if !status.is_informational() {
                         return Ok(Head { status, fields });
                     }
@@ -345,7 +349,7 @@ impl Reader {
         }
     }
 
-    /// Up to `most` bytes, one at least.
+    /// Returns 1 to `most` bytes.
     async fn piece(&mut self, most: u64) -> io::Result<Bytes> {
         if self.buffer.is_empty() {
             self.more().await?;
@@ -354,7 +358,7 @@ impl Reader {
         Ok(self.buffer.split_to(length).freeze())
     }
 
-    /// A line without its end.
+    /// Returns a line without its line end.
     async fn line(&mut self, most: usize) -> io::Result<Bytes> {
         loop {
             if let Some(end) = self.buffer.iter().take(most).position(|byte| *byte == b'\n') {
@@ -374,7 +378,7 @@ impl Reader {
 
     async fn trailers(&mut self) -> io::Result<HeaderMap> {
         loop {
-            // A section of no fields is an empty line, which httparse does not take for one.
+            // An empty trailer section is a blank line, which httparse does not accept.
             if self.buffer.starts_with(b"\r\n") {
                 self.buffer.advance(2);
                 return Ok(HeaderMap::new());
@@ -403,7 +407,7 @@ fn collected(fields: &[httparse::Header<'_>]) -> io::Result<HeaderMap> {
     Ok(collected)
 }
 
-/// The head of a request as it goes out, and its body if that is chunked.
+/// Returns the head of a request in wire format, and its body if that is chunked.
 fn head_of(request: Request<Body>) -> (Vec<u8>, Option<Body>) {
     let (parts, body) = request.into_parts();
     let mut head = Vec::with_capacity(512);
@@ -420,7 +424,8 @@ fn head_of(request: Request<Body>) -> (Vec<u8>, Option<Body>) {
     (head, chunked.then_some(body))
 }
 
-/// The name of a field as documents write it: servers should not mind (RFC 9110 5.1), and XRootD 5.5 does.
+/// Capitalizes a field name as in the RFCs. Names are case-insensitive (RFC 9110 section 5.1), but XRootD 5.5 compares
+/// case.
 fn spelled(name: &str) -> String {
     if name == TRANSFER_AUTHORIZATION {
         return "TransferHeaderAuthorization".into();
@@ -469,7 +474,7 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the connection broke before the answer came")
 }
 
-/// Bytes read at once, at most.
+/// Maximum number of bytes per read.
 const PIECE: usize = 256 << 10;
 const MOST_OF_A_HEAD: usize = 64 << 10;
 const MOST_OF_A_CHUNK_HEAD: usize = 256;
@@ -493,7 +498,7 @@ mod tests {
         Request::get(path).header("host", "here").body(body::empty()).unwrap()
     }
 
-    /// Reads until what came ends with `end`.
+    /// Reads until the data end with `end`.
     async fn heard(peer: &mut DuplexStream, end: &str) -> String {
         let mut heard = Vec::new();
         while !heard.ends_with(end.as_bytes()) {
@@ -511,7 +516,7 @@ mod tests {
             tokio::join!(ask("/one"), ask("/two"), ask("/three"))
         };
         let served = async {
-            // All three, before any is answered.
+            // All three arrive before any response is sent.
             let requests = heard(&mut peer, "/three HTTP/1.1\r\nHost: here\r\n\r\n").await;
             assert!(requests.starts_with("GET /one HTTP/1.1\r\nHost: here\r\n\r\nGET /two "), "{requests}");
             for part in [
@@ -556,7 +561,8 @@ mod tests {
         assert_eq!(answer.unwrap().status, StatusCode::ACCEPTED);
     }
 
-    /// A server that is full says so and listens no more: what it said is heard, and nobody uses the line again.
+    /// A server out of space answers and stops reading. The response must be delivered, and the connection not be
+    /// reused.
     #[tokio::test]
     async fn a_refusal_in_the_midst_of_a_body_is_heard() {
         let (line, mut peer) = line();
@@ -573,7 +579,7 @@ mod tests {
         assert_eq!(line.ask(get("/")).await.err().unwrap().kind(), io::ErrorKind::ConnectionAborted);
     }
 
-    /// The peer would wait for the rest of the request, and this end for an answer.
+    /// Otherwise the peer would wait for the rest of the request, and this end for a response.
     #[tokio::test]
     async fn failed_body_is_told_at_once_and_ends_the_connection() {
         let (line, mut peer) = line();
@@ -581,7 +587,7 @@ mod tests {
         let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
         let request = Request::put("/").header(TRANSFER_ENCODING, "chunked").body(body).unwrap();
         let asked = async {
-            // This request waits for its answer, which comes first.
+            // An earlier request waits for its response, which comes first.
             let ahead = line.ask(get("/ahead"));
             let (ahead, failed) = tokio::join!(ahead, async {
                 let failed = line.ask(request).await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Entries of a folder, as lines: for people, and for programs.
+//! Folder entries as lines, for people and for programs.
 
 use crate::name::{decoded, escaped};
 use crate::storage::{About, Kind};
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// One entry.
+/// A folder entry.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Entry {
-    /// As in a URL, so that any name fits.
+    /// Escaped as in a URL, so that any name fits into a line.
     name: String,
     folder: bool,
     /// Whether the entry is neither a file nor a folder, or cannot be opened by its name.
@@ -18,16 +18,17 @@ pub(crate) struct Entry {
     other: bool,
     #[serde(default)]
     size: u64,
-    /// Nanoseconds since 1970, negative before.
+    /// Modification time in nanoseconds since 1970, negative before.
     #[serde(default)]
     modified: i128,
-    /// The entity tag; `None` for a folder.
+    /// The entity tag. `None` for a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
 }
 
 impl Entry {
-    /// Returns the entry of a name. Pipes, devices and links that lead out are listed as well, so that no user misses them later.
+    /// Creates the entry of a name. Pipes, devices and links that lead out of the root are listed too, so that users
+    /// learn of files that cannot be copied.
     pub(crate) fn of(part: &OsStr, about: &About) -> Entry {
         let (folder, other) = (about.kind == Kind::Folder, about.kind == Kind::Other);
         let (modified, tag) = (nanoseconds(about.modified), (about.kind == Kind::File).then(|| about.entity_tag()));
@@ -42,7 +43,7 @@ impl Entry {
         format!("{}{}\n", self.name, if self.folder { "/" } else { "" })
     }
 
-    /// Parses a line into the name, the attributes of the entry, and its entity tag, if the server tells one.
+    /// Parses a line into the name, the attributes and, if present, the entity tag.
     pub(crate) fn from_json(line: &str) -> Option<(OsString, About, Option<String>)> {
         let entry: Entry = serde_json::from_str(line).ok()?;
         let kind = match entry {

@@ -1,4 +1,4 @@
-//! QUIC over the kernel's UDP, under HTTP/3: packets are sealed and opened by the CPU. On an emulated host its NIC does that.
+//! HTTP/3 over QUIC on kernel UDP, sealed and opened by the CPU. (On an emulated host, the NIC does that.)
 
 use crate::dial::{Dial, Dialed, QuicDialed};
 use crate::digest::hexadecimal;
@@ -22,12 +22,12 @@ use std::path::Path;
 
 pub use quic_offload::{self, ClientTls};
 
-/// A server with this certificate, the chain up to its authority, and its key: AES-256-GCM.
+/// Creates a server's TLS configuration with AES-256-GCM from a certificate chain and its key.
 ///
 /// See [`Quic`] for an example.
 ///
 /// # Errors
-/// If they do not belong together.
+/// If the key does not match the certificate.
 pub fn server_tls(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -36,19 +36,19 @@ pub fn server_tls(
     ServerTls::new(config).map_err(|error| rustls::Error::General(error.to_string()))
 }
 
-/// A client that trusts these authorities, and of what they signed only what `pin` names, if there is one.
+/// Creates a client's TLS configuration that trusts `authorities` and, if `pin` is set, only the pinned certificate.
 ///
 /// See [`Quic`] for an example.
 ///
 /// # Errors
-/// If one of the authorities is none.
+/// If one of the authorities is not a CA certificate.
 pub fn client_tls(authorities: Vec<CertificateDer<'static>>, pin: Option<Pin>) -> Result<ClientTls, rustls::Error> {
     let config = tls::client_of(tls::provider_of_quic(), authorities, pin, ALPN)?;
     ClientTls::new(config).map_err(|error| rustls::Error::General(error.to_string()))
 }
 
-/// Connections for bulk transfer, on each of which a peer may send `window` bytes before they are read, and as many are kept until it
-/// has acknowledged them.
+/// Returns a configuration for bulk transfer. On each connection, a peer may send `window` bytes ahead of the reader,
+/// and as many sent bytes are kept until acknowledged.
 ///
 /// ```
 /// assert_eq!(offload_reservoir::quic::config(64 << 20).receive_window, 64 << 20);
@@ -58,8 +58,9 @@ pub fn config(window: u32) -> Config {
         .with(|c| (c.streams, c.stream_window, c.receive_window, c.send_window) = (STREAMS, window, window, window))
 }
 
-/// The key with which a server of the folder `root` at `address` of this machine resets the connections of one before it there: their clients
-/// ask again at once, over new connections. It is made out of a secret that the folder keeps under a hidden name, made when it is asked for first.
+/// Returns the key with which a server of the folder `root` at `address` of this machine resets connections of its
+/// predecessor, so that clients reconnect at once. The key is derived from a secret, which is created on first use in a
+/// hidden file of the folder.
 ///
 /// ```
 /// use offload_reservoir::quic::{config, quic_offload::Config, reset_key};
@@ -68,15 +69,15 @@ pub fn config(window: u32) -> Config {
 /// # let there = there.path();
 /// let kept = reset_key(there, "0.0.0.0:8443".parse().unwrap())?;
 /// let config = config(16 << 20).with(|c| c.reset_key = Some(kept.key.clone()));
-/// assert!(reset_key(there, "0.0.0.0:8443".parse().unwrap()).is_err(), "as long as a server has it, no other one gets it");
+/// assert!(reset_key(there, "0.0.0.0:8443".parse().unwrap()).is_err(), "only one server at a time has the key");
 /// # drop(config);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// # Errors
-/// If the secret cannot be kept there, others than its owner may read it, or another server has it.
+/// If the secret cannot be stored, other users may read it, or another server holds it.
 pub fn reset_key(root: &Path, address: SocketAddr) -> io::Result<KeptKey> {
-    // One folder may be that of servers on several machines. Machines that are copies of one another differ in their id.
+    // Servers on several machines may share a folder. Cloned machines still differ in their machine id.
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let server = [uname().nodename().to_bytes(), machine.trim_ascii(), address.to_string().as_bytes()].join(&b'\n');
     let of_server = hexadecimal(&blake3::hash(&server).as_bytes()[..12]);
@@ -86,7 +87,7 @@ pub fn reset_key(root: &Path, address: SocketAddr) -> io::Result<KeptKey> {
     Ok(KeptKey { key: ResetKey::derive(&secret, &server), _locked: file })
 }
 
-/// A key that a folder keeps, and no other server has as long as this is there.
+/// A stored key with an exclusive lock: no other server gets the key while this value exists.
 ///
 /// See [`reset_key`] for an example.
 pub struct KeptKey {
@@ -95,7 +96,7 @@ pub struct KeptKey {
     _locked: File,
 }
 
-/// The secret of a file, which is made if it is not there.
+/// Returns the secret in a file. Creates the secret if there is none.
 fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
     let mut options = File::options();
     options.read(true).write(true).mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
@@ -113,13 +114,13 @@ fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
         file.read_exact(&mut secret)?;
     }
     if secret == Secret::default() {
-        // It is new, or the machine lost power when it was.
+        // The file is new, or the machine lost power while it was new.
         RandomSource::from_system()?.stream("reset key").fill(&mut secret);
         file.set_len(0)?;
         file.rewind()?;
         file.write_all(&secret)?;
         file.sync_all().inspect_err(|_| {
-            // The next server must not find a secret that no sync has covered.
+            // The next server must not find a secret that was never synced.
             let _ = file.set_len(0);
         })?;
     }
@@ -128,12 +129,13 @@ fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
 
 type Secret = [u8; 32];
 
-/// Listens at `address`; connections are taken while the runtime runs, until the endpoint is closed or dropped, or [fails](Endpoint::failure).
+/// Listens at `address`. The endpoint accepts connections while the runtime runs, until it is closed, dropped, or
+/// [fails](Endpoint::failure).
 ///
 /// See [`Quic`] for an example.
 ///
 /// # Errors
-/// If the port is taken.
+/// If the port is in use.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
@@ -147,7 +149,7 @@ fn run(address: SocketAddr, config: Config, tls: Option<ServerTls>) -> io::Resul
     TokioEndpoint::over(socket, config, tls)
 }
 
-/// Connects by QUIC, and by TLS over TCP to what speaks no HTTP/3, such as buckets.
+/// A connector by QUIC, and by TLS over TCP for servers without HTTP/3, such as buckets.
 ///
 /// ```
 /// use offload_reservoir::copy::{Copy, Place};
@@ -167,7 +169,7 @@ fn run(address: SocketAddr, config: Config, tls: Option<ServerTls>) -> io::Resul
 /// std::fs::write(there.join("film"), [7; 100_000])?;
 /// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), Limits::default()).open_to_all();
 /// let tls = server_tls(vec![certificate.clone()], key.into())?;
-/// // The port is one that is free.
+/// // Any free port.
 /// let address = std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
 /// let endpoint = quic::listen(address, tls, quic::config(16 << 20))?;
 /// tokio::spawn(async move {
@@ -196,19 +198,19 @@ pub struct Quic {
 }
 
 impl Quic {
-    /// With these configurations, and connections as [`config`] makes them.
+    /// Creates a connector with these TLS configurations. QUIC connections are configured by [`config`].
     pub fn new(tls: Tls, quic: ClientTls, window: u32) -> Quic {
         Quic { tls, quic, window, pacing_rate: None }
     }
 
-    /// Has each connection send its packets one after the other, no faster than this.
+    /// Paces the packets of each connection at this rate.
     #[must_use]
     pub fn paced(mut self, rate: Option<Rate>) -> Quic {
         self.pacing_rate = rate.and_then(|rate| NonZeroU64::new(rate.as_bits() / 8));
         self
     }
 
-    /// The first that answers.
+    /// Connects to the first address that answers.
     pub(crate) async fn greet_one_of(
         &self,
         host: &str,
@@ -229,14 +231,14 @@ impl Quic {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
-        // A machine that is gone is told by silence alone. A slow disk is no silence.
+        // Only silence reveals that a machine is gone. Keep-alives prevent that a slow disk looks like silence.
         let (keep_alive, pacing_rate) = (Some(KEEP_ALIVE), self.pacing_rate);
         let config =
             config(self.window).with(|c| (c.keep_alive, c.idle, c.pacing_rate) = (keep_alive, SILENCE, pacing_rate));
         let endpoint = run(any, config, None)?;
         let connection = endpoint.connect(&self.quic, address, host).map_err(io::Error::other)?.await;
         connection.map_err(|closed| match closed {
-            // Certificates that are wrong stay wrong.
+            // An invalid certificate stays invalid, so the error must not be retried.
             Closed::Protocol(_) => io::Error::new(io::ErrorKind::InvalidData, closed),
             closed => closed.into(),
         })
@@ -260,12 +262,12 @@ impl Dial for Quic {
     }
 }
 
-/// Of a socket, for what arrives while the endpoint is busy.
+/// Socket buffer in bytes, for packets that arrive while the endpoint is busy.
 const BUFFER: usize = 8 << 20;
-/// Requests of a connection at a time.
+/// Maximum number of concurrent requests on a connection.
 const STREAMS: u32 = 256;
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
-/// After which a server is asked over a new connection.
+/// Time without packets after which the client opens a new connection.
 const SILENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -274,12 +276,13 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn kept(folder: &Path) -> (Secret, u32) {
-        let _other_servers_are_gone = reset_key(folder, "0.0.0.0:8443".parse().unwrap()).unwrap();
+        let _reset_key_lock = reset_key(folder, "0.0.0.0:8443".parse().unwrap()).unwrap();
         let entry = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap();
         (std::fs::read(entry.path()).unwrap().try_into().unwrap(), entry.metadata().unwrap().mode() & 0o777)
     }
 
-    /// Machines with the same name, address and certificate have keys that differ; one server keeps its own, to itself.
+    /// Machines with equal name, address and certificate have different keys. A server finds its own key again, which
+    /// only its owner may read.
     #[test]
     fn a_reset_key_is_that_of_its_folder() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -287,7 +290,7 @@ mod tests {
         assert_eq!((one.1, other.1), (0o600, 0o600));
         assert_ne!(one.0, other.0);
         assert_eq!(kept(folders[0].path()), one, "a server that is begun anew has another one");
-        // One that was cut off is made anew, and one that others may read is not used.
+        // A truncated secret is replaced, and a secret readable by others is refused.
         let path = std::fs::read_dir(folders[0].path()).unwrap().next().unwrap().unwrap().path();
         std::fs::write(&path, [7; 31]).unwrap();
         assert_ne!(kept(folders[0].path()).0[..31], [7; 31]);
@@ -296,7 +299,7 @@ mod tests {
         assert!(refused.is_err_and(|error| error.to_string().contains("others may read it")));
     }
 
-    /// A machine that lost power may keep a file's length and lose its bytes.
+    /// After a power loss, a file may have its length and only zeros.
     #[test]
     fn secret_of_zeros_is_made_anew() {
         let folder = tempfile::tempdir().unwrap();

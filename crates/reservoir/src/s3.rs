@@ -1,7 +1,7 @@
-//! Buckets of S3 and of servers that speak as it does: whose they are, and requests that are signed for them (`rusty-s3`).
+//! Buckets of S3 and compatible servers: accounts, and signed requests (`rusty-s3`).
 //!
-//! A signature stands in a request's URL, so that a bucket is a server whose targets are other ones: nothing else of HTTP changes.
-//! Source: Amazon S3 API Reference, 2006-03-01.
+//! The signature is part of a request's URL. A bucket is therefore a server with other request targets; the HTTP code
+//! is shared. Source: Amazon S3 API Reference, 2006-03-01.
 
 use crate::name::Name;
 use crate::remote::BUCKET_MTIME;
@@ -15,7 +15,7 @@ use rusty_s3::{Credentials, UrlStyle};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Who asks for buckets, and where they are.
+/// Credentials and endpoint of an account.
 ///
 /// ```
 /// use offload_reservoir::s3::Account;
@@ -35,10 +35,11 @@ struct Inner {
 }
 
 impl Account {
-    /// At the server `endpoint`, a URL that begins with `https://`; with a key and its secret, and the token of a session if there is one.
+    /// Creates an account at `endpoint`, an `https://` URL, with a key, its secret and, for temporary credentials, a
+    /// session token.
     ///
     /// # Errors
-    /// In words, if the endpoint is no such URL.
+    /// A text for the user, if the endpoint is invalid.
     pub fn new(
         endpoint: &str,
         region: &str,
@@ -48,7 +49,7 @@ impl Account {
     ) -> Result<Account, String> {
         let endpoint: url::Url =
             endpoint.parse().map_err(|error| format!("the buckets' endpoint is no URL: {error}"))?;
-        // The rest of it may have a password in it.
+        // The message shows the host only, because the URL may contain a password.
         let wrong = |what: &str| format!("{}: {what}", endpoint.host_str().unwrap_or("the buckets' endpoint"));
         if endpoint.scheme() != "https" {
             return Err(wrong("only https:// is encrypted"));
@@ -63,9 +64,9 @@ impl Account {
         Ok(Account(Arc::new(Inner { endpoint, region: region.into(), credentials })))
     }
 
-    /// One of its buckets.
+    /// Returns a bucket of the account.
     pub(crate) fn bucket(&self, name: &str) -> Result<Bucket, String> {
-        // AWS's general rules, as far as paths need them.
+        // AWS's general naming rules, as far as URL paths require them.
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         if !(1..=255).contains(&name.len()) || !name.bytes().all(fits) || name.starts_with('.') {
             return Err(format!("s3://{name}: this is no name of a bucket"));
@@ -85,7 +86,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// A bucket, and who asks for it.
+/// A bucket with the account for its requests.
 pub(crate) struct Bucket {
     account: Account,
     bucket: rusty_s3::Bucket,
@@ -96,31 +97,31 @@ pub(crate) struct Bucket {
 pub(crate) enum Ask<'a> {
     Head,
     Get,
-    /// All of it; the field with the time when its source was modified is signed.
+    /// Upload of the whole object. The field with the source's modification time is signed.
     Put(Option<&'a str>),
-    /// Begins an upload in parts, signed as the last.
+    /// Start of a multipart upload, signed like `Put`.
     Create(Option<&'a str>),
-    /// The uploads of this object that have begun.
+    /// The pending multipart uploads of this object.
     Uploads,
-    /// The parts of an upload that are there, behind a number.
+    /// The present parts of an upload, after a part number.
     Parts(&'a str, u16),
     Part(&'a str, u16),
     Complete(&'a str),
 }
 
 impl Bucket {
-    /// The host and the port of its server.
+    /// Returns the server's host and port.
     pub(crate) fn server(&self) -> (String, u16) {
         let endpoint = &self.account.0.endpoint;
-        // In brackets, an address of IPv6 is a URL's.
+        // A URL has an IPv6 address in brackets; a host name has none.
         let host = endpoint.host_str().unwrap_or_default().trim_matches(['[', ']']);
         (host.to_owned(), endpoint.port_or_known_default().unwrap_or(443))
     }
 
-    /// The target of a request, signed.
+    /// Returns the signed target of a request.
     ///
     /// # Errors
-    /// If the name is no key: keys are UTF-8.
+    /// If the name is not UTF-8, as keys must be.
     pub(crate) fn target(&self, ask: Ask<'_>, name: &Name) -> Result<String, BadKey> {
         let key = key(name)?;
         let (bucket, credentials) = (&self.bucket, Some(&self.account.0.credentials));
@@ -142,7 +143,7 @@ impl Bucket {
                 action.sign(VALID)
             }
             Ask::Uploads => {
-                // Of the bucket: an object without a name.
+                // This request is about the bucket, so the object name is empty.
                 let mut action = GetObject::new(bucket, credentials, "");
                 action.query_mut().insert("uploads", "");
                 action.query_mut().insert("prefix", key.clone());
@@ -161,10 +162,10 @@ impl Bucket {
         Ok(target(&url))
     }
 
-    /// The target that lists what is in a folder, from a token on that the last answer gave; at most so many entries.
+    /// Returns the signed target that lists a folder, with at most `most` entries, continuing at the token `from`.
     ///
     /// # Errors
-    /// As [`target`](Self::target).
+    /// The errors of [`target`](Self::target).
     pub(crate) fn listing(&self, folder: &Name, from: Option<&str>, most: usize) -> Result<String, BadKey> {
         let mut action = ListObjectsV2::new(&self.bucket, Some(&self.account.0.credentials));
         action.with_delimiter("/");
@@ -177,24 +178,24 @@ impl Bucket {
     }
 }
 
-/// The body that ends an upload of parts with these tags.
+/// Returns the body that completes a multipart upload with these part tags.
 pub(crate) fn complete(tags: &[&str]) -> String {
     let nowhere = "https://nowhere.invalid".parse().expect("a URL");
     let bucket = rusty_s3::Bucket::new(nowhere, UrlStyle::Path, "-", "-").expect("the URL has a host");
     CompleteMultipartUpload::new(&bucket, None, "", "", tags.iter().copied()).body()
 }
 
-/// Whether the answer to that says that the object is there: its status does not.
+/// Returns whether a response to the completion reports success. The status is not sufficient.
 pub(crate) fn is_complete(text: &str) -> bool {
     CompleteMultipartUploadResponse::parse(text).is_ok()
 }
 
-/// The upload's name in the answer to [`Ask::Create`].
+/// Returns the upload's identifier in the response to [`Ask::Create`].
 pub(crate) fn created(text: &str) -> Option<String> {
     Some(CreateMultipartUpload::parse_response(text).ok()?.upload_id().to_owned())
 }
 
-/// The last of the uploads of `name` that an answer to [`Ask::Uploads`] tells, and when it was begun.
+/// Returns the last upload of `name` in the response to [`Ask::Uploads`], with its start time.
 pub(crate) fn last_upload(text: &str, name: &Name) -> Option<(String, Option<SystemTime>)> {
     let key = key(name).ok()?;
     let uploads = text.split("<Upload>").skip(1);
@@ -206,15 +207,15 @@ fn time(text: &str, name: &str) -> Option<SystemTime> {
     humantime::parse_rfc3339_weak(&element(text, name)?).ok()
 }
 
-/// What a refusal says, if it is one of S3's: its code and its message. The rest of it may quote the request, and with it a session's token.
+/// Returns code and message of an S3 error response. The rest may quote the request with its session token.
 pub(crate) fn refusal(text: &str) -> Option<String> {
     text.contains("<Error>").then_some(())?;
     let code = element(text, "Code")?;
     Some(element(text, "Message").map_or_else(|| code.clone(), |message| format!("{code}: {message}")))
 }
 
-/// The parts that an answer to [`Ask::Parts`] tells, and the number behind which others are; `None`: it is no such answer. By hand, for servers leave
-/// out elements that Amazon's have.
+/// Returns the parts in the response to [`Ask::Parts`], and the part number after which more follow. `None` if the text
+/// is not such a response. Parsed by hand, because some servers omit elements that Amazon sends.
 pub(crate) fn parts(text: &str) -> Option<(Vec<Part>, Option<u16>)> {
     text.contains("<ListParts").then_some(())?;
     let part = |text: &str| {
@@ -228,32 +229,32 @@ pub(crate) fn parts(text: &str) -> Option<(Vec<Part>, Option<u16>)> {
     Some((parts, next.transpose().ok()?))
 }
 
-/// A part that has come.
+/// A part on the server.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Part {
     pub(crate) number: u16,
     pub(crate) size: u64,
     pub(crate) tag: String,
-    /// When it came.
+    /// Time of arrival.
     pub(crate) came: Option<SystemTime>,
 }
 
-/// The text of an element without others in it.
+/// Returns the text of an element that has no child elements.
 fn element(text: &str, name: &str) -> Option<String> {
     let text = text.split_once(&format!("<{name}>"))?.1.split_once(&format!("</{name}>"))?.0;
     let plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&apos;", "'");
-    // Last: an ampersand that it makes begins nothing.
+    // The ampersand is last, because it must not create new escapes.
     Some(plain.replace("&#34;", "\"").replace("&#39;", "'").replace("&amp;", "&"))
 }
 
-/// A name that is no key.
+/// A name that is not a valid key.
 pub(crate) struct BadKey;
 
 fn key(name: &Name) -> Result<String, BadKey> {
     name.path().to_str().map(str::to_owned).ok_or(BadKey)
 }
 
-/// Path and query.
+/// Returns path and query of a URL.
 fn target(url: &url::Url) -> String {
     match url.query() {
         Some(query) => format!("{}?{query}", url.path()),
@@ -261,11 +262,11 @@ fn target(url: &url::Url) -> String {
     }
 }
 
-/// How long a signature is good for. Each attempt has one of its own, but may wait for a connection, and clocks differ.
+/// Validity of a signature. Each attempt is signed anew, but may wait for a connection, and clocks differ.
 const VALID: Duration = Duration::from_secs(600);
-/// Of an upload.
+/// Maximum number of parts of an upload.
 pub(crate) const MOST_PARTS: u64 = 10_000;
-/// Bytes of a part, but for the last.
+/// Minimum length of a part in bytes, except for the last one.
 pub(crate) const LEAST_PART: u64 = 5 << 20;
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
-//! Bytes of a range on their way into a [`Landing`], from front to back: cut at blocks, hashed and written by the pool, piece by piece.
+//! Writes the bytes of a range into a [`Landing`] in order: divided at block boundaries, hashed and written by the
+//! pool, piece by piece.
 //!
-//! One piece is written while the next one arrives; no more is kept. Blocks that are there already are compared and not written.
+//! One piece is written while the next arrives; no further pieces are buffered. Blocks that are present already are
+//! compared instead of written.
 
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
 use crate::body::PIECE;
@@ -15,7 +17,7 @@ use offload_base::cost::{self, Work};
 use std::io;
 use std::sync::Arc;
 
-/// A block's bytes so far, or those of a part of one.
+/// The part of a block received so far.
 struct Segment {
     block: u64,
     hasher: Option<BlockHasher>,
@@ -26,33 +28,33 @@ struct Segment {
 
 type Writing = Pin<Box<dyn Future<Output = io::Result<Segment>> + Send>>;
 
-/// Where the bytes of one range go.
+/// The writer of one range.
 pub(crate) struct Sink {
     shell: Shell,
     landing: Arc<Landing>,
     range: Range<u64>,
-    /// Where the next byte that arrives belongs.
+    /// Offset of the next byte.
     at: u64,
     buffer: BytesMut,
     segment: Option<Segment>,
     writing: Option<Writing>,
     written: Written,
-    /// Kept until the last write is done, though nobody waits for it.
+    /// A guard that is kept until the last write ends, even if the sink is dropped.
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What came of a range.
+/// The outcome of writing a range.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// Whole blocks that were written, with their checksums. The journal does not know them yet.
+    /// Whole blocks written, with their checksums. They are not in the journal yet.
     pub(crate) blocks: Vec<(u64, BlockSum)>,
-    /// Parts of blocks that were written.
+    /// Partial blocks written.
     pub(crate) parts: Vec<Range<u64>>,
-    /// The epoch of the first of these bytes.
+    /// Sync epoch at the start of the range.
     pub(crate) epoch: SyncEpoch,
-    /// CRC32C of all of it.
+    /// CRC32C of the range.
     pub(crate) crc: u32,
-    /// A block that was there, and is another one now.
+    /// A present block that differs from the received one.
     pub(crate) differs: Option<u64>,
     bytes: u64,
 }
@@ -64,7 +66,7 @@ impl Sink {
         Sink { shell, landing, range, at, buffer, segment: None, writing: None, written, held: None }
     }
 
-    /// Keeps something until the last write is done.
+    /// Keeps `held` alive until the last write ends.
     pub(crate) fn hold(&mut self, held: Arc<dyn Any + Send + Sync>) {
         self.held = Some(held);
     }
@@ -73,16 +75,16 @@ impl Sink {
         self.landing.blocks()
     }
 
-    /// Takes the next bytes.
+    /// Writes the next bytes.
     ///
     /// # Errors
-    /// If they are too many, or the medium fails.
+    /// If the bytes exceed the range, or the medium fails.
     pub(crate) async fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > self.range.end - self.at {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes came than the range has"));
         }
         while !bytes.is_empty() {
-            // A piece ends where its block does.
+            // A piece must not cross a block boundary.
             let block_end = self.blocks().range(self.at / self.blocks().block()).end.min(self.range.end);
             let room = (PIECE - self.buffer.len()).min((block_end - self.at) as usize).min(bytes.len());
             if self.buffer.capacity() == 0 {
@@ -101,7 +103,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Has the pool write what is buffered, behind what it writes now.
+    /// Starts writing the buffered piece, after the write in progress.
     async fn flush(&mut self) -> io::Result<()> {
         self.settle().await?;
         if self.buffer.is_empty() {
@@ -116,6 +118,7 @@ impl Sink {
             before => {
                 self.end_segment(before);
                 let whole = blocks.range(block);
+                // Only a block received from its start can be hashed as a tree node.
                 let is_whole = whole.start == offset && whole.end <= self.range.end;
                 let hasher = is_whole.then(|| BlockHasher::new(blocks, block));
                 let writes = self.landing.sum(block).is_none();
@@ -162,10 +165,10 @@ impl Sink {
         }
     }
 
-    /// All bytes have come, or no more will.
+    /// Ends the range after its last byte.
     ///
     /// # Errors
-    /// If they are too few, or the medium fails.
+    /// If bytes are missing, or the medium fails.
     pub(crate) async fn end(mut self) -> io::Result<Written> {
         self.flush().await?;
         self.settle().await?;
@@ -192,7 +195,7 @@ mod tests {
         Arc::new(Landing::open(folder, &name, blocks, "test", Begin::Anew).unwrap())
     }
 
-    /// Any range, in any pieces: blocks that are whole have their checksums, the others are parts, and the CRC is that of all.
+    /// Any range in any pieces: whole blocks have checksums, the rest are parts, and the CRC covers the range.
     #[tokio::test]
     async fn any_range_in_any_pieces_is_cut_at_blocks() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Small files that come and go together: read into a pack one after the other; written under hidden names, brought to the medium at once, and
-//! then given their names.
+//! Batches of small files: read into a pack one after the other; or written under hidden names, synced together, and
+//! then renamed.
 //!
-//! Invariant: a file has its name only once its bytes are on the medium. If a sync fails, all files of the batch count as lost. Each is
-//! locked as a [`Landing`](crate::landing::Landing) locks it, so that no
-//! two writers of a name are at work at a time.
+//! Invariant: a file gets its name only after its bytes are on the medium. If a sync fails, all files of the batch
+//! count as lost. Each file is locked like a [`Landing`](crate::landing::Landing), so that a name has at most one
+//! writer at a time.
 //!
 //! All calls block.
 
@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// Files that arrive together in a folder.
+/// Files received for a folder.
 pub(crate) struct Batch {
     folder: Arc<dyn Folder>,
     into: Name,
@@ -28,7 +28,7 @@ pub(crate) struct Batch {
     folders: Vec<(Name, Arc<dyn OpenFolder>)>,
 }
 
-/// Names that cannot arrive, and why.
+/// Names of files that could not be written, with the reasons.
 pub(crate) type Refused = Vec<(Name, LandingError)>;
 
 impl Batch {
@@ -36,39 +36,39 @@ impl Batch {
         Batch { folder, into, files: Vec::new(), bytes: 0, folders: Vec::new() }
     }
 
-    /// One more; whether it is time to land.
+    /// Adds a file. Returns whether the batch should be written.
     pub(crate) fn push(&mut self, file: Packed) -> bool {
         self.bytes += file.bytes.len();
         self.files.push(file);
         self.files.len() >= MOST_AT_ONCE || self.bytes >= MOST_BYTES
     }
 
-    /// The names that they are to have.
+    /// Returns the final names of the files.
     pub(crate) fn names(&self) -> Vec<Name> {
         self.files.iter().filter_map(|file| self.name_of(file).ok()).collect()
     }
 
-    /// Brings them to the medium and gives them their names; gives the empty batch, and what cannot be here.
+    /// Writes, syncs and renames all files. Returns the empty batch and the refused files.
     ///
     /// # Errors
-    /// If the medium fails, or is full. Each file is there whole, or as it was.
+    /// If the medium fails or is full. Each name then has either its new or its old file.
     pub(crate) fn land(mut self) -> io::Result<(Batch, Refused)> {
         let mut written = VecDeque::new();
         let landed = self.land_all(&mut written);
         // No client resumes these files, and they would keep a full disk full.
         for Written { name, .. } in &written {
-            let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
+            let _ = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
         }
         landed.map(|refused| (self, refused))
     }
 
-    /// Writes and renames all files of the batch. On failure, `written` has the files without a name.
+    /// Writes and renames all files of the batch. On failure, `written` has the files that were not renamed.
     fn land_all(&mut self, written: &mut VecDeque<Written>) -> io::Result<Refused> {
         let mut refused = Vec::new();
         for file in core::mem::take(&mut self.files) {
             match self.write(&file) {
                 Ok(one) => written.push_back(one),
-                // Nothing after it would find room either.
+                // The following files would find no space either.
                 Err(LandingError::Medium(_, error)) if is_full(&error) => return Err(error),
                 Err(error) => refused.push((file.name, error)),
             }
@@ -77,7 +77,8 @@ impl Batch {
         let folders = core::mem::take(&mut self.folders);
         let mut synced = BTreeSet::new();
         for (_, folder) in &folders {
-            // One call syncs all files: a call for each would wait for the medium each time. A folder may be a mount of another file system.
+            // One call syncs all files of a file system: a call per file would wait for the medium each time. A folder
+            // may be a mount point of another file system.
             if synced.insert(folder.file_system()?) {
                 folder.sync_files()?;
             }
@@ -98,7 +99,7 @@ impl Batch {
             }
         }
         landed = landed.and_then(|()| folders.iter().try_for_each(|(_, folder)| folder.sync_names()));
-        // A journal without a hidden file says that the name may be lost.
+        // A journal without a hidden file tells the next server that the rename may be lost.
         for Written { name, lock, .. } in named {
             landed = landed.and_then(|()| self.folder.remove(&name.journal()));
             drop(lock);
@@ -127,20 +128,20 @@ impl Batch {
         }
         let lock = lock_journal(&*self.folder, &name, 0)?;
         let (data, mode) = self.fill(&name, &*lock, file).map_err(|error| {
-            let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
+            let _ = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
             medium(error)
         })?;
         Ok(Written { name, lock, data, mode })
     }
 
-    /// Writes the hidden file. Returns the file, and its final rights.
+    /// Writes the hidden file. Returns the file, and its final mode.
     fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<(Arc<dyn Stored>, Option<u32>)> {
-        // The journal vouches for blocks of an earlier upload, which this file overwrites.
+        // The journal lists blocks of an earlier upload, which this file overwrites.
         if lock.about()?.size > 0 {
             lock.set_size(0)?;
             lock.sync()?;
         }
-        // Somebody may have the file of an upload open, and write to it.
+        // An upload may have the file open and still write to it.
         match self.folder.remove(&name.unfinished()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -149,7 +150,7 @@ impl Batch {
         data.write_at(&file.bytes, 0)?;
         let mode = self.folder.rights(name, file.mode)?.owned(&*data);
         if let Some(mode) = mode {
-            // The read-only mode is set last, because a file that was cut off must be writable for the next attempt.
+            // A read-only mode is set last, because a file that was cut off must be writable for the next attempt.
             data.set_attributes(&of_mode(mode | 0o600))?;
         }
         data.set_modified(file.modified)?;
@@ -161,12 +162,12 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// A file under its hidden name.
+/// A file written under its hidden name.
 struct Written {
     name: Name,
     lock: Arc<dyn Stored>,
     data: Arc<dyn Stored>,
-    /// The final rights of the file.
+    /// The final mode of the file.
     mode: Option<u32>,
 }
 
@@ -174,25 +175,25 @@ fn of_mode(mode: u32) -> Attributes {
     Attributes { mode: Some(mode), extended: Vec::new() }
 }
 
-/// A file that is to be packed.
+/// A file to be packed.
 pub(crate) struct Wanted {
     pub(crate) at: Name,
     pub(crate) packed_as: Name,
-    /// The entity tag of the file in the list. A file that has another tag now is left out.
+    /// The file's entity tag in the list. A file with another tag now is left out.
     pub(crate) tag: Option<String>,
 }
 
-/// Some files of a pack.
+/// A part of a pack.
 pub(crate) struct Gathered {
     pub(crate) bytes: Bytes,
-    /// How many they are, and bytes of the files themselves.
+    /// Number of files, and their total length in bytes.
     pub(crate) files: u64,
     pub(crate) content: u64,
-    /// What is missing in it, for it cannot be read, is no small file, or has changed.
+    /// Files left out, because they cannot be read, are too large, or have changed.
     pub(crate) left_out: Vec<Name>,
 }
 
-/// Packs the first of `wanted`, as many as make a piece.
+/// Packs files from the front of `wanted`, as many as fill a piece.
 pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gathered {
     let (mut into, mut gathered) =
         (BytesMut::new(), Gathered { bytes: Bytes::new(), files: 0, content: 0, left_out: Vec::new() });
@@ -221,15 +222,15 @@ fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<
     let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
     let mut bytes = vec![0; about.size as usize];
     read_exactly(&*file, &mut bytes, 0)?;
-    // Some files of the system have bytes and no size.
+    // Some files of procfs have contents but size 0.
     if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    // Written to meanwhile, it is neither the old file nor the new one.
+    // A file written meanwhile is neither the old nor the new version.
     if file.about()? == about { Ok((about, mode, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Each is open while it is locked.
+/// Maximum number of files in a batch. Each is open while locked.
 const MOST_AT_ONCE: usize = 64;
 const MOST_BYTES: usize = 4 << 20;
 
@@ -252,7 +253,7 @@ mod tests {
         std::fs::create_dir_all(there.path().join("into/folder")).unwrap();
         let folder: Arc<dyn Folder> = Arc::new(Rooted::open(there.path()).unwrap());
         let name = |url: &str| Name::from_url(url).unwrap();
-        // Somebody is at work on one of them.
+        // Another writer holds one of the names.
         let other = Landing::open(folder.clone(), &name("/into/busy"), Blocks::new(5, 1024).unwrap(), "x", Begin::Anew);
         let mut batch = Batch::new(folder.clone(), name("/into"));
         for url in ["/a/b/c", "/busy", "/folder", "/plain"] {
@@ -269,14 +270,14 @@ mod tests {
         let left: Vec<_> =
             std::fs::read_dir(there.path().join("into")).unwrap().map(|one| one.unwrap().file_name()).collect();
         assert_eq!(left.len(), 4, "{left:?}");
-        // Out again; what is not there, or no small file, is left out.
+        // Packs the files again. Missing and large files are left out.
         std::fs::write(there.path().join("into/large"), vec![0; MOST_OF_A_FILE as usize + 1]).unwrap();
         let want = |url: &str| Wanted { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
         let gathered = gather(&*folder, &mut ["/plain", "/none", "/large", "/folder"].map(want).into());
         assert_eq!((gathered.files, gathered.content, gathered.left_out.len()), (1, 6, 3));
     }
 
-    /// The other server of an upload in two shares does not hear that a pack has brought the file.
+    /// The other server of an upload in two shares does not learn that a pack has replaced the file.
     #[test]
     fn share_of_an_upload_does_not_write_to_a_packed_file() {
         let there = tempfile::tempdir().unwrap();

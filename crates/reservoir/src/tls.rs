@@ -1,4 +1,4 @@
-//! TLS 1.3 with AES-256-GCM over the kernel's TCP, by rustls.
+//! TLS 1.3 with AES-256-GCM over kernel TCP, by rustls.
 
 use crate::dial::{Dial, Dialed, QuicDialed, Wire};
 use crate::pace::Rate;
@@ -17,22 +17,22 @@ use tokio_rustls::TlsConnector;
 
 pub use crate::kernel_pace::pace;
 
-/// rustls' provider, with AES-256-GCM alone.
+/// Returns rustls' provider, restricted to AES-256-GCM.
 fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites: vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384], ..ring::default_provider() }
 }
 
-/// The same for QUIC, whose first packets everybody seals by AES-128-GCM (RFC 9001 5.2).
+/// Returns the provider for QUIC, whose Initial packets always use AES-128-GCM (RFC 9001 section 5.2).
 pub(crate) fn provider_of_quic() -> CryptoProvider {
     let mut provider = provider();
     provider.cipher_suites.push(ring::cipher_suite::TLS13_AES_128_GCM_SHA256);
     provider
 }
 
-/// A server with this certificate, the chain up to its authority, and its key.
+/// Creates a server configuration from a certificate chain and its key.
 ///
 /// # Errors
-/// If they do not belong together.
+/// If the key does not match the certificate.
 pub fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -53,7 +53,7 @@ pub(crate) fn server_of(
     Ok(config)
 }
 
-/// A client that trusts these authorities, and of what they signed only what `pin` names, if there is one.
+/// Creates a client configuration that trusts `authorities` and, if `pin` is set, only the pinned certificate.
 ///
 /// ```
 /// use offload_reservoir::tls::{Tls, client_config, server_config};
@@ -63,12 +63,12 @@ pub(crate) fn server_of(
 /// let certificate = signed.cert.der().clone();
 /// let key = rustls::pki_types::PrivatePkcs8KeyDer::from(signed.signing_key.serialize_der());
 /// server_config(vec![certificate.clone()], key.into())?;
-/// let _dials_servers_with_that = Tls::new(Arc::new(client_config(vec![certificate], None)?));
+/// let _ = Tls::new(Arc::new(client_config(vec![certificate], None)?));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// If one of the authorities is none.
+/// If one of the authorities is not a CA certificate.
 pub fn client_config(
     authorities: Vec<CertificateDer<'static>>,
     pin: Option<Pin>,
@@ -89,10 +89,10 @@ pub(crate) fn client_of(
     Ok(config)
 }
 
-/// The certificates of a file in PEM.
+/// Reads the certificates of a PEM file.
 ///
 /// # Errors
-/// In words, if it cannot be read, or has none.
+/// A text for the user, if the file cannot be read or has no certificate.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
@@ -101,15 +101,15 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
-/// The key of a file in PEM.
+/// Reads the key of a PEM file.
 ///
 /// # Errors
-/// In words, if it cannot be read, or has none.
+/// A text for the user, if the file cannot be read or has no key.
 pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Connects by TLS over the kernel's TCP.
+/// A connector by TLS over kernel TCP.
 ///
 /// See [`client_config`] for an example.
 pub struct Tls {
@@ -118,12 +118,12 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// With this configuration.
+    /// Creates a connector with this configuration.
     pub fn new(config: Arc<ClientConfig>) -> Tls {
         Tls { connector: config.into(), pacing_rate: None }
     }
 
-    /// Has the kernel send the packets of each connection one after the other, no faster than this.
+    /// Asks the kernel to pace the packets of each connection at this rate.
     #[must_use]
     pub fn paced(self, rate: Option<Rate>) -> Tls {
         Tls { pacing_rate: rate, ..self }
@@ -151,8 +151,9 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     ServerName::try_from(host.to_owned()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// Connects to hosts that are named, and to no others: for copies that a client asks a server to make. A name that leads to this machine
-/// itself, or to its own link, is not followed there: those are reached only as addresses that are named, or as `localhost`.
+/// A connector restricted to the named hosts, for copies that a client requests from a server. A host name that
+/// resolves to this machine or to a link-local address is refused: such hosts must be named as addresses or as
+/// `localhost`.
 ///
 /// ```
 /// use offload_reservoir::dial::Dial;
@@ -172,7 +173,7 @@ pub struct Allowed {
     hosts: Vec<Host>,
 }
 
-/// A host by name or address, at one port or any.
+/// A host by name or address, with one port or any.
 ///
 /// See [`Allowed`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +190,7 @@ impl core::str::FromStr for Host {
         let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, "")) => (address, None),
             Some((address, rest)) => (address, Some(rest.strip_prefix(':').ok_or_else(wrong)?)),
-            // An address of IPv6 has colons of its own.
+            // An IPv6 address contains colons itself.
             None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
             None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
         };
@@ -200,30 +201,30 @@ impl core::str::FromStr for Host {
 }
 
 impl Host {
-    /// Its name or address.
+    /// Returns the name or address.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The port, if one is named.
+    /// Returns the port, if one is named.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 }
 
 impl Allowed {
-    /// By `tls`, to these.
+    /// Creates a connector by `tls` to these hosts.
     pub fn new(tls: Tls, hosts: Vec<Host>) -> Allowed {
         Allowed { tls, quic: None, hosts }
     }
 
-    /// By HTTP/3, over connections of `quic`.
+    /// Uses HTTP/3 over connections of `quic`.
     #[must_use]
     pub fn by_http3(self, quic: Quic) -> Allowed {
         Allowed { quic: Some(quic), ..self }
     }
 
-    /// Where a host is that may be reached.
+    /// Resolves a host to the addresses that may be reached.
     async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let refused = |text: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{host}: {text}"));
         if !self.may_reach(host, port) {
@@ -270,7 +271,7 @@ impl Dial for Allowed {
     }
 }
 
-/// This machine, its link, or nobody in particular.
+/// Tests whether an address is of this machine, link-local, unspecified, broadcast or multicast.
 fn is_near(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -286,7 +287,7 @@ fn is_near(address: IpAddr) -> bool {
                 || address.is_unicast_link_local()
                 || address.is_unspecified()
                 || address.is_multicast()
-                // ::a.b.c.d, which is no address of its own any more (RFC 4291 2.5.5.1).
+                // ::a.b.c.d, an obsolete form (RFC 4291 section 2.5.5.1).
                 || (address.octets()[..12] == [0; 12])
         }
     }
@@ -335,14 +336,14 @@ mod tests {
         }
     }
 
-    /// `localhost` is near: it is reached when it is named, and a name that leads there is not.
+    /// A name that resolves to this machine is refused, unless it is `localhost`.
     #[tokio::test]
     async fn a_name_that_leads_here_is_not_followed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let config = || Arc::new(client_config(vec![signed.cert.der().clone()], None).unwrap());
-        // What every system calls its own address, in another spelling.
+        // Another spelling of localhost, known to every system.
         let name = "localhost.";
         let dial = Allowed::new(Tls::new(config()), vec![name.parse().unwrap()]);
         if let Err(error) = dial.dial(name, port).await {

@@ -1,4 +1,4 @@
-//! Who may do what, for how long, at which rate: a file that knows tokens only by their SHA-256.
+//! Rights of users by token: paths, expiry and rates. The file contains only the SHA-256 of each token.
 
 use crate::digest::from_hexadecimal;
 use crate::name::Name;
@@ -32,7 +32,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 #[derive(Debug, Default)]
 pub struct Tokens(Vec<Arc<Grant>>);
 
-/// What a token is good for.
+/// The grant of a token.
 ///
 /// See [`Tokens`] for an example.
 #[derive(Debug)]
@@ -51,9 +51,9 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
-    /// To read files and list folders.
+    /// Reading files and listing folders.
     Read,
-    /// To write files.
+    /// Writing files.
     Write,
 }
 
@@ -81,10 +81,10 @@ fn everything() -> String {
 }
 
 impl Tokens {
-    /// Reads a file.
+    /// Parses a token file.
     ///
     /// # Errors
-    /// In words, with the token.
+    /// A text for the user, with the name of the token.
     pub fn read(text: &str) -> Result<Tokens, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         if file.token.len() > MOST_TOKENS {
@@ -93,7 +93,7 @@ impl Tokens {
         file.token.into_iter().map(Grant::read).collect::<Result<_, String>>().map(Tokens)
     }
 
-    /// Goes on with the paces that tokens had in `before`, where their rates are still the same.
+    /// Keeps the pacers of tokens in `before` with unchanged rates.
     #[must_use]
     pub fn after(self, before: &Tokens) -> Tokens {
         let kept = |grant: Arc<Grant>| {
@@ -108,7 +108,7 @@ impl Tokens {
         Tokens(self.0.into_iter().map(|grant| kept(grant.clone()).unwrap_or(grant)).collect())
     }
 
-    /// What `token` is good for at `now`. Takes as long for a wrong token as for any right one.
+    /// Returns the grant of `token` at the time `now`. The time taken does not depend on the token.
     pub fn find(&self, token: &[u8], now: SystemTime) -> Option<&Arc<Grant>> {
         let shown: [u8; 32] = Sha256::digest(token).into();
         let (mut found, mut at) = (Choice::from(0), 0_u64);
@@ -139,34 +139,34 @@ impl Grant {
         Ok(Arc::new(Grant { sha256, path, expires, pace, rights: line.rights, name: line.name }))
     }
 
-    /// Everything, for everybody: for tests and for networks that are closed otherwise.
+    /// Returns a grant of all rights on all files, for tests and for closed networks.
     pub fn everything() -> Grant {
         let rights = vec![Right::Read, Right::Write];
         Grant { name: "-".into(), sha256: [0; 32], path: Name::root(), rights, expires: None, pace: None }
     }
 
-    /// Who it is.
+    /// Returns the name of the token.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it includes a right.
+    /// Returns whether the grant includes a right.
     pub fn may(&self, right: Right) -> bool {
         self.rights.contains(&right)
     }
 
-    /// Whether it reaches a name.
+    /// Returns whether the grant covers a name.
     pub fn reaches(&self, name: &Name) -> bool {
         name.is_below(&self.path)
     }
 
-    /// What all requests with it share.
+    /// Returns the pacer shared by all requests with this token.
     pub fn pace(&self) -> Option<&Arc<Pace>> {
         self.pace.as_ref()
     }
 }
 
-/// A request compares them all.
+/// Maximum number of tokens. Each request compares all of them.
 const MOST_TOKENS: usize = 10_000;
 
 #[cfg(test)]

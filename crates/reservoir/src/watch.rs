@@ -1,7 +1,7 @@
-//! A connection that is given up when it stands still for too long.
+//! Progress deadlines of connections.
 //!
-//! Invariant: while a deadline is set, a connection without progress fails at it; bytes count as progress only from [`WORTH`] on, so
-//! that one byte a minute holds nothing.
+//! Invariant: while a deadline is set, a connection without progress fails at the deadline. Bytes count as progress
+//! only from [`WORTH`] on, so that one byte per minute does not keep a connection open.
 
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -20,7 +20,7 @@ pub(crate) struct Watch(Arc<Shared>);
 struct Shared {
     timers: Arc<dyn Timers>,
     state: Mutex<State>,
-    /// That of the connection, for a stream of one.
+    /// The watch of the whole connection, if this is the watch of one stream.
     whole: Option<Watch>,
 }
 
@@ -28,7 +28,7 @@ struct State {
     span: Option<Duration>,
     deadline: Option<Instant>,
     renews: bool,
-    /// What the first byte of a request brings about.
+    /// The deadline that starts with the first byte of a request.
     first_byte: Option<Duration>,
     moved: usize,
 }
@@ -39,24 +39,24 @@ impl Watch {
         Watch(Arc::new(Shared { timers, state: Mutex::new(state), whole: None }))
     }
 
-    /// That of one stream of a connection which this one watches: what moves there moves here too.
+    /// Creates the watch of one stream of this connection. Progress of the stream counts for the connection too.
     pub(crate) fn of_stream(&self) -> Watch {
         let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
         let whole = Some(self.clone());
         Watch(Arc::new(Shared { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
     }
 
-    /// Whether nothing has moved for as long as was allowed.
+    /// Returns whether the deadline has passed.
     pub(crate) fn is_late(&self) -> bool {
         self.state().deadline.is_some_and(|deadline| deadline <= self.0.timers.now())
     }
 
-    /// Has the connection make progress within each `span` from now on; `None`: it may stand still.
+    /// Requires progress within each `span` from now on. `None` removes the deadline.
     pub(crate) fn expect(&self, span: Option<Duration>) {
         self.set(span, true, None);
     }
 
-    /// Lets it be idle for `idle`; the first byte that comes has to be followed by a whole head within `head`.
+    /// Allows the connection to be idle for `idle`. After the first byte, the head must be complete within `head`.
     pub(crate) fn idle(&self, idle: Duration, head: Duration) {
         self.set(Some(idle), true, Some(head));
     }
@@ -85,18 +85,18 @@ impl Watch {
         }
     }
 
-    /// What to poll it with.
+    /// Creates a timer for polling the deadline.
     pub(crate) fn alarm(&self) -> Box<dyn Alarm> {
         self.0.timers.alarm()
     }
 
-    /// Ready when the peer has stood still for too long.
+    /// Polls until the deadline passes.
     pub(crate) fn poll_late(&self, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<io::Error> {
         let deadline = self.state().deadline;
         alarm.poll(cx, deadline).map(|()| io::Error::new(io::ErrorKind::TimedOut, "the peer stands still"))
     }
 
-    /// The same as a future, which sees a change of the deadline when it is polled again.
+    /// Waits until the deadline passes. A changed deadline takes effect at the next poll.
     pub(crate) async fn late(&self) -> io::Error {
         let mut alarm = self.alarm();
         poll_fn(|cx| self.poll_late(&mut *alarm, cx)).await
@@ -107,7 +107,7 @@ impl Watch {
     }
 }
 
-/// The stream of a watched connection.
+/// A stream with a watch.
 pub(crate) struct Watched<S> {
     stream: S,
     watch: Watch,
@@ -187,5 +187,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// Bytes that count as progress.
+/// Number of bytes that count as progress.
 const WORTH: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! How a copy goes: a bar on a terminal, a line in ten seconds elsewhere.
+//! Progress of a copy: a bar on a terminal, otherwise a line every ten seconds.
 
 use core::convert::Infallible;
 use core::time::Duration;
@@ -37,7 +37,7 @@ impl Shown {
         Shown { progress, began: Instant::now(), bar, how }
     }
 
-    /// Shows it until the copy ends.
+    /// Shows the progress until dropped.
     pub(crate) async fn go_on(&self) -> Infallible {
         let every = if self.how == How::Bar { Duration::from_millis(500) } else { Duration::from_secs(10) };
         let mut before = self.progress.streams();
@@ -87,5 +87,5 @@ impl Shown {
     }
 }
 
-/// Streams whose rates are shown.
+/// Maximum number of streams with separate rates.
 const MOST_SHOWN: usize = 16;

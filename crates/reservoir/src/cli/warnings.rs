@@ -1,17 +1,17 @@
-//! Shows what the library warns of: a line each on standard error.
+//! Prints the library's warnings, one per line, on standard error.
 
 use core::fmt::{self, Write};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// From now on, for the whole process.
+/// Installs the printer for the whole process.
 pub(crate) fn show() {
-    // Nobody else sets one in this program.
-    let _there_is_one = tracing::subscriber::set_global_default(Lines);
+    // No other code in this program sets a subscriber.
+    let _ = tracing::subscriber::set_global_default(Lines);
 }
 
-/// Knows events, no spans.
+/// A subscriber for events; spans are ignored.
 struct Lines;
 
 impl Subscriber for Lines {
@@ -46,8 +46,8 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // To a string, writing does not fail.
-        let _written = match field.name() {
+        // Writing to a string cannot fail.
+        let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, ", {name}: {value:?}"),
         };

@@ -1,12 +1,12 @@
-//! Patterns of names that are left out.
+//! Patterns of excluded names.
 
 use crate::name::Name;
 use core::str::FromStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A pattern: `*` stands for any characters but a slash, `?` for one. With a slash in it, it is held against the path below the
-/// source; without, against each of its components.
+/// A pattern: `*` matches any characters except a slash, `?` matches one. A pattern with a slash is compared with the
+/// path below the source, a pattern without a slash with each component.
 ///
 /// ```
 /// use offload_reservoir::copy::Pattern;
@@ -29,12 +29,12 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether `name` is left out by it, or a folder that it is in.
+    /// Returns whether the pattern matches `name` or a folder that contains it.
     pub fn fits(&self, name: &Name) -> bool {
         self.fits_path(name.path())
     }
 
-    /// Tests the same for a path that need not be the name of a file.
+    /// Tests a path that need not be a valid name.
     pub(super) fn fits_path(&self, path: &Path) -> bool {
         let mut parts = path.components().map(|part| part.as_os_str().as_bytes());
         if !self.0.contains(&b'/') {
@@ -51,7 +51,7 @@ impl Pattern {
     }
 }
 
-/// Without recursion: after a star that took too little, it takes one more, and never goes back behind the last star.
+/// Matches without recursion: on a mismatch the last star takes one more character. Earlier stars are never revisited.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t, mut star) = (0, 0, None);
     while t < text.len() {

@@ -1,4 +1,4 @@
-//! One file: opened at both ends, copied block by block, by as many streams as come, and given its name.
+//! The copy of one file: opened at both ends, copied block by block by any number of streams, and renamed at the end.
 
 use super::list::Item;
 use super::place::Side;
@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A file under way.
+/// A file being copied.
 pub(super) struct FileJob {
     pub(super) copy: Copy,
     pub(super) item: Item,
@@ -23,12 +23,12 @@ pub(super) struct FileJob {
     pub(super) source: Box<dyn BlockSource>,
     target: Box<dyn BlockTarget>,
     pub(super) attributes: Attributes,
-    /// The rights of the source. A server's file has them once an answer has told them.
+    /// The mode of the source. For a source on a server, set by the first response that tells it.
     pub(super) mode: OnceLock<u32>,
     state: Mutex<State>,
 }
 
-/// A block that a stream copies: one of the file's blocks, or the whole file as number 0.
+/// A block to copy: one of the file's blocks, or the whole file as number 0.
 #[derive(Clone)]
 pub(super) struct Block {
     pub(super) number: u64,
@@ -44,17 +44,17 @@ struct State {
     ended: bool,
 }
 
-/// What came of opening a file.
+/// The outcome of opening a file.
 pub(super) enum Opened {
     Present,
-    /// Bytes that are there from before.
+    /// The job, and the bytes already present.
     Job(Arc<FileJob>, u64),
 }
 
-/// What came of finishing one.
+/// The outcome of finishing a file.
 pub(super) enum Finished {
     Done,
-    /// These many blocks were not there as they should be, and are to be sent again.
+    /// This number of blocks was wrong and must be sent again.
     Again(u64),
     LeftToOthers,
 }
@@ -76,6 +76,7 @@ impl FileJob {
             true => [0].into(),
             false => (0..blocks.count()).filter(|number| !present.contains_key(number)).collect(),
         };
+        // In a planned copy, other parts copy the remaining blocks.
         waiting.retain(|number| item.has(*number));
         let resumed = present.keys().map(|number| blocks.range(*number)).map(|range| range.end - range.start).sum();
         let left = waiting.len() as u64;
@@ -84,7 +85,7 @@ impl FileJob {
         Ok(Opened::Job(Arc::new(FileJob { copy, item, blocks, source, target, attributes, mode, state }), resumed))
     }
 
-    /// What goes with the file.
+    /// Reads the attributes to copy with the file.
     async fn attributes(copy: &Copy, item: &Item, source: &dyn BlockSource) -> Result<Attributes, CopyError> {
         if copy.preserve.is_empty() {
             return Ok(Attributes::default());
@@ -95,13 +96,13 @@ impl FileJob {
         }
     }
 
-    /// The next block that nobody copies.
+    /// Takes the next waiting block.
     pub(super) fn take(&self) -> Option<u64> {
         self.state().waiting.pop_front()
     }
 
-    /// How many blocks of a stream are to be under way at a time: one that is copied and one behind it, and as many more as pass in the
-    /// time that a request takes to be answered.
+    /// Returns the number of blocks of a stream that should be in flight: two, and as many as the stream can carry
+    /// within one round trip.
     pub(super) async fn depth(&self, stream: usize) -> usize {
         let Some(server) = self.target.pipelined(self, stream) else { return 1 };
         let round_trip = server.round_trip(stream).await.unwrap_or(Duration::ZERO);
@@ -110,24 +111,24 @@ impl FileJob {
         2 + usize::try_from(blocks).unwrap_or(0).min(MOST_BLOCKS_AHEAD)
     }
 
-    /// Blocks that nobody copies yet.
+    /// Returns the number of waiting blocks.
     pub(super) fn waiting(&self) -> usize {
         self.state().waiting.len()
     }
 
-    /// A block is there; whether it was the last.
+    /// Records a copied block. Returns whether it was the last.
     pub(super) fn is_last(&self) -> bool {
         let mut state = self.state();
         state.left = state.left.saturating_sub(1);
         state.left == 0
     }
 
-    /// Whether there is nothing to copy.
+    /// Returns whether no blocks are left to copy.
     pub(super) fn has_nothing_left(&self) -> bool {
         self.state().left == 0
     }
 
-    /// The file has failed, or is done: whether it was not before.
+    /// Ends the file, as failed or done. Returns false if it was ended before.
     pub(super) fn end(&self) -> bool {
         let mut state = self.state();
         state.waiting.clear();
@@ -143,23 +144,24 @@ impl FileJob {
         self.target.transfer(self, Block { number, range, stream }).await
     }
 
-    /// Whether a server knows of no upload: it was begun anew, or another part has ended the upload.
+    /// Returns whether a server no longer knows the upload, because the server was restarted or another part ended the
+    /// upload.
     pub(super) fn is_forgotten(&self, error: &CopyError) -> bool {
         let is_gone = matches!(error, CopyError::Remote(RemoteError::Refused { status: StatusCode::GONE, .. }));
         is_gone && self.target.can_resume()
     }
 
-    /// Has a server go on with the upload, of which its journal knows what had arrived; `true`: the file is there already.
+    /// Makes a server resume the upload from its journal. Returns `true` if the file is complete already.
     pub(super) async fn take_up(&self) -> Result<bool, CopyError> {
         self.target.resume(self).await
     }
 
-    /// All blocks were copied: the file gets its name, unless some are not there as they should be.
+    /// Completes the file after all blocks were copied: renames it, unless some blocks are wrong.
     pub(super) async fn finish(&self) -> Result<Finished, CopyError> {
         self.target.finish(self).await
     }
 
-    /// Returns the rights of the source. If no block of the source was requested, its server is asked now.
+    /// Returns the mode of the source. If no response has told the mode, its server is asked now.
     pub(super) async fn source_mode(&self) -> Result<Option<u32>, CopyError> {
         match self.source.server() {
             Some(server) if self.item.is_reservoir && self.mode.get().is_none() => {
@@ -170,7 +172,7 @@ impl FileJob {
         }
     }
 
-    /// Has these blocks, in their order, copied again.
+    /// Schedules these blocks to be copied again.
     pub(super) fn again(&self, lost: Vec<u64>) -> Result<Finished, CopyError> {
         let count = lost.len() as u64;
         let mut state = self.state();
@@ -185,12 +187,12 @@ impl FileJob {
         Ok(Finished::Again(count))
     }
 
-    /// Notes the checksums of a block that is at the destination.
+    /// Records the checksums of a block at the destination.
     pub(super) fn add_sum(&self, number: u64, sum: BlockSum) {
         self.state().sums.insert(number, sum);
     }
 
-    /// Returns the checksums of the blocks that are at the destination, in their order.
+    /// Returns the checksums of the blocks at the destination, in order.
     pub(super) fn sums(&self) -> Vec<BlockSum> {
         self.state().sums.values().copied().collect()
     }
@@ -209,11 +211,11 @@ impl FileJob {
     }
 }
 
-/// How often a file is read again and mended.
+/// Number of attempts to repair a file after reading it back.
 const ATTEMPTS: u32 = 3;
-/// Bits per second that one stream hardly exceeds: a window of 1 GiB in half a second.
+/// A rate in bits per second that a single stream hardly exceeds: a window of 1 GiB per half second.
 const FASTEST_STREAM: u128 = 16_000_000_000;
-/// Bytes that are asked for ahead of time, at most: TCP has no larger window (RFC 7323 2.3).
+/// Maximum number of bytes requested in advance: the largest TCP window (RFC 7323 section 2.3).
 const MOST_AHEAD: u128 = 1 << 30;
-/// The same in blocks, for blocks that are small.
+/// Maximum number of blocks requested in advance, for small blocks.
 const MOST_BLOCKS_AHEAD: usize = 256;

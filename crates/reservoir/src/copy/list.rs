@@ -1,4 +1,4 @@
-//! What is to be copied, and where to: sources, and the files in the folders among them.
+//! Lists the files to copy: the sources, and the files in folders among them.
 
 use super::place::{Place, Side, Sides};
 use super::{Copy, CopyError};
@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-/// A file that is to be copied.
+/// A file to copy.
 ///
 /// ```
 /// use offload_reservoir::Shell;
@@ -40,16 +40,16 @@ pub struct Item {
     pub(super) from: (Side, Name),
     pub(super) to: (Side, Name),
     pub(super) about: About,
-    /// The resolution of the source's time of modification.
+    /// The resolution of the source's modification time.
     pub(super) resolution: Resolution,
-    /// The source's version.
+    /// The entity tag of the source.
     pub(super) tag: Option<String>,
     pub(super) is_reservoir: bool,
-    /// Below the source, as in a URL.
+    /// Path below the source, as in a URL.
     path: String,
-    /// Only these runs of blocks are copied here, if not all; others copy the rest.
+    /// The runs of blocks to copy here, if other parts copy the rest.
     pub(super) blocks: Option<Vec<Range<u64>>>,
-    /// Why it cannot be copied: it is there to be told of.
+    /// The reason for which the entry cannot be copied. Such items are reported as failed.
     pub(super) refused: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl Item {
         Item { from, to, about, resolution, tag, is_reservoir, path, blocks, refused: None }
     }
 
-    /// Returns the time of modification; `None` if the source does not tell it.
+    /// Returns the modification time. `None` if the source does not tell it.
     pub(super) fn modified(&self) -> Option<SystemTime> {
         Some(self.about.modified).filter(|_| self.resolution != Resolution::Unknown)
     }
@@ -69,39 +69,39 @@ impl Item {
         (self.about.modified, self.resolution)
     }
 
-    /// Tests whether one of its ends is a URL with a query.
+    /// Tests whether one of the ends is a URL with a query.
     pub(super) fn has_query(&self) -> bool {
         let has = |(side, name): &(Side, Name)| matches!(side, Side::Remote(server, _) if server.has_query(name));
         has(&self.from) || has(&self.to)
     }
 
-    /// Whether a block is copied here.
+    /// Returns whether a block is copied here.
     pub(super) fn has(&self, block: u64) -> bool {
         self.blocks.as_ref().is_none_or(|mine| mine.iter().any(|run| run.contains(&block)))
     }
 
-    /// Bytes that are copied here.
+    /// Returns the number of bytes copied here.
     pub(super) fn bytes_here(&self, block: u64) -> u64 {
         let of_run = |run: &Range<u64>| (run.end * block).min(self.size()) - (run.start * block).min(self.size());
         self.blocks.as_ref().map_or(self.size(), |mine| mine.iter().map(of_run).sum())
     }
 
-    /// Its bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.about.size
     }
 
-    /// Its path below the source.
+    /// Returns the path below the source.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The source, for people, and for what has to be the same when a copy goes on.
+    /// Returns the source's name, for messages and as the identity of a resumable copy.
     pub(super) fn source(&self) -> String {
         self.from.0.shown(&self.from.1)
     }
 
-    /// What tells this version of the source from others.
+    /// Returns a text that identifies this version of the source.
     pub(super) fn version(&self) -> String {
         let tag = self.tag.clone().unwrap_or_else(|| self.about.entity_tag());
         format!("{} {} {tag}", self.source(), self.about.size)
@@ -123,7 +123,7 @@ pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<V
         if is_folder && (source.has_query() || to.has_query()) {
             return Err(CopyError::Unusable(format!("{}: {ONE_FILE}", if to.has_query() { to } else { source })));
         }
-        // `folder/` is what is in it.
+        // `folder/` means the contents of the folder.
         let target = match source.last().filter(|_| into && !(is_folder && source.has_slash())) {
             Some(last) => to_name.join(&last)?,
             None => to_name.clone(),
@@ -139,7 +139,7 @@ pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<V
     Ok(items)
 }
 
-/// Returns the item that copies the file at `source` to the name `to` itself.
+/// Returns the item that copies the file at `source` to the exact name `to`.
 #[cfg(feature = "third-party")]
 pub(super) async fn file(copy: &Copy, source: &Place, to: &Place) -> Result<Item, CopyError> {
     let mut sides = Sides::new(copy);
@@ -168,19 +168,20 @@ impl Listing<'_> {
         Item { path: below.to_url(), ..Item::new(from, to, found, None) }
     }
 
-    /// What is at `from` in a source, or in it, cannot be copied.
+    /// Creates an item that reports an entry which cannot be copied.
     fn refused(&self, from: &Name, to: &Name, below: &Name, why: String) -> Item {
         let about = About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH);
         let found = Looked { about, resolution: Resolution::Unknown, tag: None, is_reservoir: false };
         Item { refused: Some(why), ..self.item(from.clone(), to.clone(), below, found) }
     }
 
-    /// Everything in a folder, and in those in it. What cannot be copied is told of as well: nobody is to miss it later.
+    /// Lists a folder recursively. Entries that cannot be copied are listed too, so that they are reported.
     async fn folder(&self, from: Name, to: Name, items: &mut Vec<Item>) -> Result<(), CopyError> {
         let mut folders = vec![Name::root()];
         while let Some(below) = folders.pop() {
             let at = joined(&from, &below)?;
             let mut entries = self.entries(&at).await?;
+            // A fixed order makes plans and resumed copies reproducible.
             entries.sort_by(|one, other| one.part.cmp(&other.part));
             let before = items.len() + folders.len();
             for Listed { part, about, resolution, tag } in entries {
@@ -212,7 +213,7 @@ impl Listing<'_> {
                     Kind::Other => items.push(self.refused(&source, &target, &inside, NO_FILE.into())),
                 }
             }
-            // Folders with files in them are made with the files.
+            // Folders with files are created with the files.
             if items.len() + folders.len() == before {
                 let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
                 let found = Looked { about, resolution: Resolution::Unknown, tag: None, is_reservoir: false };
@@ -253,14 +254,14 @@ pub(super) struct Looked {
     pub(super) is_reservoir: bool,
 }
 
-/// What there is at a source.
+/// Describes a source, which must exist.
 async fn look(copy: &Copy, side: &Side, name: &Name) -> Result<Looked, CopyError> {
     let local = |error| CopyError::Local { path: PathBuf::from(side.shown(name)), error };
     let found = glance(copy, side, name).await?;
     found.ok_or_else(|| local(io::ErrorKind::NotFound.into()))
 }
 
-/// The same, or nothing.
+/// Describes an entry, if it exists.
 pub(super) async fn glance(copy: &Copy, side: &Side, name: &Name) -> Result<Option<Looked>, CopyError> {
     match side {
         Side::Remote(server, _) => {
@@ -286,7 +287,7 @@ pub(super) async fn glance(copy: &Copy, side: &Side, name: &Name) -> Result<Opti
     }
 }
 
-/// Whether a destination is a folder; a token that may not read sees none.
+/// Returns whether a destination is a folder. A write-only token cannot see folders.
 async fn is_folder(copy: &Copy, side: &Side, name: &Name) -> Result<bool, CopyError> {
     if name == &Name::root() {
         return Ok(true);
@@ -311,7 +312,7 @@ mod tests {
     use crate::{Limits, Server, Shell};
     use std::sync::Arc;
 
-    /// A folder that lists names which lead elsewhere.
+    /// A folder whose listing has invalid names.
     struct Odd(Rooted);
 
     impl Folder for Odd {

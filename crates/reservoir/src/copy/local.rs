@@ -1,4 +1,4 @@
-//! A target in a folder of this machine: blocks arrive in a [`Landing`].
+//! A target in a folder of this machine, written through a [`Landing`].
 
 use super::file::{Block, FileJob, Finished};
 use super::list::Item;
@@ -15,7 +15,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A file that arrives in a folder of this machine.
+/// A file received in a folder of this machine.
 pub(super) struct LocalFile(Arc<Landing>);
 
 impl LocalFile {
@@ -50,7 +50,7 @@ impl LocalFile {
         Ok((Box::new(LocalFile(Arc::new(landing))), present))
     }
 
-    /// Compares the arrived file with the digest that the source's server tells. A differing file is discarded.
+    /// Compares the received file with the digest that the source's server tells. A differing file is discarded.
     async fn prove(&self, job: &FileJob) -> Result<(), CopyError> {
         let Some(server) = job.source.server() else { return Ok(()) };
         let told = server.digest(&job.item.from.1, job.blocks.size(), true).await?;
@@ -81,10 +81,10 @@ impl BlockTarget for LocalFile {
             while let Some(piece) = pieces.next(job, block.stream).await? {
                 sink.push(&piece).await.map_err(medium)?;
             }
-            // The connection is the next block's while this one's last piece is written.
+            // The connection is released for the next block while this block's last piece is written.
             let told = pieces.end();
             let written = sink.end().await.map_err(medium)?;
-            // The block that is there came with an earlier request, and may belong to another version.
+            // The present block came with an earlier request, and may belong to another version.
             if written.differs.is_some() {
                 return Err(CopyError::Changed(job.item.source()));
             }
@@ -92,6 +92,7 @@ impl BlockTarget for LocalFile {
                 if told.is_some_and(|told| told != sum) {
                     return Err(CopyError::Differs(job.item.source(), number));
                 }
+                // Before the journal line: a block of a changed source must not be resumed.
                 job.source.check(job).await?;
                 let epoch = written.epoch;
                 let done = move |landing: &Landing, enough| landing.done_to(enough, number, sum, epoch);
@@ -130,7 +131,7 @@ fn medium(item: &Item, error: io::Error) -> CopyError {
     landed(item, LandingError::Medium(item.to.1.clone(), error))
 }
 
-/// Converts an error of a file that arrives in a folder of this machine; the message names the file's path.
+/// Converts an error of a file received in a folder of this machine; the message has the file's path.
 pub(super) fn landed(item: &Item, error: LandingError) -> CopyError {
     match error {
         LandingError::Medium(_, error) => CopyError::Local { path: item.to.0.shown(&item.to.1).into(), error },

@@ -1,5 +1,6 @@
-//! An upload to a bucket in parts, a block each. The server keeps the parts that have come, which stands for the journal of our own servers:
-//! a copy that goes on reads their blocks again. If the MD5 of one is another, the upload is that of another version of the file, and a new one is begun.
+//! A multipart upload to a bucket, one part per block. The server's list of parts serves as the journal: a resumed copy
+//! reads the blocks of these parts again. If the MD5 of a part differs, the upload belongs to another version of the
+//! file, and a new one is created.
 
 use super::file::{Block, FileJob, Finished};
 use super::list::Item;
@@ -20,16 +21,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An upload that has begun.
+/// An upload in progress.
 pub(super) struct Multipart {
     server: Arc<Remote>,
     upload: String,
-    /// What the server calls each part, by its block.
+    /// The server's tag of each part, by block.
     tags: Mutex<BTreeMap<u64, String>>,
 }
 
 impl Multipart {
-    /// Begins one, or takes up the last one of the same name; gives the blocks that are there too.
+    /// Creates an upload, or resumes the last one of the same name. Also returns the present blocks.
     pub(super) async fn open(
         copy: &Copy,
         item: &Item,
@@ -46,7 +47,7 @@ impl Multipart {
         }
         let (mut tags, mut present) = (BTreeMap::new(), BTreeMap::new());
         let name = &item.to.1;
-        // What came by way of here from another server can be compared with nothing.
+        // A relayed file from another server has no local bytes for comparison.
         let before = match source.file() {
             Some(file) if copy.resume => server.last_upload(name).await?.map(|upload| (upload, file)),
             _ => None,
@@ -54,7 +55,8 @@ impl Multipart {
         let mut upload = None;
         if let Some(((id, begun), file)) = before {
             let parts = server.parts(name, &id).await?;
-            // The time of its source is a part of an upload from its beginning. Servers tell times in whole seconds, and not all when uploads were begun.
+            // The source's modification time is part of an upload from its start. Servers tell times in whole seconds,
+            // and not all tell the start of uploads.
             let since = mtime::in_seconds(item.about.modified);
             let mut is_of_this = parts.iter().map(|part| part.came).chain([begun]).flatten().any(|time| time >= since);
             for Part { number, size, tag, .. } in if is_of_this { parts } else { Vec::new() } {
@@ -68,7 +70,7 @@ impl Multipart {
                     let is_equal = tag.trim_matches('"').eq_ignore_ascii_case(&crate::digest::hexadecimal(&md5));
                     came = is_equal.then_some((block, sum));
                 }
-                // A part of another file, or of other blocks: the upload's time is that file's as well.
+                // The part belongs to another file or block size, and so does the upload with its modification time.
                 let Some((block, sum)) = came else {
                     is_of_this = false;
                     break;
@@ -98,7 +100,7 @@ impl BlockTarget for Multipart {
     fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
         Box::pin(async move {
             let size = block.range.end - block.range.start;
-            // The server checks it, if the part can be read twice.
+            // The server verifies the MD5. It can be computed only if the part can be read twice.
             let md5 = md5(job, block.range.clone()).await?;
             let (number, name) = (block.number, &job.item.to.1);
             let send: SendBody<'a> = Box::new(move |body, _| {
@@ -109,7 +111,7 @@ impl BlockTarget for Multipart {
                     Ok(())
                 })
             });
-            let _no_peer_compares = job.source.send(job, block, Put { has_trailers: false, send }).await?;
+            let _ = job.source.send(job, block, Put { has_trailers: false, send }).await?;
             Ok(())
         })
     }
@@ -119,7 +121,7 @@ impl BlockTarget for Multipart {
             let tags: Vec<String> = self.tags().values().cloned().collect();
             let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
             match self.server.complete_upload(&job.item.to.1, &self.upload, &tags).await {
-                // The answer of an earlier attempt was lost.
+                // The response to an earlier attempt may have been lost.
                 Err(gone @ RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
                     let there = has_arrived(&job.copy, &job.item, Sync::SizeTime).await?;
                     if there { Ok(Finished::Done) } else { Err(gone.into()) }
@@ -141,7 +143,7 @@ pub(super) async fn md5(job: &FileJob, range: Range<u64>) -> Result<Option<Vec<u
     summed.await.map(Some).map_err(|error| unreadable(&job.item, error))
 }
 
-/// The MD5 of a block, and its own checksums.
+/// Returns the MD5 of a block, and its checksums.
 fn sums(file: &dyn Stored, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, BlockSum)> {
     let (mut summer, mut hasher) = (Summer::new(Algorithm::Md5), BlockHasher::new(blocks, number));
     each_piece(file, blocks.range(number), |piece| {

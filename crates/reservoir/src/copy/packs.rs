@@ -1,4 +1,5 @@
-//! Small files of a tree in packs: to one of our servers or from one, hundreds in a request. What a pack leaves out is copied by itself.
+//! Packs of small files between this machine and reservoir servers, hundreds per request. Files left out of a pack are
+//! copied separately.
 
 use super::list::Item;
 use super::place::Side;
@@ -20,13 +21,13 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
-/// What is copied at a time.
+/// A unit of work.
 pub(super) enum Unit {
     File(Box<Item>),
     Pack(Vec<Item>),
 }
 
-/// Puts small files that have one way together, if there are enough of them.
+/// Groups small files with equal roots into packs, if there are enough of them.
 pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
     let mut known = HashMap::new();
     let mut ways: HashMap<(String, String), Vec<Item>> = HashMap::new();
@@ -50,7 +51,7 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
             units.extend(items.into_iter().map(Box::new).map(Unit::File));
             continue;
         }
-        // Several for each stream, for balance.
+        // Several packs per stream, for balance.
         let most = (items.len() / (4 * copy.streams)).clamp(LEAST_PACKED, pack::MOST_FILES);
         let (mut next, mut bytes) = (Vec::new(), 0);
         for item in items {
@@ -76,14 +77,14 @@ fn is_small(copy: &Copy, item: &Item) -> bool {
         && copy.preconditions.is_empty()
 }
 
-/// Between a folder of this machine and a server of ours, either way.
+/// Returns whether the item goes between a local folder and a reservoir server, in either direction.
 async fn goes_in_packs(item: &Item, known: &mut HashMap<String, bool>) -> bool {
     match (&item.from.0, &item.to.0) {
         (Side::Remote(..), Side::Local(..)) => item.is_reservoir,
         (Side::Local(..), Side::Remote(server, root)) => match known.get(&**root) {
             Some(ours) => *ours,
             None => {
-                // What is wrong with it, the first file will tell.
+                // If the server cannot be reached, the first file will report the error.
                 let ours = server.is_reservoir().await.unwrap_or(false);
                 known.insert(root.to_string(), ours);
                 ours
@@ -93,12 +94,12 @@ async fn goes_in_packs(item: &Item, known: &mut HashMap<String, bool>) -> bool {
     }
 }
 
-/// What came of a pack.
+/// The outcome of a pack.
 #[derive(Default)]
 pub(super) struct Copied {
     pub(super) copied: u64,
     pub(super) present: Vec<Item>,
-    /// To be copied by themselves.
+    /// Items to copy separately.
     pub(super) left: Vec<Item>,
 }
 
@@ -135,7 +136,7 @@ pub(super) async fn copy_pack(
             done.left.extend(absent.into_iter().filter(|item| !arrived.contains(&item.to.1)));
             Ok(done)
         }
-        // An older server, or one of its limits.
+        // The server is older, or a limit was exceeded.
         Err(CopyError::Remote(RemoteError::Refused { status, .. })) if status.is_client_error() && status != 401 => {
             done.left.extend(absent);
             Ok(done)
@@ -144,7 +145,7 @@ pub(super) async fn copy_pack(
     }
 }
 
-/// Sends files in a pack; gives the names that arrived.
+/// Sends files in a pack. Returns the names that were accepted.
 async fn send(
     copy: &Copy,
     folder: Arc<dyn Folder>,
@@ -165,8 +166,8 @@ async fn send(
             let (folder, mut rest) = (folder.clone(), core::mem::take(&mut wanted));
             let gathered = copy.shell.blocking(move || Ok((gather(&*folder, &mut rest), rest))).await;
             let Ok((gathered, rest)) = gathered else {
-                // Without its end the pack is none: what is missing in it is not told as there.
-                let _told_by_the_request = frames.send(Err(io::ErrorKind::Other.into())).await;
+                // Without its end the pack is incomplete, so the request fails and no file counts as sent.
+                let _ = frames.send(Err(io::ErrorKind::Other.into())).await;
                 drop(frames);
                 return left_out;
             };
@@ -174,7 +175,7 @@ async fn send(
             left_out.extend(gathered.left_out);
             copy.take_turn(gathered.bytes.len()).await;
             copy.progress.moved(stream, gathered.content as usize);
-            // The request itself tells why nobody takes them any more.
+            // The request itself reports the reason for ending early.
             if frames.send(Ok(Frame::data(gathered.bytes))).await.is_err() {
                 break;
             }
@@ -182,7 +183,7 @@ async fn send(
         if wanted.is_empty() {
             let mut end = BytesMut::new();
             pack::write_end(&mut end);
-            let _told_by_the_request = frames.send(Ok(Frame::data(end.freeze()))).await;
+            let _ = frames.send(Ok(Frame::data(end.freeze()))).await;
         }
         drop(frames);
         left_out
@@ -199,7 +200,7 @@ async fn send(
     Ok(arrived)
 }
 
-/// Fetches files in a pack; gives the names that arrived.
+/// Fetches files in a pack. Returns the names that were received.
 async fn fetch(
     copy: &Copy,
     server: &Arc<Remote>,
@@ -227,7 +228,7 @@ async fn fetch(
         let mut is_full = false;
         while let Some(mut file) = unpacker.next().map_err(|_| bad("is no pack of files"))? {
             let item = wanted.get(&file.name).ok_or_else(|| bad("has files that were not asked for"))?;
-            // It was changed since it was listed.
+            // The file was changed since it was listed.
             if file.bytes.len() as u64 != item.size() || file.modified != item.about.modified {
                 continue;
             }
@@ -254,7 +255,7 @@ async fn fetch(
     Ok(arrived)
 }
 
-/// The folder that all are in.
+/// Returns the deepest folder that contains all names.
 fn common<'a>(mut names: impl Iterator<Item = &'a Name>) -> Name {
     let first = names.next().map(Name::folder).unwrap_or_default();
     names.fold(first, |mut common, name| {
@@ -265,11 +266,11 @@ fn common<'a>(mut names: impl Iterator<Item = &'a Name>) -> Name {
     })
 }
 
-/// What a server has, folder by folder: asked once for each, in place of once for each file.
+/// Listings of a server's folders, requested once per folder instead of once per file.
 #[derive(Default)]
 pub(super) struct Known(Mutex<Option<Listing>>);
 
-/// A server, a folder of it, and what is there.
+/// The server, the folder and its entries.
 type Listing = (String, Name, Arc<HashMap<OsString, About>>);
 
 impl Known {
@@ -280,7 +281,7 @@ impl Known {
         };
         match sync {
             Sync::Nothing => Ok(false),
-            // A folder's list has no hashes.
+            // A listing has no hashes.
             Sync::Hash => has_arrived(copy, item, sync).await,
             Sync::Size | Sync::SizeTime => {
                 let listed = self.list(server, root, &item.to.1.folder()).await?;
@@ -305,7 +306,7 @@ impl Known {
         }
         let listed = match server.list(folder).await {
             Ok(listed) => listed,
-            // It is not there yet, or the token may only write.
+            // The folder does not exist yet, or the token is write-only.
             Err(RemoteError::Refused { status, .. }) if status == 404 || status == 403 => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -315,6 +316,6 @@ impl Known {
     }
 }
 
-/// Fewer files than this are copied one by one.
+/// Minimum number of files in a pack.
 const LEAST_PACKED: usize = 16;
 const MOST_BYTES: u64 = 32 << 20;

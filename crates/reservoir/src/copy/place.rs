@@ -1,4 +1,4 @@
-//! Where files are: in a folder of this machine, or on a server.
+//! Locations of files: folders of this machine, servers and buckets.
 
 use super::{Copy, CopyError};
 use crate::dial::{Dial, Dialed, Wire};
@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// Where files are, or are to be.
+/// The location of a source or destination.
 ///
 /// ```
 /// use offload_reservoir::copy::{CopyError, Place};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Place {
     at: At,
-    /// Written with a slash at its end: a folder, or what is in one.
+    /// Whether the text ends with a slash, which means a folder or its contents.
     slash: bool,
 }
 
@@ -44,11 +44,11 @@ enum At {
         host: String,
         port: u16,
         name: Name,
-        /// Path and query as the user wrote them, if there is a query.
+        /// Path and query as written by the user, if there is a query.
         target: Option<String>,
         token: Option<String>,
     },
-    /// Of the copy's [account](Copy::account).
+    /// A bucket of the copy's [account](Copy::account).
     #[cfg(feature = "s3")]
     Bucket {
         bucket: String,
@@ -57,7 +57,7 @@ enum At {
 }
 
 impl Place {
-    /// Whether it is a bucket, or in one.
+    /// Returns whether this is a bucket or an object in one.
     pub fn is_bucket(&self) -> bool {
         #[cfg(feature = "s3")]
         let is_bucket = matches!(self.at, At::Bucket { .. });
@@ -66,12 +66,13 @@ impl Place {
         is_bucket
     }
 
-    /// Parses a URL that begins with `https://`, requested with `token`, or else with the copy's token for its server ([`Copy::tokens`]);
-    /// `s3://BUCKET/KEY`, requested with the copy's [account](Copy::account); or a path of this machine. A URL with a query is one file, and is
-    /// sent as it is written.
+    /// Parses a URL or a path. `https://` URLs are requested with `token`, or else with the copy's token for the server
+    /// ([`Copy::tokens`]); `s3://BUCKET/KEY` with the copy's [account](Copy::account). Other texts are paths of this
+    /// machine. A URL with a query is one file, and is sent as written.
     ///
     /// # Errors
-    /// If the URL is of another kind, has a password or a fragment, or its path is invalid. The message has neither password nor query.
+    /// If the URL has another scheme, a password, a fragment or an invalid path. The message has neither password nor
+    /// query.
     pub fn parse(text: &str, token: Option<&str>) -> Result<Place, CopyError> {
         let unusable = |what: &str| CopyError::Unusable(format!("{}: {what}", without_secrets(text)));
         #[cfg(not(feature = "s3"))]
@@ -99,7 +100,7 @@ impl Place {
         if authority.contains('@') {
             return Err(unusable("no passwords in URLs: use --token-file"));
         }
-        // RFC 3986 3.5: a fragment is not sent. Without its fragment, the URL might mean another file.
+        // RFC 3986 section 3.5: a fragment is not sent. Without its fragment, the URL might mean another file.
         if rest.contains('#') {
             return Err(unusable(
                 "a fragment (#) is never sent to a server: leave it out, or write %23 for a # in a name",
@@ -115,21 +116,21 @@ impl Place {
             return Err(unusable("there is no host"));
         }
         let (name, slash) = (Name::from_url(path)?, path.ends_with('/') || path.is_empty());
-        // A signature may cover each byte, so the path is sent as it is written.
+        // A signature may cover each byte, so the path is sent as written.
         let path = if path.is_empty() { "/" } else { path };
         let target = query.map(|query| format!("{path}?{query}"));
         let (host, token) = (host.to_ascii_lowercase(), token.map(str::to_owned));
         Ok(Place { at: At::Remote { host, port, name, target, token }, slash })
     }
 
-    /// A path of this machine.
+    /// Creates the place of a local path.
     ///
     /// # Errors
-    /// If there is nothing it could be in.
+    /// If no existing folder contains the path.
     pub fn local(path: &Path) -> Result<Place, CopyError> {
         let local = |error| CopyError::Local { path: path.to_owned(), error };
         let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
-        // Links and dots on the way are followed here, by the user's own rights; below the root there are none.
+        // Links and dots above the root are followed here, with the user's own rights. Below the root they are not.
         let (mut root, mut rest) = (std::path::absolute(path).map_err(local)?, Vec::<OsString>::new());
         let has_dots = root.components().any(|part| part == Component::ParentDir);
         loop {
@@ -158,7 +159,7 @@ impl Place {
         Ok(Place { at: At::Local { root, name, shown: path.to_owned() }, slash })
     }
 
-    /// A folder of this machine, or a server, as [`Side::root`] names it.
+    /// Parses a root as formatted by [`Side::root`]: a folder of this machine, or a server.
     pub(super) fn root(root: &str) -> Result<Place, CopyError> {
         if root.starts_with("https://") || root.starts_with("s3://") {
             return Place::parse(root, None);
@@ -167,12 +168,12 @@ impl Place {
         Ok(Place { at: At::Local { root: path.clone(), name: Name::root(), shown: path }, slash: false })
     }
 
-    /// A name in a folder.
+    /// Creates the place of a name in a folder.
     pub fn in_folder(folder: Arc<dyn Folder>, name: Name) -> Place {
         Place { at: At::Folder { folder, name }, slash: false }
     }
 
-    /// What it is called, for the name at the destination.
+    /// Returns the last component, for the name at the destination.
     pub(super) fn last(&self) -> Option<OsString> {
         match &self.at {
             At::Local { shown, name, .. } => shown.file_name().or(name.last()).map(ToOwned::to_owned),
@@ -182,7 +183,7 @@ impl Place {
         }
     }
 
-    /// Returns the host and the port of its server, if the place is on a server.
+    /// Returns host and port of the server, if the place is on a server.
     pub fn server(&self) -> Option<(&str, u16)> {
         match &self.at {
             At::Remote { host, port, .. } => Some((host, *port)),
@@ -215,19 +216,19 @@ impl core::fmt::Display for Place {
 /// Returns a URL without its user, password and query, for messages.
 fn without_secrets(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-    // An unescaped password may have any characters.
+    // An unescaped password may contain any characters.
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     let end = rest.find(['?', '#']).unwrap_or(rest.len());
     format!("{scheme}://{}", &rest[..end])
 }
 
-/// As a URL has it.
+/// Formats scheme, host and port as in a URL.
 fn authority(host: &str, port: u16) -> String {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     if port == 443 { format!("https://{host}") } else { format!("https://{host}:{port}") }
 }
 
-/// A side of a copy: a folder or a server, opened once for all files there.
+/// One end of a copy: a folder or a server, opened once for all its files.
 #[derive(Clone)]
 pub(super) enum Side {
     Local(Arc<dyn Folder>, Arc<str>),
@@ -235,7 +236,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// The folder or the server.
+    /// Returns the folder or the server as a text.
     pub(super) fn root(&self) -> String {
         match self {
             Side::Local(_, root) => root.to_string(),
@@ -243,7 +244,7 @@ impl Side {
         }
     }
 
-    /// A name there, for people and for what identifies a source.
+    /// Returns the full name of a file, for messages and as the identity of a source.
     pub(super) fn shown(&self, name: &Name) -> String {
         match self {
             Side::Local(_, root) => {
@@ -259,10 +260,10 @@ impl Side {
     }
 }
 
-/// Host, port, the target with a query, and the token of a place.
+/// Host, port, target with a query, and token of a place.
 type ServerKey = (String, u16, Option<String>, Option<String>);
 
-/// Opens sides; those of one folder or server are the same.
+/// Opens sides. Places with the same folder or server share a side.
 pub(super) struct Sides<'a> {
     copy: &'a Copy,
     servers: HashMap<ServerKey, Arc<Remote>>,
@@ -287,6 +288,7 @@ impl Sides<'_> {
                 let opened = opened.direct(self.copy.direct);
                 Ok((Side::Local(Arc::new(opened), root.display().to_string().into()), name.clone()))
             }
+            // The folder is open already; its path is unknown, and messages show names only.
             At::Folder { folder, name } => Ok((Side::Local(folder.clone(), "/".into()), name.clone())),
             At::Remote { host, port, name, target, token } => {
                 let copy = self.copy;
@@ -297,7 +299,7 @@ impl Sides<'_> {
                 let key = (host.clone(), *port, target.clone(), token.clone());
                 let server = self.servers.entry(key).or_insert_with(|| {
                     let at = |host: &str, port, token: Option<&str>| {
-                        // The token of a place is sent to the place's own server only.
+                        // The token of a place is sent to that place's server only.
                         let token = token.or_else(|| copy.tokens.get(host, port)).map(str::to_owned);
                         Remote::new(copy.shell.clone(), copy.dial.clone(), host, port, token)
                     };
@@ -332,13 +334,13 @@ impl Sides<'_> {
 #[cfg(feature = "s3")]
 const NO_ACCOUNT: &str = "a bucket needs a key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
 
-/// Connects by a function, without TLS: to servers in the same process.
+/// A connector by a function, without TLS, for servers in the same process.
 ///
 /// See [`Server`](crate::Server) for an example.
 pub struct Plain<F>(F);
 
 impl<S: Wire + 'static, F: Fn(&str, u16) -> io::Result<S> + Send + core::marker::Sync> Plain<F> {
-    /// By `dial`.
+    /// Creates a connector that calls `dial`.
     pub fn new(dial: F) -> Plain<F> {
         Plain(dial)
     }

@@ -1,7 +1,7 @@
-//! A copy in parts, for several machines or tasks of a scheduler: one file says who copies what.
+//! Plans: a copy divided into parts for several machines or scheduler tasks, in one file.
 //!
-//! Invariant: the parts of a plan are all of it, each block in one part. Large files are cut where the destination is one of our
-//! servers, which puts blocks from anywhere together.
+//! Invariant: the parts of a plan together contain each block exactly once. Large files are divided only if the
+//! destination is a reservoir server, which assembles blocks from any client.
 
 use super::list::{Item, Looked};
 use super::place::{Place, Side};
@@ -68,7 +68,7 @@ struct Head {
 #[serde(deny_unknown_fields)]
 struct Line {
     part: u32,
-    /// A folder or a server, and a name there as in a URL.
+    /// A folder or server, and the escaped name in it.
     from: (String, String),
     to: (String, String),
     size: u64,
@@ -76,21 +76,21 @@ struct Line {
     modified: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
-    /// Whether the source is one of our servers.
+    /// Whether the source is a reservoir server.
     reservoir: bool,
-    /// Whether it is an empty folder.
+    /// Whether the line is an empty folder.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     folder: bool,
-    /// The first block, and the one behind the last, where it is not all.
+    /// First block and end of the run. `None` for the whole file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     blocks: Option<(u64, u64)>,
 }
 
 impl Plan {
-    /// Spreads files over `parts`, so that each has about the same to copy.
+    /// Distributes files over `parts` of about equal size.
     ///
     /// # Errors
-    /// If a server cannot be asked what it is, or one of `items` cannot be copied.
+    /// If a server does not answer, or one of `items` cannot be copied.
     pub async fn new(copy: &Copy, items: &[Item], parts: u32) -> Result<Plan, CopyError> {
         if let Some((item, why)) = items.iter().find_map(|item| Some((item, item.refused.as_ref()?))) {
             return Err(CopyError::Unusable(format!("{}: {why}", item.source())));
@@ -101,7 +101,7 @@ impl Plan {
             return Err(CopyError::Unusable(text));
         }
         let all: u64 = items.iter().map(Item::size).sum();
-        // Four runs a part at least, for balance.
+        // At least four runs per part, for balance.
         let most = (all / u64::from(parts.max(1)) / 4).max(copy.block);
         let mut pieces = Vec::new();
         for (at, item) in items.iter().enumerate() {
@@ -113,11 +113,12 @@ impl Plan {
         }
         let bytes = |piece: &(usize, Range<u64>, bool)| match piece.2 {
             true => (piece.1.end - piece.1.start) * copy.block,
-            // A file costs something though it is empty.
+            // Even an empty file takes some time.
             false => items[piece.0].size() + PRICE_OF_A_FILE,
         };
         let mut order: Vec<usize> = (0..pieces.len()).collect();
         order.sort_by_key(|at| (Reverse(bytes(&pieces[*at])), *at));
+        // The largest piece goes to the least loaded part.
         let mut loads: BinaryHeap<Reverse<(u64, u32)>> = (1..=parts.max(1)).map(|part| Reverse((0, part))).collect();
         let mut homes = vec![1; pieces.len()];
         for at in order {
@@ -145,7 +146,7 @@ impl Plan {
         Ok(Plan { head, lines: lines.collect() })
     }
 
-    /// As a file: a line of JSON for each file or run.
+    /// Formats the plan: a line of JSON for the head, and for each file or run.
     pub fn to_text(&self) -> String {
         let json = |value: Result<String, serde_json::Error>| value.expect("strings and numbers") + "\n";
         let mut text = json(serde_json::to_string(&self.head));
@@ -153,10 +154,10 @@ impl Plan {
         text
     }
 
-    /// Reads one.
+    /// Parses a plan.
     ///
     /// # Errors
-    /// In words, with the line.
+    /// A text for the user, with the line number.
     pub fn read(text: &str) -> Result<Plan, String> {
         let mut lines = text.lines().enumerate();
         let wrong = |at: usize, error: serde_json::Error| format!("line {}: {error}", at + 1);
@@ -183,12 +184,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How many parts there are.
+    /// Returns the number of parts.
     pub fn parts(&self) -> u32 {
         self.head.parts
     }
 
-    /// Bytes of a block, which every part has to use.
+    /// Returns the block size in bytes, which every part must use.
     pub fn block(&self) -> u64 {
         self.head.block
     }
@@ -214,6 +215,7 @@ impl Plan {
         let mut sides = super::place::Sides::new(copy);
         let mut known = std::collections::HashMap::<String, Side>::new();
         let mut open = |(root, name): &(String, String)| {
+            // All files of one root share a side, and so its connections.
             let side = match known.get(root) {
                 Some(side) => side.clone(),
                 None => {
@@ -230,7 +232,7 @@ impl Plan {
         for line in mine {
             let run = line.blocks.map(|(first, end)| first..end);
             match (items.last_mut().and_then(|item| item.blocks.as_mut()), run) {
-                // Runs of a file follow each other.
+                // Runs of one file are consecutive.
                 (Some(runs), Some(run)) if last.is_some_and(|last| last.to == line.to) => runs.push(run),
                 (_, run) => {
                     let text = line.modified.as_deref();
@@ -251,9 +253,9 @@ impl Plan {
     }
 }
 
-/// Whether blocks of a file may come from several parts.
+/// Returns whether several parts may copy blocks of the file.
 async fn can_be_cut(item: &Item) -> Result<bool, CopyError> {
-    // Several parts might read different versions of a source without a strong tag.
+    // Without a strong tag, the parts might read different versions of the source.
     let is_one_version = matches!(&item.from.0, Side::Local(..)) || Version::from_tag(item.tag.as_deref()).is_strong();
     match &item.to.0 {
         Side::Remote(server, _) if is_one_version => Ok(server.is_reservoir().await?),
@@ -261,7 +263,7 @@ async fn can_be_cut(item: &Item) -> Result<bool, CopyError> {
     }
 }
 
-/// The version of the file's format. Times of version 1 began in 1970.
+/// The format version. Times in version 1 could not precede 1970.
 const VERSION: u32 = 2;
-/// A file takes as long as these bytes, beside its own.
+/// The cost of a file besides its bytes, in bytes of equal transfer time.
 const PRICE_OF_A_FILE: u64 = 256 << 10;

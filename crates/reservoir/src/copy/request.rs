@@ -1,4 +1,4 @@
-//! Targets on a server that get the whole file in one request.
+//! Targets on a server that receive the whole file in one request.
 
 use super::file::{Block, FileJob, Finished};
 use super::source::{Pending, Put, SendBody, unreadable};
@@ -9,7 +9,7 @@ use crate::storage::{Stored, read_exactly};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A file in one request, to a server that knows nothing else.
+/// A file sent in one request, to a server without uploads by blocks.
 pub(super) struct SingleRequest(Arc<Remote>);
 
 impl SingleRequest {
@@ -17,7 +17,7 @@ impl SingleRequest {
         SingleRequest(server.clone())
     }
 
-    /// Returns the digest that the server checks.
+    /// Returns the digest that the server verifies.
     async fn expected(&self, job: &FileJob) -> Result<Expected, CopyError> {
         #[cfg(feature = "s3")]
         if self.0.is_bucket()
@@ -25,7 +25,7 @@ impl SingleRequest {
         {
             return Ok(Expected::Md5(md5));
         }
-        let _no_bucket = job;
+        let _ = job;
         Ok(Expected::Nothing)
     }
 }
@@ -42,7 +42,7 @@ impl BlockTarget for SingleRequest {
             let attributes = (&job.attributes, None);
             let send: SendBody<'a> =
                 Box::new(move |body, _| Box::pin(self.0.put_whole(name, body, size, modified, conditions, attributes)));
-            let _no_peer_compares = job.source.send(job, block, Put { has_trailers: false, send }).await?;
+            let _ = job.source.send(job, block, Put { has_trailers: false, send }).await?;
             Ok(())
         })
     }
@@ -57,7 +57,7 @@ impl BlockTarget for SingleRequest {
     }
 }
 
-/// A small file of this machine, which is read whole, so that its digest goes ahead of it.
+/// A small file of this machine, read as a whole, so that its digest is sent before it.
 pub(super) struct SmallFile {
     server: Arc<Remote>,
     file: Arc<dyn Stored>,

@@ -1,4 +1,4 @@
-//! The source of a file's blocks: a file of this machine, or of a server.
+//! Sources of a file's blocks: a file of this machine, or of a server.
 
 use super::file::{Block, FileJob};
 use super::list::Item;
@@ -20,25 +20,25 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 
-/// The work of a source or a target.
+/// A pending operation of a source or a target.
 pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, CopyError>> + Send + 'a>>;
 
-/// The work of a request to the destination's server.
+/// A pending request to the destination's server.
 pub(super) type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), RemoteError>> + Send + 'a>>;
 
-/// A request that takes a block to the destination.
+/// A request that sends a block to the destination.
 pub(super) struct Put<'a> {
-    /// Whether the block's checksums follow it.
+    /// Whether the block's checksums follow as trailers.
     pub(super) has_trailers: bool,
     pub(super) send: SendBody<'a>,
 }
 
-/// Sends the body of a request; over the line of a stream, if one is given.
+/// Sends the body of a request; over the pipelined connection of a stream, if one is given.
 pub(super) type SendBody<'a> = Box<dyn FnOnce(Body, Option<usize>) -> Sending<'a> + Send + 'a>;
 
 /// The source of a file's blocks.
 pub(super) trait BlockSource: Send + Sync {
-    /// Tests whether several range requests are sure to read one version. If not, one request reads the whole file.
+    /// Tests whether several range requests are certain to read one version. If not, one request reads the whole file.
     fn has_ranges(&self) -> bool;
 
     /// Returns the open file. `None` if the source is on a server.
@@ -51,7 +51,7 @@ pub(super) trait BlockSource: Send + Sync {
         None
     }
 
-    /// Reads the attributes that go with the file.
+    /// Reads the attributes to copy with the file.
     fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes>;
 
     /// Opens a block for a file of this machine.
@@ -63,13 +63,14 @@ pub(super) trait BlockSource: Send + Sync {
     /// Tests that the source is still the file that was opened.
     ///
     /// # Errors
-    /// If it was written to: the copy is neither the old file nor the new one. Requests to a server name the version instead.
+    /// If the source was written to, because the copy would mix two versions. Requests to a server specify the version
+    /// instead.
     fn check<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// Opens the source of an item. If the source's rights are known, they are put into `mode`.
+/// Opens the source of an item. If the source's mode is known, sets `mode`.
 pub(super) async fn open(copy: &Copy, item: &Item, mode: &OnceLock<u32>) -> Result<Box<dyn BlockSource>, CopyError> {
     Ok(match &item.from.0 {
         Side::Local(folder, _) => Box::new(LocalSource::open(copy, item, folder, mode).await?),
@@ -107,7 +108,7 @@ impl LocalSource {
         if item.tag.as_ref().is_none_or(|tag| *tag != before.entity_tag()) {
             return Err(CopyError::Changed(item.source()));
         }
-        // Another file may have taken the name since the request was checked. This one is read from now on.
+        // Another file may have taken the name since the request was checked. The opened one is read from now on.
         evaluate_for(&before, &copy.source_preconditions).map_err(|unmet| CopyError::Unmet(item.source(), unmet))?;
         Ok(LocalSource { file, before })
     }
@@ -147,7 +148,7 @@ impl BlockSource for LocalSource {
             let body = self.body(job, &block, put.has_trailers);
             let sum = body.sum();
             let sent = (put.send)(body.boxed_unsync(), Some(block.stream)).await;
-            // An error of reading the file is no fault of the server or of the way there.
+            // An error of reading the file is not an error of the server or the connection.
             if let Some(error) = read_error(&sum) {
                 return Err(unreadable(&job.item, error));
             }
@@ -167,14 +168,14 @@ impl BlockSource for LocalSource {
     }
 }
 
-/// A file of a server, of one version.
+/// One version of a file on a server.
 struct RemoteSource {
     server: Arc<Remote>,
     version: Version,
 }
 
 impl RemoteSource {
-    /// Finds the version of the source. A list may have a weak tag or no tag of a file that itself has a date.
+    /// Determines the version of the source. A listing may have a weak tag or no tag, while the file itself has a date.
     async fn open(copy: &Copy, item: &Item, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
         let server = server.clone();
         let listed = Version::from_tag(item.tag.as_deref());
@@ -191,7 +192,7 @@ impl RemoteSource {
         if is_same { Ok(RemoteSource { server, version: found.version }) } else { Err(changed()) }
     }
 
-    /// Requests a block; over the line of the block's stream, if `on_line` and the server is a reservoir.
+    /// Requests a block; over the pipelined connection of its stream, if `on_line` and the server is a reservoir.
     async fn get(&self, job: &FileJob, block: &Block, on_line: bool) -> Result<Pieces, CopyError> {
         let server = self.server.of_stream(block.stream);
         let is_reservoir = job.item.is_reservoir;
@@ -240,7 +241,7 @@ impl BlockSource for RemoteSource {
     }
 }
 
-/// Passes a block from one server to the request to another, with its checksums behind it if `has_trailers`.
+/// Relays a block from one server to the request to another, followed by its checksums if `has_trailers`.
 async fn relay(
     job: &FileJob,
     block: &Block,
@@ -254,8 +255,8 @@ async fn relay(
             Ok(Some(piece)) => piece,
             Ok(None) => break,
             Err(error) => {
-                // Its end would be taken for the file's.
-                let _nobody_reads = into.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
+                // A clean end would look like the end of the file.
+                let _ = into.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
                 return RelayOutcome::Failed(error);
             }
         };
@@ -266,7 +267,7 @@ async fn relay(
     }
     let sum = hasher.finish();
     if pieces.end().is_some_and(|told| told != sum) {
-        let _nobody_reads = into.send(Err(io::ErrorKind::InvalidData.into())).await;
+        let _ = into.send(Err(io::ErrorKind::InvalidData.into())).await;
         return RelayOutcome::Failed(CopyError::Differs(job.item.source(), block.number));
     }
     if has_trailers && into.send(Ok(Frame::trailers(fields_of(&sum)))).await.is_err() {
@@ -323,7 +324,7 @@ impl Pieces {
         }
     }
 
-    /// Returns the checksums that the source tells behind the last piece.
+    /// Returns the checksums that the source sent after the last piece.
     pub(super) fn end(self) -> Option<BlockSum> {
         match self {
             Pieces::File(body) => known(&body.sum()),
@@ -332,12 +333,12 @@ impl Pieces {
     }
 }
 
-/// Returns the error of a source that cannot be read.
+/// Returns the error of an unreadable source.
 pub(super) fn unreadable(item: &Item, error: io::Error) -> CopyError {
     CopyError::Local { path: PathBuf::from(item.source()), error }
 }
 
-/// Returns the error of an end that keeps no attributes.
+/// Returns the error of a server without attributes.
 pub(super) fn keeps_no_attributes((side, name): &(Side, Name)) -> CopyError {
     let text = "this server keeps no modes and attributes: leave --preserve out";
     CopyError::Unusable(format!("{}: {text}", side.shown(name)))

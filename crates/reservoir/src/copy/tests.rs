@@ -23,7 +23,7 @@ use std::time::SystemTime;
 
 type Scripted = Arc<dyn Fn(&str, &Parts, Bytes) -> Response<Full<Bytes>> + Send + core::marker::Sync>;
 
-/// Makes a copy from and to the host `store`, which is a reservoir over `root`, and other hosts, which follow scripts.
+/// Creates a copy whose host `store` is a reservoir over `root`; other hosts follow scripts.
 fn copy(root: &Path, scripted: Scripted) -> Copy {
     let server = Server::new(Arc::new(Rooted::open(root).unwrap()), Shell::tokio(), Limits::default()).open_to_all();
     let dial = Plain::new(move |host: &str, port| {
@@ -104,12 +104,13 @@ async fn token_reaches_its_own_server_only() {
     copy.run(&[url("https://MINE/a")], &to).await.unwrap();
     copy.run(&[url("https://other/a")], &to).await.unwrap();
     copy.clone().stripe(vec!["third".parse().unwrap()]).run(&[url("https://mine/a")], &to).await.unwrap();
-    // A token of a place is not sent to other servers.
+    // The token of a place is not sent to other servers.
     let place = Place::parse("https://other/a", Some("OWN")).unwrap();
     copy.clone().stripe(vec!["other:444".parse().unwrap()]).run(&[place], &to).await.unwrap();
     copy.run(&[url("https://other/a")], &url("https://mine/b")).await.unwrap();
     let heard = core::mem::take(&mut *heard.lock().unwrap());
     for (host, token) in &heard {
+        // Requests to the striped port of `other` must carry no token at all.
         let allowed: &[Option<&str>] = match &host[..] {
             "mine" => &[Some("Bearer SECRET")],
             "third" => &[Some("Bearer THIRD")],
@@ -130,7 +131,7 @@ async fn ranges_of_two_versions_are_never_put_together() {
         &[],
         &[(LAST_MODIFIED, [old, new])],
         &[(LAST_MODIFIED, [old, new]), (DATE, [new, "Sat, 28 Nov 2026 10:00:00 GMT"])],
-        // Two changes have the same date, in one second.
+        // Both changes have the same date, within one second.
         &[(LAST_MODIFIED, [old, old]), (DATE, [old, old])],
         &[(ETAG, ["W/\"1\"", "W/\"2\""])],
         &[(ETAG, ["W/\"1\"", "W/\"1\""])],
@@ -156,9 +157,9 @@ async fn ranges_of_two_versions_are_never_put_together() {
                     "local" => Place::local(&folder.path().join(to)).unwrap(),
                     _ => url("https://store/store"),
                 };
-                // The first attempt fails, and is resumed.
+                // The first attempt fails, and the second resumes.
                 for _ in 0..2 {
-                    let _told = copy.run(&[url("https://other/a")], &place).await;
+                    let _ = copy.run(&[url("https://other/a")], &place).await;
                     if let Ok(came) = std::fs::read(folder.path().join(to)) {
                         let first = came[0];
                         assert!(came.iter().all(|byte| *byte == first), "case {case}, changed after {after}, to {to}");
@@ -311,7 +312,7 @@ async fn empty_folders_are_made_and_own_names_are_told() {
     let outcome = copy.exclude(vec![".reservoir-settings".parse().unwrap(), "a".parse().unwrap()]);
     let outcome = outcome.run(&[source, url("https://store/into/from/")], &url("https://store/all/")).await.unwrap();
     assert_eq!((outcome.copied, outcome.folders, outcome.failed.len()), (2, 0, 0), "{:?}", outcome.failed);
-    // A server tells of its reserved names, so the copy back names them too.
+    // A server lists its reserved names, so the copy back reports them too.
     std::fs::write(root.join("into/from/.reservoir-settings"), "precious").unwrap();
     std::os::unix::fs::symlink(".", root.join("into/from/circle")).unwrap();
     let to = Place::local(&folder.path().join("back")).unwrap();
@@ -339,7 +340,7 @@ async fn empty_folder_where_a_server_makes_none_is_told() {
                 made.push(path);
                 status(StatusCode::CREATED)
             }
-            // A folder without its slash, as Apache has it.
+            // A folder without its slash is redirected, as by Apache.
             "HEAD" if host == "dav" && made.contains(&(path.clone() + "/")) => status(StatusCode::MOVED_PERMANENTLY),
             "HEAD" if host == "dav" && made.contains(&path) => status(StatusCode::OK),
             _ => status(StatusCode::NOT_FOUND),
@@ -350,14 +351,14 @@ async fn empty_folder_where_a_server_makes_none_is_told() {
     let outcome = copy.run(std::slice::from_ref(&source), &url("https://dav/x/")).await.unwrap();
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     assert_eq!(made.lock().unwrap()[1..], ["/x/", "/x/from/", "/x/from/a/", "/x/from/a/empty/"]);
-    // The second time the folder is there.
+    // The second time the folder exists.
     let outcome = copy.run(std::slice::from_ref(&source), &url("https://dav/x/")).await.unwrap();
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     let outcome = copy.run(&[source], &url("https://plain/x/")).await.unwrap();
     assert!(outcome.folders == 0 && outcome.failed[0].1.contains("405"), "{:?}", outcome.failed);
 }
 
-/// The source's end of the relay learns only that the reader is gone; the destination told the reason.
+/// The relay learns only that its reader is gone; the destination's response has the reason.
 #[tokio::test]
 async fn refusal_of_a_destination_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Copies that servers make between them: as a client that asks one of two servers, and the rules of a copy that a server makes for a
+//! Copies between two servers: as a client that asks one of them, and the rules for a copy that a server makes for a
 //! client.
 
 use super::file::{Block, FileJob};
@@ -16,14 +16,14 @@ use hyper::StatusCode;
 use std::sync::Arc;
 
 impl Copy {
-    /// Has servers copy between each other: one of two asks the other, and this machine only looks on.
+    /// Makes servers copy between each other: one of them asks the other, and this machine only watches.
     #[must_use]
     pub fn third_party(mut self, way: Option<ThirdParty>) -> Copy {
         self.third_party = way;
         self
     }
 
-    /// No faster than what others are let through by, too.
+    /// Shares a pacer with other copies.
     pub(crate) fn shared_pace(mut self, pace: Option<Arc<Pace>>) -> Copy {
         self.pace = pace;
         self
@@ -47,8 +47,8 @@ impl Copy {
         self
     }
 
-    /// Sets whether a digest of the other end is compared before a file gets its name, or after the upload to a server that does not check
-    /// digests. A file without such a digest fails.
+    /// Sets whether a digest of the other end is compared before a file gets its name, or after the upload to a server
+    /// that does not verify digests. A file without such a digest fails.
     pub(crate) fn proves(mut self, proves: bool) -> Copy {
         self.proves = proves;
         self
@@ -57,7 +57,7 @@ impl Copy {
     /// Copies the file `source` to the name `to`. A folder at either end is an error.
     ///
     /// # Errors
-    /// If `source` is no file, or `to` cannot be one.
+    /// If `source` is not a file, or `to` is a folder.
     pub(crate) async fn run_file(&self, source: &Place, to: &Place) -> Result<Outcome, CopyError> {
         let item = list::file(self, source, to).await?;
         Ok(self.copy(vec![item]).await)
@@ -87,11 +87,11 @@ impl ThirdPartyCopy {
             return unusable("--third-party is for copies between two servers");
         };
         if from.is_bucket() || to.is_bucket() {
-            return unusable("buckets ask nobody: leave --third-party out");
+            return unusable("buckets cannot copy from or to other servers: leave --third-party out");
         }
         if copy.verify || copy.sparse || !copy.preserve.is_empty() || item.blocks.is_some() {
             return unusable(
-                "what servers copy between them is a whole file and its bytes: leave --third-party, or --verify, --sparse and --preserve out",
+                "servers copy whole files between them, without attributes: leave --third-party, or --verify, --sparse and --preserve out",
             );
         }
         let (from, to) = ((from.clone(), item.from.1.clone()), (to.clone(), item.to.1.clone()));
@@ -117,7 +117,7 @@ impl BlockTarget for ThirdPartyCopy {
             let streams = (job.copy.streams, block.stream);
             by.0.have_copied(&by.1, *way, (&other.0, &other.1), streams, &mut tell).await?;
             let is_whole = match glance(&job.copy, &job.item.to.0, &job.item.to.1).await {
-                // A token that may only write does not see what is there.
+                // A write-only token cannot see the file.
                 Err(CopyError::Remote(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. })) => true,
                 found => found?.is_some_and(|found| fits(&found.about, found.resolution, &job.item, Sync::Size)),
             };

@@ -1,4 +1,4 @@
-//! A target on reservoir servers: an upload by blocks, which one server or several servers of one file system write.
+//! A target on reservoir servers: an upload by blocks, to one server or to several servers of one file system.
 
 use super::file::{Block, FileJob, Finished};
 use super::list::Item;
@@ -14,9 +14,10 @@ use hyper::StatusCode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An upload to one reservoir server, or to several that have the same files: each writes the blocks of its streams.
+/// An upload to one reservoir server, or to several with the same files. Each server receives the blocks of its
+/// streams.
 pub(super) struct Upload {
-    /// The first makes the file.
+    /// The servers. The first one creates the file.
     servers: Vec<Arc<Remote>>,
     id: String,
 }
@@ -30,7 +31,7 @@ impl Upload {
         attributes: &Attributes,
         resume: bool,
     ) -> Result<OpenTarget, CopyError> {
-        // Parts of a plan end at times of their own.
+        // Parts of a plan end at different times, so they use one server.
         let shared = if item.blocks.is_none() { blocks.count() } else { 0 };
         let servers = server.writers(&item.to.1, shared);
         let id = crate::digest::hexadecimal(&blake3::hash(item.version().as_bytes()).as_bytes()[..16]);
@@ -40,10 +41,10 @@ impl Upload {
         Ok((Box::new(upload), present))
     }
 
-    /// The server of a stream, and what it calls the upload.
+    /// Returns the server of a stream, with its view of the upload.
     fn of_stream(&self, stream: usize, blocks: Blocks) -> (&Arc<Remote>, OfUpload<'_>) {
         let share = stream % self.servers.len();
-        // There are no more than 64.
+        // There are at most 64 shares.
         let (id, shares) = (&self.id[..], self.servers.len() as u16);
         (&self.servers[share], OfUpload { id, blocks, share: share as u16, shares })
     }
@@ -52,7 +53,7 @@ impl Upload {
         (0..self.servers.len()).map(move |share| self.of_stream(share, blocks))
     }
 
-    /// Begins it at all servers; gives the blocks that are there.
+    /// Begins the upload at all servers. Returns the present blocks.
     async fn begin(
         &self,
         name: &Name,
@@ -61,14 +62,14 @@ impl Upload {
     ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
         let mut present = BTreeMap::new();
         for (server, of) in self.all(blocks) {
-            // What the file is to have, it gets from the one that makes it.
+            // The server that creates the file also sets its attributes.
             let attributes = beginning.attributes.filter(|_| of.share == 0);
             present.extend(server.begin(name, of, Beginning { attributes, ..beginning }).await?);
         }
         Ok(present)
     }
 
-    /// Begins it again. Its ending will tell its attributes.
+    /// Resumes the upload. The attributes are sent at its end.
     async fn begin_again(&self, job: &FileJob) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
         let beginning = Beginning { resume: true, check: false, sparse: job.copy.sparse, attributes: None };
         self.begin(&job.item.to.1, job.blocks, beginning).await
@@ -98,7 +99,7 @@ impl BlockTarget for Upload {
             let (copy, item) = (&job.copy, &job.item);
             let sums = job.sums();
             let root = match copy.proves {
-                // The checksums of earlier blocks were told by the server itself.
+                // The checksums of resumed blocks were told by the server itself, so they prove nothing.
                 true => Some(hash::of_source(copy, item).await?),
                 false => (sums.len() as u64 == job.blocks.count()).then(|| root(&sums)),
             };
@@ -111,14 +112,15 @@ impl BlockTarget for Upload {
             let (server, of) = self.of_stream(0, job.blocks);
             match server.finish(name, of, ending).await {
                 Err(RemoteError::Refused { missing: Some(_), .. }) => {}
-                // Another part was quicker, or the answer of an earlier attempt was lost. An older file may have the same size and
-                // time. A plan's parts do not hash the whole file, because that takes longer than to copy a part.
+                // Another part was faster, or the response to an earlier attempt was lost. An older file may have the
+                // same size and time, so the hash is compared. Parts of a plan skip that, because hashing the whole
+                // file takes longer than copying a part.
                 Err(gone @ RemoteError::Refused { status: StatusCode::GONE, .. }) => {
                     let sync = if item.blocks.is_none() { Sync::Hash } else { Sync::SizeTime };
                     let there = has_arrived(copy, item, sync).await?;
                     return if there { Ok(Finished::Done) } else { Err(gone.into()) };
                 }
-                // The same reasons hold for an upload that replaces nothing.
+                // The same applies to an upload that replaces nothing.
                 Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
                     let there = has_arrived(copy, item, Sync::Hash).await?;
                     return if there { Ok(Finished::Done) } else { Err(job.exists()) };
@@ -138,7 +140,7 @@ impl BlockTarget for Upload {
 
     fn resume<'a>(&'a self, job: &'a FileJob) -> Pending<'a, bool> {
         Box::pin(async move {
-            // By what it holds: an older file may have the same size and time.
+            // By hash, because an older file may have the same size and time.
             if has_arrived(&job.copy, &job.item, Sync::Hash).await? {
                 return Ok(true);
             }

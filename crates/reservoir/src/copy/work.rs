@@ -1,8 +1,8 @@
-//! Who copies which block when: lanes take blocks of the files that are open, in their order, and open the next file when no
-//! block waits. A lane that fails tries its block again, later and later.
+//! Assigns blocks to streams. Lanes take blocks of the open files in order, and open the next file when no block waits.
+//! A lane that fails retries its block after increasing waits.
 //!
-//! A stream is a connection, and begins with one lane. Where requests take long to be answered it gets more of them, so that the next
-//! blocks are asked for, or sent, while the first are on their way.
+//! A stream is a connection, and begins with one lane. If responses take long, the stream gets more lanes, so that the
+//! next blocks are requested or sent while the first are in flight.
 
 use super::file::{FileJob, Finished, Opened};
 use super::list::Item;
@@ -20,25 +20,25 @@ use tokio::sync::{Notify, mpsc, watch};
 struct Work {
     copy: Copy,
     queue: Mutex<Queue>,
-    /// Lanes of each stream.
+    /// Number of lanes of each stream.
     lanes: Mutex<Vec<usize>>,
     changed: Notify,
     outcome: Mutex<Outcome>,
-    /// What servers have of files that go in packs.
+    /// Known entries of servers, for files in packs.
     known: packs::Known,
 }
 
 struct Queue {
     units: std::vec::IntoIter<Unit>,
     open: Vec<Arc<FileJob>>,
-    /// Lanes at work, which may bring about more.
+    /// Number of working lanes, which may produce more work.
     busy: usize,
 }
 
-/// How a file goes on.
+/// The continuation of a file after an error.
 enum Goes {
     On,
-    /// It is at its destination already.
+    /// The file is at its destination already.
     There,
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn copy(copy: &Copy, items: Vec<Item>) -> Outcome {
     let (changed, outcome, known) = Default::default();
     let work = Work { copy: copy.clone(), queue, lanes, changed, outcome, known };
     let work = Arc::new(work);
-    // Lanes end when this future does, or is dropped.
+    // Lanes end when this future completes or is dropped.
     let (_alive, dropped) = watch::channel(());
     let (ended, mut all_ended) = mpsc::channel::<()>(1);
     for stream in 0..copy.streams {
@@ -64,13 +64,13 @@ pub(super) async fn copy(copy: &Copy, items: Vec<Item>) -> Outcome {
         lane.spawn();
     }
     drop(ended);
-    let _none_comes = all_ended.recv().await;
+    let _ = all_ended.recv().await;
     let mut outcome = core::mem::take(&mut *work.outcome());
     outcome.bytes = copy.progress.bytes();
     outcome
 }
 
-/// What copies one block at a time, over the connection of a stream.
+/// A worker that copies one block at a time over the connection of a stream.
 #[derive(Clone)]
 struct Lane {
     work: Arc<Work>,
@@ -85,7 +85,7 @@ impl Lane {
         shell.spawn(self.run());
     }
 
-    /// Until nothing is left. Boxed, for a lane may begin others.
+    /// Runs until no work is left. Boxed, because a lane may start others.
     fn run(self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
             let mut dropped = self.dropped.clone();
@@ -100,7 +100,7 @@ impl Lane {
 
     async fn work_off(&self) {
         while let Some(task) = self.work.next().await {
-            // Given back whatever becomes of this.
+            // Released even if this future is dropped.
             let busy = Busy(self.work.clone());
             match task {
                 Task::Open(Unit::File(item)) => self.work.open(*item).await,
@@ -114,7 +114,7 @@ impl Lane {
         }
     }
 
-    /// Begins more lanes of this stream, if its path is long and there are blocks for them.
+    /// Starts more lanes of this stream, if its round trip is long and blocks are waiting.
     async fn widen(&self, job: &FileJob) {
         let depth = job.depth(self.stream).await.min(1 + job.waiting() / self.work.copy.streams);
         let more = {
@@ -143,6 +143,7 @@ impl Work {
                     queue.busy += 1;
                     return task;
                 }
+                // A working lane may still reopen blocks, so idle lanes must not end before.
                 if queue.busy == 0 {
                     return None;
                 }
@@ -270,8 +271,8 @@ impl Work {
         }
     }
 
-    /// Whether a file goes on after an error: a server that was begun anew takes its upload up again, what may pass is waited for, and
-    /// any other error stays.
+    /// Decides about a file after an error: a restarted server resumes its upload, a temporary error is waited out, and
+    /// any other error is returned.
     async fn goes_on(&self, job: &FileJob, error: CopyError, round: u32) -> Result<Goes, CopyError> {
         let error = match job.is_forgotten(&error) && round < self.copy.retries {
             true => match job.take_up().await {
@@ -322,7 +323,7 @@ impl Work {
     }
 
     async fn wait(&self, error: &CopyError, round: u32) {
-        // After a kill, the server keeps the name for the killed client until the client's connections end.
+        // After a kill, the server reserves the name for the killed client until that client's connections end.
         let is_locked = matches!(error, CopyError::Remote(RemoteError::Refused { status: StatusCode::LOCKED, .. }));
         self.wait_at_least(if is_locked { 10 * FIRST_WAIT } else { FIRST_WAIT }, round).await;
     }
@@ -341,7 +342,7 @@ impl Work {
     }
 }
 
-/// Makes an empty folder, unless it exists.
+/// Creates an empty folder, unless it exists.
 async fn make_folder(copy: &Copy, item: &Item) -> Result<(), CopyError> {
     let (side, name) = &item.to;
     let shown = || side.shown(name);
@@ -358,7 +359,7 @@ async fn make_folder(copy: &Copy, item: &Item) -> Result<(), CopyError> {
     }
 }
 
-/// A lane at work.
+/// A guard that counts a working lane.
 struct Busy(Arc<Work>);
 
 impl Drop for Busy {

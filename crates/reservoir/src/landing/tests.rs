@@ -1,4 +1,4 @@
-//! Tests of files that arrive.
+//! Tests of files being received.
 
 use super::*;
 use crate::attributes::Preserve;
@@ -18,7 +18,7 @@ fn land(landing: &Landing, number: u64, byte: u8) {
     landing.done(number, hasher.finish(), epoch).unwrap();
 }
 
-/// A file that begins anew is not the one that another share still writes to, and blocks that went there do not count.
+/// A restarted file is a new file. Another share may still write to the old one, and its blocks do not count.
 #[test]
 fn what_a_share_writes_to_a_file_before_is_not_of_this_one() {
     let store = tempfile::tempdir().unwrap();
@@ -40,7 +40,7 @@ fn what_a_share_writes_to_a_file_before_is_not_of_this_one() {
     assert!(std::fs::read(store.path().join("file")).unwrap() == [2; 3 << 16]);
 }
 
-/// A copy that is taken up again may bring other attributes: the file has those, and none of before.
+/// A resumed copy may have other attributes. The file gets only the new ones.
 #[test]
 fn attributes_are_those_that_were_told_last() {
     let store = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -64,7 +64,7 @@ fn attributes_are_those_that_were_told_last() {
     }
 }
 
-/// What was discarded is another's to write, though who discarded it does so again.
+/// Discarding twice must not remove the files of the next upload.
 #[test]
 fn what_comes_after_it_was_discarded_stays() {
     let store = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn what_comes_after_it_was_discarded_stays() {
     landing.finish(None).unwrap();
 }
 
-/// So it has no attributes of the one before, and who still has that open does not write to it.
+/// A restarted file has no attributes of the old file, and writers of the old file do not affect it.
 #[test]
 fn a_file_that_begins_anew_is_another_one() {
     let store = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ fn a_file_that_begins_anew_is_another_one() {
     assert!(std::fs::read(&kept).unwrap().iter().all(|byte| *byte == 0), "it is the same file");
 }
 
-/// A share of the upload of the earlier source may be at work yet.
+/// A share of the upload of the earlier source may still be running.
 #[test]
 fn resumed_file_of_another_source_is_another_one() {
     let store = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn resumed_file_of_another_source_is_another_one() {
     assert!(std::fs::read(store.path().join("file")).unwrap() == [2; 3 << 16]);
 }
 
-/// The file may wait for its name for hours, and get another mode then.
+/// A refused file may wait for its name for hours, so it must not be readable by others.
 #[test]
 fn refused_file_stays_private() {
     use std::os::unix::fs::PermissionsExt;

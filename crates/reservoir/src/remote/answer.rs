@@ -1,4 +1,4 @@
-//! What servers answer.
+//! Responses of servers.
 
 use super::asking::Session;
 use super::{Remote, RemoteError};
@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use hyper::{HeaderMap, Response, StatusCode};
 use offload_base::text::with_causes;
 
-/// An answer, and the connection that it came on.
+/// A response with its connection.
 pub(super) struct Answer {
     pub(super) answer: Response<Body>,
     pub(super) session: Session,
@@ -28,7 +28,7 @@ impl Answer {
     }
 }
 
-/// An answer, whichever way it was asked for.
+/// A response over either kind of connection.
 pub(super) enum Answered {
     Session(Answer),
     Line(line::Answer),
@@ -50,7 +50,7 @@ impl Answered {
     }
 }
 
-/// The bytes of a range that is being read.
+/// The body of a range being read.
 pub(crate) struct Reading {
     pub(super) answer: Answered,
     pub(super) left: u64,
@@ -60,13 +60,13 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Returns the rights of the file: nine bits. `None` if the server does not tell them.
+    /// Returns the nine permission bits of the file. `None` if the server does not tell them.
     pub(crate) fn mode(&self) -> Option<u32> {
         let told = self.answer.headers().get(MODE)?.to_str().ok()?;
         u32::from_str_radix(told, 8).ok()
     }
 
-    /// The next bytes; `None` once all have come.
+    /// Returns the next bytes, or `None` at the end of the range.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
         while let Some(data) = self.piece().await? {
             if data.len() as u64 > self.left {
@@ -80,12 +80,12 @@ impl Reading {
         if self.left > 0 { Err(self.wrong("was cut off")) } else { Ok(None) }
     }
 
-    /// The next bytes of an answer whose length nobody knows; `None` at its end.
+    /// Returns the next bytes of a response of unknown length, or `None` at its end.
     pub(crate) async fn some(&mut self) -> Result<Option<Bytes>, RemoteError> {
         self.piece().await
     }
 
-    /// What comes next of the body, until its end; trailers are kept.
+    /// Returns the next data of the body, or `None` at its end. Trailers are stored.
     async fn piece(&mut self) -> Result<Option<Bytes>, RemoteError> {
         let host = &self.host;
         let broke = |error: &(dyn core::error::Error + 'static)| RemoteError::Connection {
@@ -116,7 +116,7 @@ impl Reading {
         RemoteError::Answer { name: self.name.clone(), what }
     }
 
-    /// All bytes have come: the checksums that the server told, if it did.
+    /// Ends reading after all bytes. Returns the checksums in the trailers, if present.
     pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
         if let Answered::Session(answer) = self.answer {
             remote.keep(answer.session);

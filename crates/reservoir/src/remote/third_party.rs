@@ -1,4 +1,5 @@
-//! COPY as a client: a server fetches a file from another, or sends one there, and tells how far it is (HTTP-TPC, as WLCG has it).
+//! COPY from the client's view: a server fetches a file from another server or sends one there, and reports its
+//! progress (HTTP-TPC of WLCG).
 
 use super::answer::Answered;
 use super::{Reading, Remote, RemoteError, STALL};
@@ -8,7 +9,7 @@ use crate::protocol::TRANSFER_AUTHORIZATION;
 use hyper::Method;
 use hyper::header::HeaderValue;
 
-/// Which of two servers asks the other one.
+/// The server that performs a third-party copy.
 ///
 /// ```
 /// use offload_reservoir::remote::ThirdParty;
@@ -36,8 +37,8 @@ impl core::str::FromStr for ThirdParty {
 }
 
 impl Remote {
-    /// Has this server copy between a file of its own and one of another server, over so many streams, and asks so over one of here; gives what it has copied to `told`
-    /// whenever it says so.
+    /// Asks this server to copy the file to or from another server over `streams` connections. The request uses this
+    /// machine's stream `stream`. Progress reports are passed to `told`.
     pub(crate) async fn have_copied(
         &self,
         name: &Name,
@@ -58,7 +59,7 @@ impl Remote {
         }
         let answer = match self.by_http3 {
             true => Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?),
-            // By a line, which spells names of fields as XRootD wants them.
+            // The pipelined connection spells field names as XRootD requires.
             false => Answered::Line(self.ask_on_line(request, body::empty(), name, stream).await?),
         };
         let mut reading = Reading { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
@@ -82,12 +83,12 @@ impl Remote {
         if !text.is_empty() {
             last = String::from_utf8_lossy(&text).trim().to_owned();
         }
-        let _no_sum = reading.end(self);
+        let _ = reading.end(self);
         let is = |word: &str| last.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
         if is("success") {
             return Ok(());
         }
-        let why = if is("failure:") { last["failure:".len()..].trim() } else { "nothing of how it ended" };
+        let why = if is("failure:") { last["failure:".len()..].trim() } else { "nothing about the outcome" };
         Err(RemoteError::ThirdParty {
             name: name.clone(),
             host: self.host.clone(),
@@ -97,5 +98,5 @@ impl Remote {
 }
 
 const MOST_OF_A_LINE: usize = 64 << 10;
-/// Servers refuse more.
+/// Servers refuse more streams.
 const MOST_STREAMS: usize = 64;

@@ -1,8 +1,8 @@
-//! Digests of whole files, which take as long as reading the files: a few pieces at a time, by turns of the users. A digest is remembered
-//! until its file changes.
+//! Digests of whole files. They take as long as reading the files, so they are computed in pieces, with users taking
+//! turns. A digest is cached until its file changes.
 //!
-//! Invariant: requests for one digest share one computation, and each of them drives the computation in its own turns. So the computation goes
-//! on as long as one request waits, and ends with the last request.
+//! Invariant: requests for the same digest share one computation, which each of them drives in its own turns. The
+//! computation continues as long as one request waits, and ends with the last request.
 
 use super::refusal::Refusal;
 use super::turns::Turns;
@@ -23,18 +23,18 @@ pub(super) struct Digests {
     shell: Shell,
     turns: Turns,
     under_way: Mutex<HashMap<Key, Weak<Computation>>>,
-    /// The latest last.
+    /// Computed digests, newest last.
     known: Mutex<VecDeque<(Key, Vec<u8>)>>,
 }
 
-/// The name and the entity tag of a version of a file, and the algorithm.
+/// The key of a digest: name and entity tag of a file version, and the algorithm.
 type Key = (Name, String, Algorithm);
 
 /// The computation of one digest.
 struct Computation {
     /// Locked while a piece is read.
     progress: Arc<sync::Mutex<Progress>>,
-    /// Notified after each piece that was read.
+    /// Notified after each piece.
     moved: Notify,
 }
 
@@ -50,8 +50,9 @@ impl Digests {
         Digests { shell, turns: Turns::new(turns), under_way: Mutex::default(), known: Mutex::default() }
     }
 
-    /// Returns the digest of `file`, the version of `name` that `about` describes, for a request of `user`. `None` if the digest takes longer
-    /// than [`patience`] says, or if the file has changed meanwhile. `began` is the time of day, to which the file system's times are compared.
+    /// Returns the digest of `file`, the version of `name` described by `about`, for a request of `user`. `None` if the
+    /// computation exceeds the [`patience`], or the file changes meanwhile. `began` is the wall-clock time for
+    /// comparison with file times.
     pub(super) async fn of(
         &self,
         user: &str,
@@ -69,14 +70,14 @@ impl Digests {
         let Ok(digest) = computed else { return Ok(None) };
         let digest = digest?;
         if file.about()?.entity_tag() != key.1 {
-            // The answer has the entity tag of the version before, and these may be bytes of both.
+            // The response has the entity tag of the earlier version, but the digest may mix both versions.
             return Ok(None);
         }
-        // A second change within a tick of the file system's clock does not show.
+        // A second change within one tick of the file system's clock is not visible.
         let is_settled = about.changed + LONGEST_TICK < began;
         if is_settled {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            // Another request that waited for the digest may have added it.
+            // Another request may have added the digest.
             known.retain(|(of, _)| *of != key);
             if known.len() >= MOST_KNOWN {
                 known.pop_front();
@@ -93,7 +94,7 @@ impl Digests {
             moved.as_mut().enable();
             let turn = self.turns.take(user).await;
             let Ok(mut progress) = computation.progress.clone().try_lock_owned() else {
-                // Another request reads a piece now, in a turn of its own.
+                // Another request is reading a piece in its own turn.
                 drop(turn);
                 moved.await;
                 continue;
@@ -101,7 +102,7 @@ impl Digests {
             if let Some(digest) = &progress.digest {
                 return Ok(digest.clone());
             }
-            // The piece is read to its end even if this request ends, and so its turn lasts as long.
+            // The read continues if this request is dropped, so its turn must last as long.
             let (file, held) = (file.clone(), computation.clone());
             let read = self.shell.blocking(move || {
                 let read = progress.advance(&*file);
@@ -113,7 +114,7 @@ impl Digests {
         }
     }
 
-    /// Returns the computation of `key` that is under way, or a new one.
+    /// Returns the running computation of `key`, or a new one.
     fn join(&self, key: &Key) -> Arc<Computation> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(computation) = under_way.get(key).and_then(Weak::upgrade) {
@@ -126,7 +127,8 @@ impl Digests {
         computation
     }
 
-    /// There is another file of this name now, which may have the number and the time of the old one.
+    /// Forgets the digests of a name after its file was replaced. The new file may have the inode and time of the old
+    /// one.
     pub(super) fn forget(&self, name: &Name) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|((of, ..), _)| of != name);
@@ -139,7 +141,7 @@ impl Digests {
 }
 
 impl Progress {
-    /// Reads the next piece.
+    /// Reads and hashes the next piece.
     fn advance(&mut self, file: &dyn Stored) -> io::Result<()> {
         let mut piece = aligned(READ_AT_ONCE);
         let read = file.read_at(&mut piece, self.offset)?;
@@ -165,7 +167,7 @@ mod tests {
     use crate::rooted::Rooted;
     use crate::storage::Folder;
 
-    /// A file that changed within a tick of its file system's clock may have changed once more at the same time.
+    /// A file changed within one clock tick may change again at the same time.
     #[tokio::test]
     async fn digest_of_a_new_file_is_not_remembered() {
         let root = tempfile::tempdir().unwrap();

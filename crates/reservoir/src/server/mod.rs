@@ -1,14 +1,15 @@
-//! Serves a folder over HTTP/1.1, on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
+//! Serves a folder over HTTP/1.1 on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
 //!
-//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: turns of users at the disk and the cores;
-//! - `third_party`: COPY, from another server or to one;
-//! - `http3`: requests that come on streams of one connection;
-//! - `packs`: POST of many small files at once, and of names of such;
-//! - `write`: POST and PUT; `declared`: digests and codings of their bytes; `uploads`: unfinished uploads and their owners;
-//! - `refusal`: why a request is not answered as asked.
+//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: fair shares of disk and cores;
+//! - `third_party`: COPY from or to another server;
+//! - `http3`: requests on the streams of one connection;
+//! - `packs`: POST of many small files at once, and of their names to read them;
+//! - `write`: POST and PUT; `declared`: digests and codings of request content; `uploads`: unfinished uploads and their
+//!   owners;
+//! - `refusal`: error responses.
 //!
 //! ```text
-//! stream > Watched (gives up clients that stand still) > hyper > token > right and path > read or write > one line of the log
+//! stream > Watched (drops stalled clients) > hyper > token > right and path > read or write > one line of the log
 //! ```
 
 mod declared;
@@ -57,7 +58,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use turns::{Shares, Turns};
 use uploads::{Connection, Uploads};
 
-/// What clients may make a server keep, and how long it waits for them.
+/// Resource limits and time-outs of a server.
 ///
 /// ```
 /// use offload_reservoir::Limits;
@@ -67,27 +68,28 @@ use uploads::{Connection, Uploads};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. A further one
-    /// takes the slot of a connection without a token, or else of one that waits for its next request.
+    /// Maximum number of connections. Each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its
+    /// names. A further connection takes the slot of a connection without a token, or else of one waiting for its next
+    /// request.
     pub connections: usize,
-    /// Without a request.
+    /// Maximum time without a request.
     pub idle: Duration,
-    /// From the first byte of a request to the end of its head.
+    /// Maximum time from the first byte of a request to the end of its head.
     pub head: Duration,
-    /// For each 16 KiB that a request or an answer has.
+    /// Maximum time per 16 KiB of a request or response.
     pub stall: Duration,
-    /// Unfinished files of one user that the server knows of.
+    /// Maximum number of open uploads of one user.
     pub uploads_of_a_user: usize,
-    /// How long an unfinished file belongs to its writer after the last request.
+    /// Time for which an unfinished file belongs to its writer after the last request.
     pub hold: Duration,
-    /// Whole files that are hashed at a time.
+    /// Maximum number of whole files hashed at a time.
     pub hashing: usize,
-    /// Lists of folders that are being read at a time.
+    /// Maximum number of folder listings read at a time.
     pub listing: usize,
 }
 
 impl Limits {
-    /// The usual ones.
+    /// Returns the default limits.
     pub const fn usual() -> Limits {
         Limits {
             connections: 1024,
@@ -108,7 +110,7 @@ impl Default for Limits {
     }
 }
 
-/// Serves a folder. Cloned, it is the same one.
+/// A server of one folder. Clones share the server.
 ///
 /// ```
 /// use offload_reservoir::copy::{Copy, Place, Plain};
@@ -123,7 +125,7 @@ impl Default for Limits {
 /// # async fn serve(there: &std::path::Path) -> Result<(), Box<dyn core::error::Error>> {
 /// std::fs::write(there.join("film"), [7; 100_000])?;
 /// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), Limits::default()).open_to_all();
-/// // Streams may come from anywhere: TLS over TCP, or memory.
+/// // Streams may be of any kind: TLS over TCP, or memory.
 /// let dial = Plain::new(move |_host: &str, _port| {
 ///     let (ours, theirs) = tokio::io::duplex(1 << 16);
 ///     let server = server.clone();
@@ -148,10 +150,10 @@ struct Inner {
     shell: Shell,
     limits: Limits,
     tokens: RwLock<Arc<Tokens>>,
-    /// What requests without a token may do.
+    /// The grant of requests without a token.
     anonymous: Option<Arc<Grant>>,
     slots: ConnectionSlots,
-    /// Slots that one user may keep busy.
+    /// Shares of the slots that one user may keep busy.
     busy: Shares,
     uploads: Uploads,
     digests: Digests,
@@ -162,18 +164,18 @@ struct Inner {
     third_party: Option<ThirdParty>,
 }
 
-/// Takes the lines of an access log.
+/// A consumer of access log lines.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Server {
-    /// Serves `folder` to nobody yet.
+    /// Creates a server of `folder`. Without tokens it refuses all requests.
     pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Server {
         Server(Arc::new(Inner {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
             digests: Digests::new(shell.clone(), limits.hashing),
             lists: Turns::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
-            // One user leaves some slots to the others.
+            // One user must leave some slots to others.
             busy: Shares::new(limits.connections - limits.connections / 64),
             tokens: RwLock::default(),
             anonymous: None,
@@ -187,31 +189,31 @@ impl Server {
         }))
     }
 
-    /// Serves everything to everybody, without tokens: for tests, and for networks that are closed otherwise.
+    /// Grants all rights to all clients without a token, for tests and for closed networks.
     ///
     /// # Panics
-    /// If there are clones already.
+    /// If the server was cloned already.
     #[must_use]
     pub fn open_to_all(mut self) -> Server {
         Arc::get_mut(&mut self.0).expect("no clones yet").anonymous = Some(Arc::new(Grant::everything()));
         self
     }
 
-    /// Tells of each request.
+    /// Sets the access log.
     ///
     /// # Panics
-    /// If there are clones already.
+    /// If the server was cloned already.
     #[must_use]
     pub fn with_log(mut self, log: Log) -> Server {
         Arc::get_mut(&mut self.0).expect("no clones yet").log = Some(log);
         self
     }
 
-    /// Copies files from and to other servers when clients ask for it by COPY: those that `dial` reaches, and so it should reach none
-    /// but those that are allowed ([`Allowed`](crate::tls::Allowed)); so many at a time.
+    /// Enables COPY from and to other servers, at most `at_a_time` at once. `dial` should reach allowed hosts only
+    /// ([`Allowed`](crate::tls::Allowed)).
     ///
     /// # Panics
-    /// If there are clones already.
+    /// If the server was cloned already.
     #[cfg(feature = "third-party")]
     #[must_use]
     pub fn with_third_party(mut self, dial: Arc<dyn Dial>, at_a_time: usize) -> Server {
@@ -220,29 +222,30 @@ impl Server {
         self
     }
 
-    /// Takes these tokens from now on.
+    /// Replaces the accepted tokens.
     pub fn set_tokens(&self, tokens: Tokens) {
         let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
         *present = Arc::new(tokens.after(&present));
     }
 
-    /// Takes a slot for a connection from `address`, for [`serve_in`](Server::serve_in). If no slot is free, a connection without a token loses
-    /// its slot, or else one that waits for its next request. `None` if all connections have requests under way.
+    /// Takes a slot for a connection from `address`, for [`serve_in`](Server::serve_in). If no slot is free, a
+    /// connection without a token loses its slot, or else one waiting for its next request. `None` if all connections
+    /// have requests in progress.
     pub fn enter(&self, address: IpAddr) -> Option<ConnectionSlot> {
         self.0.slots.acquire(address)
     }
 
-    /// Takes no more requests on any connection; those under way are answered, and then their connections end.
+    /// Stops accepting requests on all connections. Requests in progress are answered, then their connections end.
     pub fn close(&self) {
         self.0.closing.send_replace(true);
     }
 
-    /// Answers the requests that come on `stream` from `peer`, until there are no more.
+    /// Serves the requests on `stream` from `peer` until the stream ends.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S, peer: &str) {
         self.converse(stream, peer, None).await;
     }
 
-    /// Answers requests as [`serve`](Server::serve) does, as long as the connection has its slot.
+    /// Serves requests like [`serve`](Server::serve), as long as the connection has its slot.
     pub async fn serve_in<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         slot: ConnectionSlot,
@@ -277,7 +280,7 @@ impl Server {
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let mut is_closing = false;
-        // The client left, or was given up: the log has the requests of the connection, if there were any.
+        // A client that left or stalled is no error; the log has its requests, if any.
         poll_fn(|cx| {
             if !is_closing && closed.as_mut().poll(cx).is_ready() {
                 is_closing = true;
@@ -285,9 +288,10 @@ impl Server {
             }
             let mut ended = Pin::new(&mut connection).poll(cx).map(drop);
             if ended.is_pending() && slot.as_ref().is_some_and(|slot| slot.poll_revoked(cx).is_ready()) {
-                // TLS sends its closing alert if it can do so at once, because the slot belongs to another connection now.
+                // TLS sends its closing alert only if possible at once, because the slot belongs to another connection
+                // now.
                 Pin::new(&mut connection).graceful_shutdown();
-                let _said_or_not = Pin::new(&mut connection).poll(cx);
+                let _ = Pin::new(&mut connection).poll(cx);
                 ended = Poll::Ready(());
             }
             ended
@@ -309,7 +313,7 @@ impl Server {
         let mut answer = answer.unwrap_or_else(Refusal::into_response);
         answer.headers_mut().insert(SERVER, HeaderValue::from_static(PRODUCT));
         if let Some(log) = &self.0.log {
-            // Paths are shown as they came, escaped: a client writes no line of its own.
+            // Paths are logged escaped, so that a client cannot forge log lines.
             log(&format!("{peer} {} {method} {} {}", guest.user, path.escape_debug(), answer.status().as_u16()));
         }
         let (limits, Guest { slot, mut share, .. }) = (self.0.limits, guest);
@@ -329,6 +333,7 @@ impl Server {
         guest: &mut Guest<'_>,
     ) -> Result<Response<Body>, Refusal> {
         if request.version() < Version::HTTP_2 {
+            // HTTP/3 has no request target; its pseudo-headers are checked with the head.
             http_rules::check_target(&request)?;
         }
         let grant = self.grant(request.headers())?;
@@ -356,6 +361,7 @@ impl Server {
                 return Err(refusal);
             }
         };
+        // Checked before any access to the folder, so that a client learns nothing about other paths.
         if !grant.may(needs) || !grant.reaches(&name) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
         }
@@ -373,11 +379,11 @@ impl Server {
         }
     }
 
-    /// Makes the client's slot busy: the client is known from here on.
+    /// Marks the client's slot busy, because the client is authenticated now.
     fn admit(&self, guest: &mut Guest<'_>) -> Result<(), Refusal> {
         let Some(slot) = &guest.slot else { return Ok(()) };
         slot.set_busy();
-        // Users without a token are told apart by their addresses.
+        // Users without a token are distinguished by address.
         let address = || guest.peer.rsplit_once(':').map_or(guest.peer, |(address, _)| address);
         let user = if guest.user == "-" { address() } else { &guest.user };
         guest.share = self.0.busy.take(user);
@@ -385,7 +391,7 @@ impl Server {
         guest.share.is_some().then_some(()).ok_or_else(many)
     }
 
-    /// Answers MKCOL (RFC 4918 9.3). Missing parents are made as well, as for PUT.
+    /// Answers MKCOL (RFC 4918 section 9.3). Missing parents are created too, as for PUT.
     async fn make_folder(&self, has_body: bool, name: Name) -> Result<Response<Body>, Refusal> {
         if has_body {
             return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "MKCOL takes no body here"));
@@ -406,12 +412,12 @@ impl Server {
         Ok(read::response(StatusCode::CREATED, HeaderMap::new(), body::empty()))
     }
 
-    /// What the token of a request is good for.
+    /// Returns the grant of a request's token.
     fn grant(&self, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
         let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
         let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let bearer = shown.and_then(|value| value.split_at_checked(7)).filter(|(scheme, _)| {
-            // RFC 6750 2.1; schemes know no case (RFC 9110 11.1).
+            // RFC 6750 section 2.1; schemes are case-insensitive (RFC 9110 section 11.1).
             scheme.eq_ignore_ascii_case(b"Bearer ")
         });
         let granted = match bearer {
@@ -432,9 +438,9 @@ struct Guest<'a> {
     peer: &'a str,
     slot: Option<Arc<ConnectionSlot>>,
     user: String,
-    /// The user's share of the slots that may be busy.
+    /// The user's share of the busy slots.
     share: Option<OwnedSemaphorePermit>,
 }
 
-/// The longest head of a request, and what is read ahead of a body.
+/// Maximum length of a request head, and of data read ahead of a body.
 const MOST_BUFFERED: usize = 512 << 10;

@@ -1,8 +1,8 @@
-//! Many small files at once: a POST of a pack into a folder, and a POST of names for a pack in answer.
+//! Many small files at once: POST of a pack into a folder, and POST of names for a pack in response.
 //!
 //! ```text
-//! POST /folder, Content-Type: application/x-reservoir-pack     its files arrive; the answer lists those that cannot: name, tab, why
-//! POST /folder, Content-Type: application/x-reservoir-names    the answer is a pack of those that are small files; others are missing in it
+//! POST /folder, Content-Type: application/x-reservoir-pack     writes the files; the response lists refused files: name, tab, reason
+//! POST /folder, Content-Type: application/x-reservoir-names    the response is a pack of the named small files; others are left out
 //! ```
 
 use super::Server;
@@ -23,7 +23,7 @@ use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Takes a pack.
+/// Receives a pack.
 pub(super) async fn take(
     server: &Server,
     request: Request<Body>,
@@ -50,6 +50,7 @@ pub(super) async fn take(
             }
         }
     }
+    // Without its end the pack was cut off, so files are missing.
     if !unpacker.is_ended() {
         return Err(Refusal::cut_off());
     }
@@ -57,20 +58,20 @@ pub(super) async fn take(
     Ok(response(StatusCode::OK, HeaderMap::new(), body::full(failed)))
 }
 
-/// Brings a batch to the medium; gives an empty one.
+/// Writes a batch to the medium. Returns an empty batch.
 async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch) -> Result<Batch, Refusal> {
-    // From here on the medium is at work, not the client.
+    // From here on the medium is working, not the client.
     watch.expect(None);
     let names = batch.names();
     let landed = server.0.shell.blocking(move || batch.land()).await;
     watch.expect(Some(server.0.limits.stall));
-    // Some may have their names even if not all have.
+    // Some files may have been renamed even if the batch failed.
     names.iter().for_each(|name| server.0.digests.forget(name));
     let (batch, refused) = landed?;
     for (name, error) in refused {
         let why = Refusal::from(error).text();
-        // To a string, writing does not fail.
-        let _written = writeln!(failed, "{}\t{why}", name.to_url());
+        // Writing to a string cannot fail.
+        let _ = writeln!(failed, "{}\t{why}", name.to_url());
     }
     if failed.len() > MOST_FAILED {
         return Err(Refusal::new(StatusCode::CONFLICT, "too many of these files cannot be here: send them one by one"));
@@ -78,7 +79,7 @@ async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch)
     Ok(batch)
 }
 
-/// Gives a pack of what is named.
+/// Sends a pack of the named files.
 pub(super) async fn give(
     server: &Server,
     request: Request<Body>,
@@ -109,6 +110,7 @@ pub(super) async fn give(
             let gathered = shell.blocking(move || Ok((small::gather(&*folder, &mut wanted), wanted))).await;
             let Ok((gathered, rest)) = gathered else { return };
             wanted = rest;
+            // Paced by piece: a piece is the unit that is in memory.
             if let Some(turn) = pace.as_ref().map(|pace| pace.take(shell.now(), gathered.bytes.len() as u64)) {
                 shell.sleep_until(turn).await;
             }
@@ -118,8 +120,8 @@ pub(super) async fn give(
         }
         let mut end = bytes::BytesMut::new();
         pack::write_end(&mut end);
-        // Who went away asks again.
-        let _gone = into.send(Ok(Frame::data(end.freeze()))).await;
+        // The client may be gone, and will ask again.
+        let _ = into.send(Ok(Frame::data(end.freeze()))).await;
     });
     let mut fields = HeaderMap::new();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(pack::KIND));
@@ -132,7 +134,7 @@ impl From<BadPack> for Refusal {
     }
 }
 
-/// Bytes of names that are asked for: 4096 of usual lengths.
+/// Maximum length of the requested names: 4096 names of usual lengths.
 const MOST_NAMED: usize = 4 << 20;
-/// Bytes of the list of those that cannot arrive.
+/// Maximum length of the list of refused files.
 const MOST_FAILED: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! GET and HEAD: files whole or by ranges, with digests; folders as lists.
+//! GET and HEAD: files, whole or by ranges, with digests; folders as listings.
 
 use super::Server;
 use super::refusal::Refusal;
@@ -44,7 +44,8 @@ pub(super) async fn give(
         Kind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
         Kind::File => {
             if request.method() == Method::HEAD {
-                // By HEAD a client finds out whether a file has arrived. An upload may have failed after it gave the file its name.
+                // By HEAD a client learns whether its upload is complete. The upload may have failed after the rename,
+                // so the name is secured.
                 server.0.uploads.secure(&name).await?;
             }
             let (folder, at) = (server.0.folder.clone(), name.clone());
@@ -83,7 +84,7 @@ async fn give_file(
         return Err(Refusal::new(status, text).with_fields(fields));
     }
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    // Last-Modified has whole seconds.
+    // Last-Modified has whole seconds only.
     fields.insert(MTIME, ascii(&mtime::to_text(about.modified)));
     if let Some(wanted) = field(asked, attributes::FIELD).and_then(|wanted| wanted.parse().ok()) {
         let file = file.clone();
@@ -92,10 +93,10 @@ async fn give_file(
             fields.insert(attributes::FIELD, ascii(&found));
         }
     }
-    // To hash a file takes as long as it takes.
+    // Hashing a file may take any time.
     watch.expect(None);
     if let Some(algorithm) = field(asked, "want-repr-digest").and_then(Algorithm::wanted) {
-        // RFC 9530 4: the field is a wish, so an answer may come without the digest.
+        // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
             server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
         {
@@ -103,7 +104,7 @@ async fn give_file(
         }
     }
     if let Some(algorithm) = field(asked, "want-digest").and_then(Algorithm::wanted_by_rfc3230) {
-        // RFC 9530 4: the field is a wish, so an answer may come without the digest.
+        // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
             server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
         {
@@ -127,7 +128,7 @@ async fn give_file(
     Ok(response(status, fields, body.boxed_unsync()))
 }
 
-/// For a range that is one block, if the client takes trailers and wants CRC32C.
+/// Returns a hasher if the range is one block and the client accepts trailers and wants CRC32C.
 fn block_hasher(asked: &HeaderMap, range: &core::ops::Range<u64>, size: u64) -> Option<BlockHasher> {
     let takes = field(asked, TE).is_some_and(|te| te.split(',').any(|coding| coding.trim() == "trailers"));
     let wanted = field(asked, "want-content-digest").and_then(Algorithm::wanted) == Some(Algorithm::Crc32c);
@@ -149,7 +150,8 @@ async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant)
     let folder = server.0.folder.clone();
     let entries = server.0.shell.blocking(move || folder.list(&name)).await?;
     let (server, user) = (server.clone(), grant.name().to_owned());
-    // Each piece is made when the connection has room for it: a client that does not read holds the open folder, but no thread.
+    // Each piece is produced when the connection has room: a client that does not read occupies the open folder, but no
+    // thread.
     let pieces = stream::try_unfold(Some(entries), move |entries| {
         let (server, user) = (server.clone(), user.clone());
         async move {
@@ -166,7 +168,7 @@ async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant)
     Ok(response(StatusCode::OK, fields, StreamBody::new(pieces).boxed_unsync()))
 }
 
-/// Reads the next entries of a list as lines. Also returns whether these are the last ones.
+/// Reads the next entries of a listing as lines. Also returns whether they are the last ones.
 fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
     let mut text = String::new();
     for _ in 0..LISTED_AT_ONCE {
@@ -205,5 +207,5 @@ pub(super) fn ascii(text: &str) -> HeaderValue {
 pub(super) const METHODS: &str = "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT";
 #[cfg(not(feature = "third-party"))]
 pub(super) const METHODS: &str = "GET, HEAD, MKCOL, OPTIONS, POST, PUT";
-/// Entries of a list that are read in one turn: their lines are a fraction of a [`PIECE`](crate::body::PIECE).
+/// Number of entries read in one turn. Their lines are a fraction of a [`PIECE`](crate::body::PIECE).
 const LISTED_AT_ONCE: usize = 512;

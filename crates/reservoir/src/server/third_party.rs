@@ -1,14 +1,14 @@
-//! COPY: a server fetches a file from another, or sends one there, while the client that asked for it only looks on (third-party
-//! copy, as WLCG has it over WebDAV).
+//! COPY: this server fetches a file from another server, or sends one to it, at a client's request (third-party copy,
+//! HTTP-TPC of WLCG).
 //!
 //! ```text
 //! COPY /name, Source: https://other/name         this server reads there and writes here; needs the right to write
 //! COPY /name, Destination: https://other/name    this server reads here and writes there; needs the right to read
 //! ```
-//! The answer is 202 and comes at once; its body has a performance marker every few seconds, and a last line that begins with
-//! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. A client that goes away ends the copy; the
-//! bytes that arrived are kept, and the next COPY of the same file goes on from there. An existing file is replaced, unless it has the
-//! source's hash.
+//! The response is a 202 and begins at once. Its body has a performance marker every few seconds, and a last line that
+//! begins with `success:` or `failure:`. `TransferHeaderAuthorization` carries the token for the other server. If the
+//! client disconnects, the copy ends; received bytes are kept, and the next COPY of the file resumes. An existing file
+//! is replaced, unless it has the source's hash.
 //!
 //! ```text
 //! Overwrite: F                             an existing file stays, and the copy fails
@@ -41,15 +41,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// What copies between servers need.
+/// Resources for copies between servers.
 pub(super) struct ThirdParty {
-    /// Reaches those hosts that are allowed, and no others.
+    /// The connector, restricted to the allowed hosts.
     pub(super) dial: Arc<dyn Dial>,
-    /// Copies at a time.
+    /// Permits for concurrent copies.
     pub(super) places: Arc<tokio::sync::Semaphore>,
 }
 
-/// Which way a file goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Pull,
@@ -84,7 +84,7 @@ pub(super) async fn copy(
         return Err(bad("COPY is for a file, and for another server by a URL that begins with https://"));
     }
     refuse_folder(request.uri().path())?;
-    // What other servers call davs:// or http:// is not encrypted, or not this.
+    // davs:// and http:// are refused: the former is another protocol, the latter is not encrypted.
     let token = match single_value(fields, TRANSFER_AUTHORIZATION)? {
         None => None,
         Some(value) => {
@@ -116,14 +116,14 @@ pub(super) async fn copy(
         Some(value) if value.eq_ignore_ascii_case("false") => false,
         Some(_) => return Err(bad("RequireChecksumVerification is true or false")),
     };
-    // The preconditions are about the file here, which a pull writes and a push reads.
+    // The preconditions are about the local file, which a pull writes and a push reads.
     let preconditions = Preconditions::of(request.method(), fields);
     write::evaluate(server, &name, &preconditions).await?;
     let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
     };
     let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams);
-    // An interrupted COPY is resumed. Only an equal hash shows that the file at the destination is the same.
+    // An interrupted COPY is resumed. Only an equal hash shows that the destination file is the same.
     copy = copy.resume(true).sync(Sync::Hash).replaces(replaces).proves(proves);
     copy = copy.shared_pace(grant.pace().cloned()).retries(RETRIES);
     copy = match way {
@@ -159,7 +159,7 @@ pub(super) async fn copy(
     Ok(response)
 }
 
-/// Makes the copy, and tells how it goes, until it is over or nobody listens.
+/// Performs the copy and reports its progress, until it ends or the client is gone.
 async fn tell(
     server: Server,
     copy: Copy,
@@ -178,8 +178,8 @@ async fn tell(
             () = shell.sleep(BETWEEN_MARKERS) => {}
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Blocks that were sent again count once. A client that reads slowly misses a marker.
-        let _missed = lines.try_send(marker(now, (progress.bytes() + progress.skipped()).min(progress.all_bytes())));
+        // Retransmitted blocks count once. A slow reader misses markers.
+        let _ = lines.try_send(marker(now, (progress.bytes() + progress.skipped()).min(progress.all_bytes())));
     };
     drop(permit);
     server.0.digests.forget(&name);
@@ -187,11 +187,11 @@ async fn tell(
         Ok(outcome) => told(&outcome),
         Err(error) => failure(&error.to_string()),
     };
-    // Nobody may listen any more.
-    let _gone = lines.send(last).await;
+    // The client may be gone.
+    let _ = lines.send(last).await;
 }
 
-/// One stripe: this server.
+/// Formats a performance marker with one stripe: this server.
 fn marker(seconds: u64, bytes: u64) -> String {
     format!(
         "Perf Marker\n    Timestamp: {seconds}\n    Stripe Index: 0\n    Stripe Bytes Transferred: {bytes}\n    Total Stripe Count: 1\nEnd\n"
@@ -215,7 +215,7 @@ fn is_there() -> Refusal {
     Refusal::new(StatusCode::PRECONDITION_FAILED, "there is a file of this name")
 }
 
-/// Lines as they come.
+/// A body of lines from a channel.
 struct Markers(mpsc::Receiver<String>);
 
 impl HttpBody for Markers {
@@ -230,5 +230,5 @@ impl HttpBody for Markers {
 const BETWEEN_MARKERS: Duration = Duration::from_secs(5);
 const USUAL_STREAMS: usize = 8;
 const MOST_STREAMS: usize = 64;
-/// Of a block: the client hears of failures soon, and asks again if it likes.
+/// Retries per block. Few, because the client should learn of failures soon and can ask again.
 const RETRIES: u32 = 4;

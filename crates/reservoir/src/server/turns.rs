@@ -1,7 +1,7 @@
-//! Turns at work that keeps the disk or a core busy: a few at a time, shared fairly among users.
+//! Turns for work that occupies the disk or a core: a few at a time, shared fairly among users.
 //!
-//! Invariant: a user has at most as many turns and waiting requests before the common queue as there are turns, so that a request of
-//! another user waits behind these few only, however many requests the first user sends.
+//! Invariant: a user has at most as many turns, and requests in the common queue, as there are turns. A request of
+//! another user therefore waits behind these few only, however many requests the first user sends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,7 @@ impl Turns {
     }
 }
 
-/// The users' shares of something limited, each with the same maximum.
+/// The users' shares of a limited resource, each with the same maximum.
 pub(super) struct Shares {
     each: usize,
     users: Mutex<HashMap<String, Arc<Semaphore>>>,
@@ -42,7 +42,7 @@ impl Shares {
         Shares { each, users: Mutex::default() }
     }
 
-    /// Takes one for `user`, unless the user has the maximum already.
+    /// Takes one unit for `user`, unless the user has the maximum already.
     pub(super) fn take(&self, user: &str) -> Option<OwnedSemaphorePermit> {
         self.of(user).try_acquire_owned().ok()
     }
@@ -52,7 +52,7 @@ impl Shares {
         if let Some(share) = users.get(user) {
             return share.clone();
         }
-        // Tokens come and go; a user without a request needs no entry.
+        // Tokens come and go; a user without requests needs no entry.
         users.retain(|_, share| Arc::strong_count(share) > 1);
         users.entry(user.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.each))).clone()
     }
@@ -77,7 +77,7 @@ mod tests {
         let mut other = take("other");
         assert!(other.as_mut().now_or_never().is_none());
         drop(held);
-        assert!(other.as_mut().now_or_never().is_some(), "it is first in the common queue");
+        assert!(other.as_mut().now_or_never().is_some(), "the other user is first in the common queue");
         // Dropped requests hold no turn.
         drop((many, other));
         assert!(turns.all.available_permits() == 2 && turns.shares.of("new").available_permits() == 2);

@@ -1,8 +1,8 @@
-//! Files that are arriving at a server, and who writes them.
+//! Uploads in progress at a server, and their owners.
 //!
-//! Invariant: a name has one upload at a time. Another upload is refused while a request of the first is under way, and afterwards
-//! until the hold time is over. An upload gives way to one of the same user as soon as its client has closed its connections. A block
-//! is received once at a time.
+//! Invariant: a name has one upload at a time. Another upload is refused while a request of the first is in progress,
+//! and afterwards until the hold time is over. An upload yields to one of the same user as soon as its client has
+//! closed its connections. A block is received once at a time.
 
 use super::Limits;
 use super::declared::Digests;
@@ -28,17 +28,18 @@ pub(super) struct Uploads {
     live: Mutex<HashMap<Name, Arc<Upload>>>,
 }
 
-/// Who writes, and what.
+/// The writer of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) user: String,
     pub(super) upload: Identity,
     pub(super) blocks: Blocks,
-    /// Which share of the file: others are written by other servers of the same folder.
+    /// The share of the file that this server writes. Other servers of the same folder write the other shares.
     pub(super) share: u16,
 }
 
-/// The identity of an upload among the uploads of one user, name and size. Requests of two clients never count as one upload.
+/// The identity of an upload among the uploads of one user, name and size. Requests of two clients never count as one
+/// upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// A file in one request, by the number of the request.
@@ -50,7 +51,8 @@ pub(super) enum Identity {
 }
 
 impl Writer {
-    /// Returns the text that identifies the upload in its journal. The length comes first, because names may have spaces.
+    /// Returns the text that identifies the upload in its journal. The length comes first, because names may contain
+    /// spaces.
     fn source(&self) -> String {
         let upload = match &self.upload {
             Identity::Request(number) => format!("request {number}"),
@@ -65,18 +67,18 @@ impl Writer {
 #[derive(Clone, Default)]
 pub(super) struct Connection(Arc<()>);
 
-/// A file that is arriving.
+/// An upload in progress.
 pub(super) struct Upload {
     writer: Writer,
     landing: OnceCell<Arc<Landing>>,
     last: Mutex<Instant>,
     /// Connections that brought requests of the upload.
     connections: Mutex<Vec<Weak<()>>>,
-    /// Digests of the whole file that requests have declared.
+    /// Digests of the whole file declared by requests.
     expected: Mutex<Digests>,
-    /// Blocks that requests bring now.
+    /// Blocks that requests are bringing now.
     receiving: Mutex<Vec<Range<u64>>>,
-    /// Parts of blocks that are there, by where they begin; none touches another.
+    /// Received parts of blocks, as a map from start to end. Parts do not touch each other.
     parts: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -85,7 +87,8 @@ impl Uploads {
         Uploads { folder, shell, limits, live: Mutex::default() }
     }
 
-    /// The upload of `name` by `writer`, begun as `begin` says unless it is live; and whether it is.
+    /// Joins the upload of `name` by `writer`, or opens one with `begin`. Also returns whether the upload was open
+    /// already.
     pub(super) async fn enter(
         &self,
         name: &Name,
@@ -113,7 +116,7 @@ impl Uploads {
         }
     }
 
-    /// Frees the name for a file that is not uploaded, as [`enter`](Self::enter) does for an upload.
+    /// Frees a name for a file that is not uploaded, with the rules of [`enter`](Self::enter).
     #[cfg(feature = "third-party")]
     pub(super) fn free_name(&self, name: &Name, user: &str, connection: &Connection) -> Result<(), Refusal> {
         let (now, mut live) = (self.shell.now(), self.live());
@@ -128,14 +131,14 @@ impl Uploads {
         }
     }
 
-    /// Brings the name of a file to the medium, if an upload of it failed by that alone.
+    /// Syncs the name of a file, if its upload failed in that last step.
     pub(super) async fn secure(&self, name: &Name) -> Result<(), Refusal> {
         let live = self.live().get(name).and_then(|upload| upload.landing.get().cloned());
         let secured = match live {
             Some(landing) if landing.may_be_renamed() => {
                 landing.in_turn(&self.shell, |landing, _| Ok(landing.secure())).await?
             }
-            // An upload goes on, and readers do not wait for its blocks.
+            // An upload is in progress, and readers do not wait for its blocks.
             Some(_) => Ok(()),
             None => {
                 let (folder, name) = (self.folder.clone(), name.clone());
@@ -149,7 +152,7 @@ impl Uploads {
         }
     }
 
-    /// The one that is live, or a new one.
+    /// Returns the open upload, or a new one.
     fn live_one(
         &self,
         name: &Name,
@@ -194,7 +197,7 @@ impl Uploads {
         Ok(upload)
     }
 
-    /// Refuses a request until the upload gives its name up, and tells the time.
+    /// Refuses a request until the upload gives up its name, and tells the time.
     fn locked(&self, name: &Name, upload: &Arc<Upload>, now: Instant) -> Refusal {
         let left = self.limits.hold.saturating_sub(now - upload.last());
         let text = match Arc::strong_count(upload) {
@@ -213,7 +216,7 @@ impl Uploads {
         refusal
     }
 
-    /// The share that `writer` has of a file is done, as far as it is.
+    /// Ends this server's share of a file.
     pub(super) fn end_share(&self, name: &Name, writer: &Writer) {
         let mut live = self.live();
         if live.get(name).is_some_and(|upload| upload.writer == *writer) {
@@ -221,7 +224,7 @@ impl Uploads {
         }
     }
 
-    /// The name has no writer any more.
+    /// Removes the upload, which frees its name.
     pub(super) fn leave(&self, name: &Name, upload: &Arc<Upload>) {
         let mut live = self.live();
         if live.get(name).is_some_and(|one| Arc::ptr_eq(one, upload)) {
@@ -240,7 +243,7 @@ impl Upload {
         self.landing.get().cloned().ok_or_else(begun)
     }
 
-    /// Whether it is the share that makes the file.
+    /// Returns whether this is the share that creates the file.
     pub(super) fn is_first(&self) -> bool {
         self.writer.share == 0
     }
@@ -259,12 +262,12 @@ impl Upload {
     }
 
     fn is_idle(self: &Arc<Upload>, now: Instant, limits: Limits) -> bool {
-        // Requests under way hold it too.
+        // Requests in progress hold references.
         Arc::strong_count(self) == 1 && now - self.last() > limits.hold
     }
 
-    /// Tests whether the user's next upload may replace this one: no request is under way, and the client has no open connection besides
-    /// `connection`, by which the next upload comes. A client between two requests keeps its connections.
+    /// Tests whether the user's next upload may replace this one: no request is in progress, and the client has no open
+    /// connection except `connection`, which brought the next upload. A client keeps its connections between requests.
     fn gives_way(self: &Arc<Upload>, user: &str, connection: &Connection) -> bool {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let is_other = |one: &Weak<()>| one.strong_count() > 0 && one.as_ptr() != Arc::as_ptr(&connection.0);
@@ -276,7 +279,8 @@ impl Upload {
         *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = digests;
     }
 
-    /// Adds required digests of the whole file. Returns all of them. A third value of an algorithm is left out, because no file has even two.
+    /// Adds required digests of the whole file, and returns all of them. A third value of an algorithm is dropped,
+    /// because no file matches even two.
     pub(super) fn expect(&self, digests: &Digests) -> Digests {
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         for digest in digests {
@@ -288,14 +292,14 @@ impl Upload {
         expected.clone()
     }
 
-    /// Tests whether the upload has no bytes, and none are on their way.
+    /// Tests whether the upload has no bytes, received or on their way.
     pub(super) fn is_empty(&self) -> bool {
         let is_empty = self.receiving.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
             && self.parts.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         is_empty && self.landing.get().is_none_or(|landing| landing.present() == 0)
     }
 
-    /// Takes blocks to receive them, if nobody else does.
+    /// Claims blocks for one request, unless another request is receiving them.
     pub(super) fn claim(self: &Arc<Upload>, blocks: Range<u64>) -> Result<Claim, Refusal> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         if receiving.iter().any(|other| other.start < blocks.end && blocks.start < other.end) {
@@ -305,7 +309,7 @@ impl Upload {
         Ok(Claim { upload: self.clone(), blocks })
     }
 
-    /// Forgets the parts that a request overwrites. They count again once the request has succeeded.
+    /// Forgets parts that a request overwrites. They count again after the request has succeeded.
     pub(super) fn forget_parts(&self, range: &Range<u64>) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let touched = parts.range(..range.end).map(|(from, to)| (*from, *to)).filter(|(_, to)| *to > range.start);
@@ -320,7 +324,7 @@ impl Upload {
         }
     }
 
-    /// A part of a block is there. Gives the blocks that are whole by it.
+    /// Records a received part. Returns the blocks that are now complete.
     pub(super) fn add_part(&self, part: Range<u64>) -> Result<Range<u64>, Refusal> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut start, mut end) = (part.start, part.end);
@@ -345,7 +349,7 @@ impl Upload {
     }
 }
 
-/// Blocks that one request receives; given back when the last of its writes is done.
+/// A claim on the blocks that one request receives, until its last write ends.
 pub(super) struct Claim {
     upload: Arc<Upload>,
     blocks: Range<u64>,
@@ -360,13 +364,13 @@ impl Drop for Claim {
     }
 }
 
-/// Formats a time as hours and minutes, in UTC.
+/// Formats a time as hours and minutes in UTC.
 fn clock(time: SystemTime) -> String {
     let minutes = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
     format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)
 }
 
-/// Ranges of one file that do not touch.
+/// Maximum number of separate parts of one file.
 const MOST_PARTS: usize = 4096;
 
 #[cfg(test)]
