@@ -178,7 +178,9 @@ pub fn read_checksum(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed
 /// assert!(error.to_string().contains("malformed"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a digest is malformed, or has the wrong length for its algorithm: omit it, or format it as RFC 9530 specifies")]
+#[error(
+    "a digest is malformed, or has the wrong length for its algorithm: omit it, or format it as RFC 9530 specifies"
+)]
 pub struct Malformed;
 
 /// Parses the members of a field. `parse` returns `None` for a malformed member, and no algorithm for an unknown one.

@@ -1,4 +1,5 @@
-//! The program `reservoir` without a writable standard output or standard error: it goes on serving, and copies all files.
+//! //! The program `reservoir` without a writable standard output or standard error: the server keeps running, and a
+//! copy copies all //! files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -11,17 +12,17 @@ fn reservoir(folder: &Path) -> Command {
     command
 }
 
-/// Returns an output on which each write fails, as on a full disk.
+/// /// Returns an output for which each write fails, as on a full disk.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
 
-/// Returns a pipe without a reader.
+/// /// Returns a pipe without a reader.
 fn gone() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
 
-/// One token, `test`, for everything.
+/// /// A token "test", with all rights.
 const TOKENS: &str = r#"
     [[token]]
     name = "me"
@@ -40,8 +41,9 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let _killed = self.0.kill();
-        let _gone = self.0.wait();
+        // The process may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Digests of whole files.
+//! //! Requests for digests of whole files.
 
 use super::{Bed, head_of};
 use core::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
 #[test]
 fn small_file_digest_passes_huge_file_digests() {
     let mut bed = Bed::new(Limits::default());
-    // Some requests are of the same user, and some of another.
+    // // One user requests a hundred digests of two huge files.
     let _huge: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
     bed.executor.run_for(Duration::from_millis(40));
     for token in ["test", "abc"] {
@@ -38,8 +38,9 @@ fn equal_requests_share_one_computation() {
     let mut equal: Vec<_> = (0..20).map(|_| ask_digest(&mut bed, "abc", "/huge")).collect();
     bed.executor.run_for(Duration::from_millis(40));
     let read = bed.folders.read.load(Ordering::Relaxed);
+    // Twenty separate computations would read more than 50 pieces.
     assert!((20..=50).contains(&read), "{read} pieces of a millisecond each in 40 ms");
-    // The computation goes on while one request waits, and ends with the last request.
+    // // The computation continues for one request, and ends with the last request.
     equal.truncate(1);
     bed.executor.run_for(Duration::from_millis(40));
     let more = bed.folders.read.load(Ordering::Relaxed);
@@ -51,7 +52,7 @@ fn equal_requests_share_one_computation() {
     assert_eq!(bed.folders.read.load(Ordering::Relaxed), ended);
 }
 
-/// A digest is a wish: an answer whose digest would take days comes without it.
+/// /// The answer leaves the digest out if the computation would take days. HTTP allows that.
 #[test]
 fn digest_that_takes_too_long_is_left_out() {
     let mut bed = Bed::new(Limits::default());
@@ -61,7 +62,7 @@ fn digest_that_takes_too_long_is_left_out() {
     bed.blocked.store(86_400_000, Ordering::Relaxed);
     let head = bed.executor.block_on(head_of(&mut stream));
     assert!(head.starts_with("HTTP/1.1 200") && !head.contains("repr-digest"), "{head}");
-    // At 16 MiB a second, the digest would have taken six days.
+    // // The digest would take six days at 16 MiB per second.
     let days = (bed.shell.now() - began).as_secs() / 86_400;
     assert!((6..=9).contains(&days), "{days} days");
     bed.executor.run_for(Duration::from_secs(86_400));
@@ -86,10 +87,11 @@ fn copy_by_hash_ends_though_the_server_never_tells_one() {
     let began = bed.shell.now();
     let outcome = bed.executor.block_on(copy.run(&[Place::local(&there.path().join("file")).unwrap()], &to)).unwrap();
     assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{outcome:?}");
+    // After two minutes without a digest, the client copies the file.
     assert!((120..130).contains(&(bed.shell.now() - began).as_secs()));
 }
 
-/// Serves files of three bytes, and does not answer a request that wants a digest.
+/// /// Serves files of three bytes, and never answers a request for a digest.
 async fn answer_without_digests(mut stream: DuplexStream) {
     loop {
         let mut head = Vec::new();

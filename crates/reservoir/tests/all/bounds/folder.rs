@@ -1,4 +1,5 @@
-//! A folder that counts its reads: `/` is a list without an end, `/broken` a list that fails, `/huge` a file of 8 TiB.
+//! //! A folder that counts its reads. `/` is an infinite list, `/broken` is a list that fails, and `/huge` is a file
+//! of 8 TiB.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_reservoir::name::Name;
@@ -9,10 +10,10 @@ use std::time::SystemTime;
 
 #[derive(Default)]
 pub(crate) struct Folders {
-    /// The count of entries that were read.
+    /// /// The number of entries that the server has read.
     pub(crate) listed: Arc<AtomicU64>,
     pub(crate) lists: Arc<()>,
-    /// The count of pieces of files that were read.
+    /// /// The number of pieces of files that the server has read.
     pub(crate) read: Arc<AtomicU64>,
 }
 
@@ -49,6 +50,7 @@ impl Folder for Folders {
         let is_broken = name != &Name::root();
         let (listed, open) = (self.listed.clone(), self.lists.clone());
         Ok(Box::new((0..).map(move |number: u64| {
+            // The closure captures `open`, so the count of `lists` is the count of open lists.
             let _is_open = &open;
             listed.fetch_add(1, Ordering::Relaxed);
             if is_broken && number == 5000 {

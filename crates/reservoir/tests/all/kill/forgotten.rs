@@ -1,4 +1,4 @@
-//! Servers that have forgotten an upload and cannot take it up again: why they cannot is what the copy tells.
+//! //! Servers that have lost an upload and cannot resume the upload: the copy reports the reason.
 
 use super::medium::Medium;
 use super::shell;
@@ -18,7 +18,7 @@ use offload_reservoir::{Limits, Server};
 use offload_testbed::VirtualTime;
 use std::sync::{Arc, OnceLock};
 
-/// The server forgets the upload at its end, and then has no right to it any more.
+/// /// The server loses the upload at its end, and then forbids a second upload.
 #[test]
 fn why_a_server_does_not_take_an_upload_up_again_is_told() {
     let medium = Medium::new(Seed(1));
@@ -44,7 +44,7 @@ fn why_a_server_does_not_take_an_upload_up_again_is_told() {
     assert_eq!(begun.load(Ordering::Relaxed), 2, "asked once more than needed");
 }
 
-/// A token that is taken back under a copy is told, and with another one the copy goes on from there.
+/// /// A token becomes invalid during a copy. The copy reports that, and a copy with another token resumes.
 #[test]
 fn a_token_that_expires_is_told_and_the_copy_goes_on() {
     let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
@@ -59,13 +59,14 @@ fn a_token_that_expires_is_told_and_the_copy_goes_on() {
     let (served, puts) = (Arc::new(OnceLock::<Server>::new()), Arc::new(AtomicUsize::new(0)));
     let serving = served.clone();
     let log = move |line: &str| {
+        // All tokens become invalid with the sixth block.
         if line.contains("PUT") && puts.fetch_add(1, Ordering::Relaxed) == 5 {
             serving.get().unwrap().set_tokens(Tokens::default());
         }
     };
     let server = Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).with_log(Arc::new(log));
     let server = served.get_or_init(|| server);
-    // Of "abc".
+    // // SHA-256 of "abc".
     server.set_tokens(tokens("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
     let (spawner, dialed) = (shell.clone(), server.clone());
     let dial = Arc::new(Plain::new(move |_: &str, _| {
@@ -83,7 +84,7 @@ fn a_token_that_expires_is_told_and_the_copy_goes_on() {
     };
     let outcome = copy("abc");
     assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("has expired"), "{outcome:?}");
-    // Of "another".
+    // // SHA-256 of "another".
     server.set_tokens(tokens("ae448ac86c4e8e4dec645729708ef41873ae79c6dff84eff73360989487f08e5"));
     let outcome = copy("another");
     assert!(outcome.failed.is_empty() && outcome.resumed >= 5 * 1024, "{outcome:?}");
@@ -99,6 +100,7 @@ async fn answer(request: Request<Incoming>, begun: Arc<AtomicUsize>) -> Result<R
         Method::POST if begun.fetch_add(1, Ordering::Relaxed) > 0 => StatusCode::FORBIDDEN,
         _ => StatusCode::OK,
     };
-    let _all = request.into_body().collect().await;
+    // A client that still sends must not get an error before the answer.
+    let _ = request.into_body().collect().await;
     Ok(Response::builder().status(status).header(SERVER, "nic-offload-reservoir/1").body(Empty::new()).unwrap())
 }

@@ -1,4 +1,5 @@
-//! A medium that loses all unsynced bytes and names before each of its calls in turn: every file that succeeds in the end is on the medium.
+//! //! A medium that loses all unsynced bytes and names before one of its calls, for each call in turn: every file that
+//! succeeds in the //! end is on the medium.
 
 use super::medium::Medium;
 use super::shell;
@@ -14,7 +15,7 @@ use offload_testbed::VirtualTime;
 use std::io;
 use std::sync::Arc;
 
-/// Each second block is half written while the block before it is synced.
+/// /// Half of each second block is written while the block before it is synced.
 #[test]
 fn block_or_name_that_is_lost_is_written_again() {
     for seed in 0..4 {
@@ -34,7 +35,7 @@ fn block_or_name_that_is_lost_is_written_again() {
                         landing.write(&[number as u8; 512], blocks.range(number).start + 512)?;
                         let mut hasher = BlockHasher::new(blocks, number);
                         hasher.update(&[number as u8; 1024]);
-                        // The next attempt resumes a block that failed.
+                        // // The next attempt resumes a failed block.
                         let _ = landing.done(number, hasher.finish(), epoch);
                     }
                 }
@@ -51,12 +52,13 @@ fn block_or_name_that_is_lost_is_written_again() {
     }
 }
 
-/// Small files go in packs, to a server and from a server.
+/// /// Small files go in packs, to a server and from a server.
 #[test]
 fn pack_that_is_lost_is_written_again() {
     for (seed, up) in [(1, true), (2, true), (1, false), (2, false)] {
         for calls in 1.. {
             let (here, there) = (Medium::new(Seed(seed)), Medium::new(Seed(seed)));
+            // Only the target loses bytes.
             let (source, target) = if up { (&here, &there) } else { (&there, &here) };
             let names: Vec<Name> = (0..20).map(|number| Name::from_url(&format!("/{number}")).unwrap()).collect();
             names.iter().for_each(|name| source.put(name, name.to_url().as_bytes()));
@@ -92,7 +94,8 @@ fn pack_that_is_lost_is_written_again() {
     }
 }
 
-/// The client of an upload dies after a loss. The next client finds a file of the right size and time, whose name may be lost.
+/// /// The client of an upload dies after a loss. The next client finds a file with the right size and time. The name
+/// of that file may be /// lost.
 #[test]
 fn file_that_a_later_client_finds_has_a_name_that_lasts() {
     let name = Name::from_url("/file").unwrap();
@@ -110,6 +113,7 @@ fn file_that_a_later_client_finds_has_a_name_that_lasts() {
         let serve = || Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).open_to_all();
         let (mut server, mut ends) = (serve(), Vec::new());
         there.lose_in(Some(calls));
+        // The first client stops at its first error, and the second client retries.
         for retries in [0, 4] {
             let (served, spawner) = (server.clone(), shell.clone());
             let dial = Plain::new(move |_: &str, _| {
@@ -136,7 +140,7 @@ fn file_that_a_later_client_finds_has_a_name_that_lasts() {
     }
 }
 
-/// A copy that succeeds finds the file there, perhaps by an earlier copy that failed.
+/// /// A successful copy may have found the file of an earlier, failed copy.
 #[test]
 fn copy_between_servers_succeeds_with_a_name_that_lasts() {
     let name = Name::from_url("/file").unwrap();
@@ -150,6 +154,7 @@ fn copy_between_servers_succeeds_with_a_name_that_lasts() {
         for (replaces, calls) in
             [false, true].into_iter().flat_map(|replaces| (1..60).map(move |calls| (replaces, calls)))
         {
+            // A copy that may not overwrite never succeeds here.
             if replaces && overwrite == "F" {
                 continue;
             }
@@ -192,7 +197,7 @@ fn copy_between_servers_succeeds_with_a_name_that_lasts() {
     }
 }
 
-/// A push sends the version that the client asked for, whenever another file takes its name.
+/// /// A push sends the version that the client requested, at whatever time another file takes the name.
 #[test]
 fn push_sends_the_version_that_its_precondition_names() {
     let name = Name::from_url("/file").unwrap();
@@ -223,6 +228,7 @@ fn push_sends_the_version_that_its_precondition_names() {
         let (_, answer) = executor.block_on(ask(connect(), "COPY", "/file", &fields, b""));
         let sent = there.get(name.path());
         assert!(sent.as_deref().is_none_or(|sent| sent == b"old"), "{calls} calls: {answer}");
+        // The copy made fewer calls than that: all calls are tested.
         if here.awaits_a_file() {
             assert!(answer.contains("success"), "{answer}");
             break;
@@ -230,7 +236,7 @@ fn push_sends_the_version_that_its_precondition_names() {
     }
 }
 
-/// Repeats an attempt until it succeeds. It may fail by the one loss, or by a later report of it.
+/// /// Repeats an attempt until the attempt succeeds. Only the one loss, or a later report of the loss, can fail it.
 fn again<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
     for _ in 0..4 {
         if let Ok(done) = attempt() {

@@ -1,11 +1,9 @@
-//! A medium in memory that loses what it was not told to keep: a process on it dies in the midst of a call, power goes.
-//!
-//! What was written is seen at once by all; what was synced survives a loss of power, and of the rest any sectors, in any mixture.
-//! Names survive as a prefix of their changes, as journaling file systems have it.
-//!
-//! Once, the medium can lose all unsynced bytes while the machine lives, as Linux does: every process still sees them, each open file
-//! and folder gets an error from its next sync, and no later sync brings the bytes to the medium unless they are written again: into a hole,
-//! or after the cache was dropped, as on ext4.
+//! //! A medium in memory that loses unsynced bytes. Its processes die inside a call, and its power can fail. //! //!
+//! All processes see a write at once. Synced bytes survive a power failure. Of the unsynced sectors, any selection
+//! survives. Of the //! changes to names, a prefix survives, as with journaling file systems. //! //! Once per run, the
+//! medium can lose all unsynced bytes while the machine runs, as on Linux. Every process still sees the bytes, and //!
+//! each open file and folder gets an error from its next sync. No later sync brings the bytes to the medium unless a
+//! process writes //! them again, either into a hole or after it dropped the cache, as on ext4.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -19,18 +17,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The medium, which outlives processes.
+/// /// The medium, which outlives processes.
 #[derive(Clone)]
 pub(crate) struct Medium(Arc<Mutex<State>>);
 
 struct State {
     names: BTreeMap<Name, u64>,
-    /// Names as a loss of power leaves them at least, and what was changed since.
+    /// /// The names that survive any power failure. `changes` are the later changes.
     durable_names: BTreeMap<Name, u64>,
     changes: Vec<Change>,
-    /// Calls until all unsynced bytes are lost. `None` if none are.
+    /// /// The number of calls until the medium loses all unsynced bytes. `None` for no loss.
     fails_in: Option<u64>,
-    /// The losses so far, and whether a sync has reported the last one.
+    /// /// The losses so far, and whether a sync has reported the last loss.
     failures: Failures,
     name_failures: Failures,
     files: BTreeMap<u64, File>,
@@ -39,9 +37,9 @@ struct State {
     process: u64,
     calls_left: Option<u64>,
     room: u64,
-    /// Calls until another program makes a file, and that file.
+    /// /// The number of calls until another program makes a file, and that file.
     appears: Option<(u64, Name, Vec<u8>)>,
-    /// Where the data of unfinished files were written, since somebody looked.
+    /// /// The ranges of unfinished files that were written since the last call of `take_written`.
     written: Vec<(PathBuf, Range<u64>)>,
     lies_in: Option<u64>,
     lied: Vec<(PathBuf, u64)>,
@@ -55,7 +53,8 @@ enum Change {
     Remove(Name),
 }
 
-/// Failed writes of a file or of a file system. A file that is opened later gets the errors that no sync has reported yet.
+/// /// The failed writes of a file or of a file system. The next file to be opened gets the errors that no sync has
+/// reported yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Failures {
     count: u64,
@@ -63,12 +62,12 @@ struct Failures {
 }
 
 impl Failures {
-    /// Adds a failure. `told` says that a sync of another process has reported it.
+    /// /// Adds a failure. `told` means that a sync of another process has reported the failure.
     fn add(&mut self, told: bool) {
         *self = Failures { count: self.count + 1, told };
     }
 
-    /// Returns the failures that a newly opened file counts as reported.
+    /// /// Returns the number of failures that a newly opened file counts as reported.
     fn at_open(self) -> u64 {
         if self.told { self.count } else { self.count.saturating_sub(1) }
     }
@@ -86,14 +85,14 @@ impl Failures {
 struct File {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// Bytes that were written and not synced.
+    /// /// Written and unsynced bytes.
     dirty: Vec<Range<usize>>,
     resized: bool,
-    /// Lost bytes: later writes to them are lost as well.
+    /// /// Lost bytes. Later writes to these bytes are also lost.
     stuck: Vec<Range<usize>>,
     failures: Failures,
     modified: u64,
-    /// A counter instead of a time of change.
+    /// /// A counter in place of a time of change.
     changes: u64,
     locked_by: Option<(u64, u64)>,
     spoilt_from: Option<u64>,
@@ -101,7 +100,7 @@ struct File {
     extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A process' view: dead once the medium has another one.
+/// /// The medium as one process sees it. The process is dead as soon as another process has mounted the medium.
 #[derive(Clone)]
 pub(crate) struct Mounted {
     medium: Medium,
@@ -126,7 +125,7 @@ impl File {
         }
     }
 
-    /// Gives these bytes another place on the medium.
+    /// /// Gives these bytes another place on the medium, so that writes to the bytes work again.
     fn free(&mut self, range: &Range<usize>) {
         let pieces = self.stuck.drain(..).flat_map(|stuck| {
             let (before, after) = (stuck.start..stuck.end.min(range.start), stuck.start.max(range.end)..stuck.end);
@@ -167,7 +166,7 @@ impl Medium {
         })))
     }
 
-    /// A new process, which dies in its `calls`th call, if that is said.
+    /// /// Starts a new process. With `calls`, the process dies in its call of that number.
     pub(crate) fn mount(&self, calls: Option<u64>) -> Mounted {
         let mut state = self.state();
         state.process += 1;
@@ -175,33 +174,33 @@ impl Medium {
         Mounted { medium: self.clone(), process: state.process }
     }
 
-    /// Bytes from this one on cannot be read.
+    /// /// Makes the bytes from `from` on unreadable.
     pub(crate) fn spoil(&self, path: &Path, from: u64) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().spoilt_from = Some(from);
     }
 
-    /// Somebody writes to a file after it was read so often.
+    /// /// Changes a file after `reads` reads, as another program does.
     pub(crate) fn touch_after(&self, path: &Path, reads: u64) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().touched_in = Some(reads);
     }
 
-    /// A file has an extended attribute, though none can be set here.
+    /// /// Gives a file an extended attribute, though processes cannot set attributes here.
     pub(crate) fn give_attribute(&self, path: &Path, name: &[u8], value: &[u8]) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().extended.push((name.to_vec(), value.to_vec()));
     }
 
-    /// Whether its process is to die in a call.
+    /// /// Tests whether the process of the medium dies in a later call.
     pub(crate) fn kills(&self) -> bool {
         self.state().calls_left.is_some()
     }
 
-    /// No more than so many bytes can be written.
+    /// /// Limits the number of bytes that can still be written.
     pub(crate) fn set_room(&self, room: u64) {
         self.state().room = room;
     }
@@ -210,34 +209,34 @@ impl Medium {
         self.state().put(name, bytes);
     }
 
-    /// Another program makes a file just before the so-manyth call from now on.
+    /// /// Makes a file just before the call of number `calls` from now on, as another program does.
     pub(crate) fn put_in(&self, calls: u64, name: &Name, bytes: &[u8]) {
         self.state().appears = Some((calls, name.clone(), bytes.into()));
     }
 
-    /// Whether that program is yet to come.
+    /// /// Tests whether the file of `put_in` does not exist yet.
     pub(crate) fn awaits_a_file(&self) -> bool {
         self.state().appears.is_some()
     }
 
-    /// Makes the medium lose all unsynced bytes in this call from now on, or in the next call that finds any.
+    /// /// Makes the medium lose all unsynced bytes in this call from now on, or in the next call that finds any.
     pub(crate) fn lose_in(&self, calls: Option<u64>) {
         self.state().fails_in = calls;
     }
 
-    /// Returns the number of losses.
+    /// /// Returns the number of losses.
     pub(crate) fn losses(&self) -> u64 {
         let state = self.state();
         state.failures.count + state.name_failures.count
     }
 
-    /// Returns the file that has this name after a loss of power which loses as much as possible.
+    /// /// Returns the content of this file after the worst power failure.
     pub(crate) fn durable(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
         state.id(path).map(|id| state.files[&id].durable.clone())
     }
 
-    /// Tests whether the file keeps its name after a loss of power.
+    /// /// Tests whether the file keeps its name after a power failure.
     pub(crate) fn is_name_durable(&self, name: &Name) -> bool {
         let state = self.state();
         state.durable_names.get(name) == state.names.get(name)
@@ -252,12 +251,12 @@ impl Medium {
         self.state().names.keys().map(|name| name.path().to_owned()).collect()
     }
 
-    /// The so-manyth write to an unfinished file changes a bit of it.
+    /// /// Makes the write of number `writes` to an unfinished file change one bit.
     pub(crate) fn lie(&self, writes: u64) {
         self.state().lies_in = Some(writes);
     }
 
-    /// Changes a byte behind everybody's back.
+    /// /// Changes a byte without a write.
     pub(crate) fn corrupt(&self, path: &Path, at: usize) {
         let mut state = self.state();
         if let Some(id) = state.id(path) {
@@ -267,17 +266,17 @@ impl Medium {
         }
     }
 
-    /// Where it lied.
+    /// /// Returns the places of the writes that changed a bit.
     pub(crate) fn lied(&self) -> Vec<(PathBuf, u64)> {
         self.state().lied.clone()
     }
 
-    /// What was written to unfinished files since the last time.
+    /// /// Returns the ranges of unfinished files that were written since the last call.
     pub(crate) fn take_written(&self) -> Vec<(PathBuf, Range<u64>)> {
         core::mem::take(&mut self.state().written)
     }
 
-    /// The process dies; the power goes too, if `power`.
+    /// /// Ends the process. If `power`, the power fails too.
     pub(crate) fn crash(&self, power: bool) {
         let mut state = self.state();
         let state = &mut *state;
@@ -297,6 +296,7 @@ impl Medium {
             file.resized = false;
             file.dirty.clear();
             file.stuck.clear();
+            // The new size survives, or the old one.
             let length = if state.random.below(2) == 0 { file.seen.len() } else { file.durable.len() };
             let mut left = file.durable.clone();
             left.resize(length, 0);
@@ -346,7 +346,7 @@ impl State {
         self.durable_names.insert(name.clone(), id);
     }
 
-    /// Counts a call: the medium may fail just before it, or another program make a file.
+    /// /// Counts a call. Just before the call, the medium may fail, or another program may make a file.
     fn tick(&mut self) {
         if let Some((left, ..)) = &mut self.appears {
             *left -= 1;
@@ -361,6 +361,7 @@ impl State {
             return;
         }
         self.fails_in = None;
+        // In half of the cases, a sync of another process has already reported the loss.
         let told = self.random.below(2) == 0;
         if self.files.values().any(is_dirty) {
             self.failures.add(told);
@@ -374,13 +375,13 @@ impl State {
 }
 
 impl Mounted {
-    /// Whether the process has died.
+    /// /// Tests whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         let state = self.medium.state();
         state.process != self.process || state.calls_left == Some(0)
     }
 
-    /// A call: whether the process dies in the midst of it.
+    /// /// Starts a call. Also returns whether the process dies inside the call.
     fn call(&self) -> io::Result<(MutexGuard<'_, State>, bool)> {
         let mut state = self.medium.state();
         if state.process != self.process || state.calls_left == Some(0) {
@@ -395,7 +396,7 @@ impl Mounted {
         Ok((state, dies))
     }
 
-    /// A call that is done as a whole or not at all.
+    /// /// Starts a call that takes effect completely or not at all.
     fn whole_call(&self) -> io::Result<MutexGuard<'_, State>> {
         let (mut state, dies) = self.call()?;
         if dies && state.random.below(2) == 0 {
@@ -510,7 +511,7 @@ impl OpenFolder for OpenNames {
 
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
-        // A folder is written as it is now, if anything in it changed.
+        // // Writes the folder as it is now, if it has changed.
         if !state.changes.is_empty() {
             state.changes.clear();
             state.durable_names = state.names.clone();
@@ -576,6 +577,7 @@ impl Stored for Open {
             if *left == 0 {
                 state.lies_in = None;
                 state.lied.push((self.name.path().to_owned(), offset));
+                // The writer sees a success, and only a comparison of digests can find the changed bit.
                 bytes[0] ^= 1;
             }
         }
@@ -624,7 +626,8 @@ impl Stored for Open {
         self.write_at(&vec![0; length as usize], offset)
     }
 
-    /// Reads still come from the cache afterwards, because other processes may have the file open.
+    /// /// Frees the lost bytes for new writes. Reads still come from the cache, because other processes may have the
+    /// file open.
     fn drop_cache(&self) {
         self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
     }
@@ -673,5 +676,5 @@ impl Drop for Open {
 
 const SECTOR: usize = 512;
 
-/// Bytes of the largest file on the medium.
+/// /// The size of the largest file on the medium.
 const LARGEST: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Names that are given back: nobody has them before what was there is gone.
+//! //! A refused upload releases its name only after its bytes are gone.
 
 use super::medium::Medium;
 use super::shell;
@@ -9,7 +9,8 @@ use offload_testbed::VirtualTime;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// The medium takes no extended attributes: the upload is refused, and another one of the name, which comes at the same time, is not harmed.
+/// /// The medium has no extended attributes, so the server refuses the first upload. A concurrent upload of the same
+/// name is not harmed.
 #[test]
 fn a_name_is_free_once_the_bytes_are_gone() {
     let medium = Medium::new(Seed(1));

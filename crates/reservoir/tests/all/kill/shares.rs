@@ -1,4 +1,4 @@
-//! One file that two servers of one folder write together, each its share of the blocks.
+//! //! Two servers of one folder write one file together. Each server writes its share of the blocks.
 
 use super::shell;
 use core::pin::pin;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// Both write about half of it, and nothing but the file is left.
+/// /// Each server writes about half of the file, and only the file remains in the folder.
 #[test]
 fn two_servers_write_one_file() {
     for verify in [false, true] {
@@ -25,7 +25,7 @@ fn two_servers_write_one_file() {
     }
 }
 
-/// Either server is begun anew under the copy: its journal has what it wrote.
+/// /// Either server restarts during the copy, and its journal has its blocks.
 #[test]
 fn a_server_of_the_two_is_begun_anew() {
     for (at, after) in [(0, 3), (1, 3), (0, 12), (1, 12), (0, 19), (1, 19)] {
@@ -46,7 +46,7 @@ fn a_server_of_the_two_is_begun_anew() {
     }
 }
 
-/// A copy that is dropped half way sends no block again that either journal vouches for.
+/// /// After a dropped copy, the next copy does not send the blocks of either journal again.
 #[test]
 fn what_both_have_is_not_sent_again() {
     let world = World::new();
@@ -58,7 +58,8 @@ fn what_both_have_is_not_sent_again() {
     assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
 }
 
-/// The copy after it has one server alone: nothing that both have is sent again, and nothing of the two is left.
+/// /// The next copy uses only one server. The blocks of both servers are not sent again, and no part of the two
+/// uploads remains.
 #[test]
 fn what_two_servers_have_is_one_servers_to_end() {
     let world = World::new();
@@ -70,7 +71,7 @@ fn what_two_servers_have_is_one_servers_to_end() {
     assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
 }
 
-/// A folder, and two servers of it.
+/// /// A folder and its two servers.
 struct World {
     files: tempfile::TempDir,
     content: Vec<u8>,
@@ -91,7 +92,7 @@ impl World {
         World { files, content, servers, puts, put, shell }
     }
 
-    /// What runs both servers from now on.
+    /// /// Returns an executor on which both servers run from now on.
     fn executor(&self) -> VirtualTime {
         let executor = VirtualTime::new();
         *self.shell.lock().unwrap() = Some(shell(Arc::new(executor.handle())));
@@ -99,7 +100,7 @@ impl World {
         executor
     }
 
-    /// A copy begins, and is dropped when the second server has taken ten blocks; both servers are begun anew.
+    /// /// Starts a copy, and drops it when the second server has taken ten blocks. Then restarts both servers.
     fn drop_half_way(&self, executor: &mut VirtualTime) {
         executor.block_on(async {
             let (copy, sources, to) = (self.copy(), [self.from()], self.to());
@@ -113,7 +114,7 @@ impl World {
         [0, 1].into_iter().for_each(|at| self.begin_anew(at));
     }
 
-    /// The server before it is gone, with its locks.
+    /// /// Restarts a server. The old server and its locks are gone.
     fn begin_anew(&self, at: usize) {
         let (puts, put) = (self.puts.clone(), self.put.clone());
         let log = move |line: &str| {

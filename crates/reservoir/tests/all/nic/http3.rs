@@ -1,4 +1,4 @@
-//! Over HTTP/3, with packets sealed and opened by the CPUs and by the NICs.
+//! //! Copies over HTTP/3. The CPUs or the NICs encrypt and decrypt the packets.
 
 use super::{Files, ROUND_TRIP, bed, bed_of, content, shell, url};
 use bytes::Buf;
@@ -44,7 +44,7 @@ fn packets_are_protected_by_the_cpus_and_by_the_nics() {
     }
 }
 
-/// Long packets carry long datagrams, of which a stream may have any number that wait for one before them.
+/// /// Long packets have long datagrams. A stream may have any number of datagrams that wait for an earlier one.
 #[test]
 fn long_packets_are_used() {
     let share = |share| Share::new(share).unwrap();
@@ -65,7 +65,7 @@ fn long_packets_are_used() {
                 longest_seen.fetch_max(path.map_or(0, |path| path.udp_payload.into()), Ordering::Relaxed);
             }
         });
-        // Seconds of the rate are under way behind what is lost.
+        // // After a lost packet, the stream holds seconds' worth of bytes.
         std::fs::write(files.path().join("from/large"), content("large", 30 << 20)).unwrap();
         let up = bed.run(copy.run(&[files.place("/from/large")], &url("/large"))).unwrap();
         assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
@@ -76,7 +76,7 @@ fn long_packets_are_used() {
     }
 }
 
-/// A start that is paced loses nothing where the queue is far shorter than what is under way; one that is not does.
+/// /// A paced start loses no packets in a queue that is far shorter than the bytes in flight. An unpaced start does.
 #[test]
 fn a_paced_start_loses_nothing() {
     let pace = NonZeroU64::new(11_000_000);
@@ -101,7 +101,7 @@ fn a_paced_start_loses_nothing() {
     }
 }
 
-/// Many requests are under way on one connection: blocks wait for no block before them.
+/// /// One connection has many requests at the same time: blocks do not wait for earlier blocks.
 #[test]
 fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     let mut bed = bed(LinkConfig { delay: ROUND_TRIP / 2, ..LinkConfig::default() });
@@ -112,7 +112,7 @@ fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     }
 }
 
-/// Four hundred small files go as packs, whose answers may be longer than what asks for them.
+/// /// Four hundred small files go as packs. Answers to such requests may be longer than the requests.
 #[test]
 fn many_small_files_go_together() {
     let mut bed = bed(LinkConfig::default());
@@ -131,13 +131,13 @@ fn many_small_files_go_together() {
     }
 }
 
-/// The server refuses the first block of a file before it has come, with its reason.
+/// /// The server refuses the first block of a file before the block arrives, and gives its reason.
 #[test]
 fn a_refusal_comes_before_the_body_is_sent() {
     let mut bed = bed(LinkConfig::default());
     let files = Files::new();
     let tokens = "[[token]]\nname = \"reader\"\nrights = [\"read\"]\nsha256 = \"".to_owned()
-        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // of "abc"
+        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // SHA-256 of "abc"
     let dial = over(&bed, &files, Offload::Both, |server| {
         server.set_tokens(Tokens::read(&tokens).unwrap());
         server
@@ -151,7 +151,7 @@ fn a_refusal_comes_before_the_body_is_sent() {
     assert!(failed.contains("a bearer token is needed"), "{failed}");
 }
 
-/// A copy is dropped at many instants; the next one, over another connection, makes it whole.
+/// /// A copy is dropped at several instants. The next copy uses another connection and completes the files.
 #[test]
 fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
     for millis in [1, 2, 5, 9, 14, 20] {
@@ -179,7 +179,7 @@ fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
     }
 }
 
-/// A connection that has ended is not asked again: the next request makes another.
+/// /// The next request after the end of a connection makes a new connection.
 #[test]
 fn a_connection_that_ended_is_made_anew() {
     let mut bed = bed(LinkConfig::default());
@@ -189,12 +189,14 @@ fn a_connection_that_ended_is_made_anew() {
     let up = bed.run(copy.run(&[files.place("/from/large")], &url("/one"))).unwrap();
     assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
     let ended = dial.last.lock().unwrap().take().unwrap();
+    // The copy still holds this connection for its next request.
     ended.close(7, "");
     let up = bed.run(copy.run(&[files.place("/from/large")], &url("/two"))).unwrap();
     assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
 }
 
-/// A file that becomes shorter while it is sent ends its requests again and again; the connection is the other files' too, and stays.
+/// /// A file that shrinks during the copy fails its own requests again and again. The connection also serves other
+/// files, and stays.
 #[test]
 fn a_request_that_fails_ends_its_stream_alone() {
     for offload in [Offload::None, Offload::Both] {
@@ -215,7 +217,8 @@ fn a_request_that_fails_ends_its_stream_alone() {
     }
 }
 
-/// A server that is begun anew under a copy knows nothing of its upload, until the copy tells it; the journal has what had arrived.
+/// /// A restarted server does not know the upload until the copy sends it. The journal has the blocks that had
+/// arrived.
 #[test]
 fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
     for millis in [2, 4, 8, 16, 24, 32, 40] {
@@ -240,7 +243,8 @@ fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
     }
 }
 
-/// A server that is killed says nothing. The one after it does not know the connection, and says so in a way that the client believes.
+/// /// A killed server does not say goodbye. The restarted server does not know the connection, and sends a reset that
+/// the client trusts.
 #[test]
 fn a_client_learns_at_once_that_a_server_was_begun_anew() {
     for offload in [Offload::None, Offload::Both] {
@@ -254,7 +258,8 @@ fn a_client_learns_at_once_that_a_server_was_begun_anew() {
             killed.notify_one();
             *server.lock().unwrap() = at(&host, &store).open_to_all();
             host.runtime().sleep(Duration::from_millis(100)).await;
-            let _lives_on = listen(&host, config(1500, offload, "another server"), server);
+            // The switch stays unused, so this server stays alive.
+            let _kill_switch = listen(&host, config(1500, offload, "another server"), server);
         });
         let copy = Copy::new(shell(&client), dial.clone()).streams(3).block(1 << 18).unwrap();
         let began = bed.now();
@@ -266,7 +271,7 @@ fn a_client_learns_at_once_that_a_server_was_begun_anew() {
     }
 }
 
-/// Clients that send no heads take no places of others, and their streams end.
+/// /// Streams without a request head do not occupy slots of other clients, and end after a while.
 #[test]
 fn requests_without_heads_hold_no_place() {
     let mut bed = bed(LinkConfig::default());
@@ -282,7 +287,7 @@ fn requests_without_heads_hold_no_place() {
         let mut streams = Vec::new();
         for _ in 0..40 {
             let (mut to, from) = connection.open_bi().await.unwrap();
-            // The first byte of a HEADERS frame.
+            // // The first byte of a HEADERS frame.
             to.send(bytes::Bytes::from_static(&[1])).await.unwrap();
             streams.push((to, from));
         }
@@ -303,7 +308,7 @@ fn requests_without_heads_hold_no_place() {
     assert!((10..12).contains(&ended.as_secs()), "{ended:?}");
 }
 
-/// Requests of HTTP/3 take the slots of TCP connections without a token or without a request under way.
+/// /// HTTP/3 requests take the slots of TCP connections that have no token or no current request.
 #[test]
 fn requests_take_slots_of_idle_connections() {
     let mut bed = bed(LinkConfig::default());
@@ -314,7 +319,7 @@ fn requests_take_slots_of_idle_connections() {
     let server = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     *dial.server.lock().unwrap() = server.clone();
     let slots = [1, 2].map(|last| server.enter([192, 0, 2, last].into()).unwrap());
-    // One of them is busy until a second has passed.
+    // // One of the connections stays busy for a second.
     slots[0].set_busy();
     slots[1].set_busy();
     let (timers, copy) = (bed.host(1).runtime(), Copy::new(shell(bed.host(1)), dial));
@@ -332,7 +337,7 @@ fn requests_take_slots_of_idle_connections() {
     assert!((1..2).contains(&(bed.now() - began).as_secs()));
 }
 
-/// A head of which the frame is too long ends its request before it is kept.
+/// /// A frame that is too long for a head ends its request before the server stores the frame.
 #[test]
 fn a_head_is_bounded() {
     let mut bed = bed(LinkConfig::default());
@@ -342,7 +347,7 @@ fn a_head_is_bounded() {
     let refused = bed.run(client.spawn("long", async move {
         let connection = dial.quic("", 443).await.unwrap();
         let (mut to, mut from) = connection.open_bi().await.unwrap();
-        // A HEADERS frame of 512 KiB.
+        // // A HEADERS frame of 512 KiB.
         to.send(bytes::Bytes::from_static(&[1, 0x80, 0x08, 0, 0])).await.unwrap();
         let sent = to.acknowledged().await;
         (sent, from.receive(1).await)
@@ -351,17 +356,17 @@ fn a_head_is_bounded() {
     assert!(refused.1.is_err());
 }
 
-/// Of heads that wait for their turn no more are read than the server has room for: the rest stay with the client, as QUIC's windows have it.
+/// /// The server reads only as many waiting heads as it has memory for. QUIC's windows keep the others at the client.
 #[test]
 fn heads_that_wait_are_bounded() {
     let mut bed = bed(LinkConfig::default());
     let files = Files::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
-    // Nobody has a turn.
+    // // There is no slot for any request.
     let limits = Limits { connections: 0, ..Limits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
-    // GET, https, localhost, /, and a cookie of 200,000 bytes (RFC 9204 4.5 and appendix A).
+    // // GET, https, localhost, /, and a cookie of 200,000 bytes (RFC 9204 4.5 and appendix A).
     let fields = [&[0, 0, 0xd1, 0xd7, 0x50, 9][..], b"localhost", &[0xc1, 0x55, 0x7f, 0xc1, 0x99, 0x0c]].concat();
     let length = (fields.len() + 200_000) as u32 | 0x8000_0000;
     let head = [&[1][..], &length.to_be_bytes(), &fields, &vec![b'x'; 200_000]].concat();
@@ -377,26 +382,27 @@ fn heads_that_wait_are_bounded() {
                 to.finish().unwrap();
                 to.acknowledged().await.unwrap();
                 counted.fetch_add(1, Ordering::Relaxed);
-                // Until the answer comes, which never does.
-                let _none = from.receive(1).await;
+                // // The answer never comes, so the stream stays open.
+                let _ = from.receive(1).await;
             });
         }
     });
     let timers = bed.host(1).runtime();
     bed.run(async { timers.sleep(Duration::from_secs(5)).await });
-    // QUIC lets 256 streams be open, and 8 MiB of them wait to be read.
+    // // QUIC lets 256 streams be open, and 8 MiB of their bytes wait to be read.
     let taken = taken.load(Ordering::Relaxed);
     assert!((96..=96 + 42).contains(&taken), "{taken} heads");
 }
 
-/// A server that takes nothing and answers nothing for a minute is asked over another connection: there may be another one by then.
+/// /// After a minute without progress, the client retries over another connection: there may be another server by
+/// then.
 #[test]
 fn a_server_that_is_late_is_asked_over_a_new_connection() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
     let files = Files::new();
-    // A kilobit a second, and a block of 256 KiB is half an hour.
+    // // At a kilobit per second, a block of 256 KiB takes half an hour.
     let tokens = "[[token]]\nname = \"slow\"\nrights = [\"read\", \"write\"]\nrate = \"1k\"\nsha256 = \"".to_owned()
-        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // of "abc"
+        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // SHA-256 of "abc"
     let keep_alive = Some(Duration::from_secs(4));
     let of = |end: &str| config(1500, Offload::Both, end).with(|c| c.keep_alive = keep_alive);
     let dial = over_config(&of, &bed, &files, |server| {
@@ -410,7 +416,7 @@ fn a_server_that_is_late_is_asked_over_a_new_connection() {
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2);
 }
 
-/// COPY asked by HTTP/3, of a server that asks another by HTTP/3: here itself.
+/// /// A COPY request over HTTP/3. The server gets the file over HTTP/3 from another server, here from itself.
 #[test]
 fn a_server_copies_from_another_by_http3() {
     let mut bed = bed(LinkConfig::default());
@@ -448,7 +454,7 @@ fn a_server_copies_from_another_by_http3() {
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2, "the server asked by another way");
 }
 
-/// A malformed request is a stream error (RFC 9114 4.1.2), and the connection goes on.
+/// /// A malformed request is a stream error (RFC 9114 4.1.2). The connection continues.
 #[test]
 fn malformed_requests_are_reset() {
     let mut bed = bed(LinkConfig::default());
@@ -500,15 +506,15 @@ fn malformed_requests_are_reset() {
                 }
                 let answered = async {
                     let mut stream = requests.send_request(request.body(()).unwrap()).await?;
-                    // The server may have reset the stream by now: its reset code is checked below.
+                    // // The server may have reset the stream by now: its reset code is checked below.
                     if !body.is_empty() {
-                        let _heard_below = stream.send_data(body.as_bytes().into()).await;
+                        let _ = stream.send_data(body.as_bytes().into()).await;
                     }
                     if let Some(name) = trailers {
                         let fields = [(name.parse().unwrap(), "x".parse().unwrap())].into_iter().collect();
-                        let _heard_below = stream.send_trailers(fields).await;
+                        let _ = stream.send_trailers(fields).await;
                     }
-                    let _heard_below = stream.finish().await;
+                    let _ = stream.finish().await;
                     let head = stream.recv_response().await?;
                     while stream.recv_data().await?.is_some() {}
                     Ok::<_, h3::error::StreamError>(head)
@@ -527,11 +533,11 @@ fn malformed_requests_are_reset() {
         }
     }));
     assert_eq!(std::fs::read(files.path().join("store/new")).unwrap(), b"text");
-    // The malformed requests leave no files.
+    // // The malformed requests leave no files.
     assert_eq!(std::fs::read_dir(files.path().join("store")).unwrap().count(), 2);
 }
 
-/// Over HTTP/3 an answer has the length that it has over HTTP/1.1, or no length (RFC 9110 8.6).
+/// /// Over HTTP/3, an answer has the same length as over HTTP/1.1 or no length (RFC 9110 8.6).
 #[test]
 fn answers_without_content_tell_no_wrong_length() {
     let mut bed = bed(LinkConfig::default());
@@ -571,7 +577,7 @@ fn answers_without_content_tell_no_wrong_length() {
     assert_eq!(lengths, [(200, length("10")), (206, length("2")), (304, None), (204, None), (200, None)]);
 }
 
-/// A copy between two servers is one of them's to make: what goes through here is what it tells, and its refusal.
+/// /// One of the two servers makes the copy. This client passes on the progress and the refusal of that server.
 #[test]
 fn a_copy_has_servers_copy_between_them() {
     for way in [ThirdParty::Pull, ThirdParty::Push] {
@@ -592,7 +598,7 @@ fn a_copy_has_servers_copy_between_them() {
     }
 }
 
-/// What is under way when a server is closed is answered, and its connections end then.
+/// /// A closed server still answers the current requests, and then ends its connections.
 #[test]
 fn a_server_that_is_closed_ends_what_is_under_way() {
     for (millis, rate) in [(10, None), (20, None), (30, None), (100, Some("40M"))] {
@@ -606,7 +612,7 @@ fn a_server_that_is_closed_ends_what_is_under_way() {
             host.runtime().sleep(Duration::from_millis(millis)).await;
             closing.server.lock().unwrap().close();
         });
-        // What a slow client has not read is there though the server is closed.
+        // // A slow client can still read its bytes from a closed server.
         let rate = rate.map(|rate| rate.parse().unwrap());
         let copy = Copy::new(shell(&client), dial.clone()).streams(2).rate(rate).block(4 << 20).unwrap();
         let outcome = bed.run(copy.run(&[url("/large")], &files.place("/back"))).unwrap();
@@ -615,7 +621,7 @@ fn a_server_that_is_closed_ends_what_is_under_way() {
     }
 }
 
-/// A copy that takes what comes at a rate is as fast as that, though windows are full most of the time.
+/// /// A copy with a receive rate runs at that rate, though its windows are full most of the time.
 #[test]
 fn a_rate_is_kept() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
@@ -636,7 +642,7 @@ fn at(host: &BedHost, folder: &Path) -> Server {
     Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), Limits::default())
 }
 
-/// Serves the folder `store` at the first host, and connects to it from the second.
+/// /// Serves the folder `store` at the first host, and makes a dialer for the second host.
 fn over(bed: &Testbed, files: &Files, offload: Offload, set_up: impl FnOnce(Server) -> Server) -> Arc<ByQuic> {
     over_config(&|end| config(1500, offload, end), bed, files, set_up)
 }
@@ -654,23 +660,24 @@ fn over_config(
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let socket = client.stack().bind_udp(None).unwrap();
     let (endpoint, driver) = Endpoint::new(socket, client.runtime(), config("client"), None).unwrap();
-    let _runs = client.spawn("quic", driver);
+    let _quic_task = client.spawn("quic", driver);
     let (tls, last, dialed) = (ClientTls::new(tls).unwrap(), Mutex::default(), AtomicUsize::new(0));
     Arc::new(ByQuic { endpoint, tls, host, server, killed, last, dialed })
 }
 
-/// Takes clients at port 443 of a host, for the server of the moment; until it is killed.
+/// /// Accepts clients at port 443 of a host for the current server, until the returned switch is used.
 fn listen(host: &BedHost, config: Config, server: Arc<Mutex<Server>>) -> Arc<Notify> {
     let mut tls = quic_server_config(QuicCipher::Aes256Gcm, Randomness::Seeded(Seed(2)), None);
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let socket = host.stack().bind_udp(Some(443)).unwrap();
     let tls = ServerTls::new(tls).unwrap();
+    // Both servers of a test have the same reset key, so a client trusts resets from the second server.
     let reset_key = Some(ResetKey::derive(b"private key", b"server"));
     let config = config.with(|c| c.reset_key = reset_key);
     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).unwrap();
     let killed = Arc::new(Notify::new());
     let (killing, shell) = (killed.clone(), shell(host));
-    let _runs = host.spawn("quic", async move {
+    let _quic_task = host.spawn("quic", async move {
         tokio::select! {
             _ = driver => {}
             () = killing.notified() => {}
@@ -694,7 +701,7 @@ struct ByQuic {
     endpoint: Endpoint,
     tls: ClientTls,
     host: BedHost,
-    /// Who serves those that come.
+    /// /// The server for the next connections.
     server: Arc<Mutex<Server>>,
     killed: Arc<Notify>,
     last: Mutex<Option<Connection>>,
