@@ -46,6 +46,7 @@ macro_rules! as_ring_does {
 
             fn seal(&self, nonce: [u8; NONCE_LEN], aad: &[u8], body: &mut [u8]) -> [u8; TAG_LEN] {
                 use $($library)::+::aead::{Aad, Nonce};
+                // The record number makes the nonce unique.
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let tag = self.seal_in_place_separate_tag(nonce, Aad::from(aad), body);
                 let mut bytes = [0; TAG_LEN];

@@ -140,6 +140,7 @@ pub(crate) struct RecordKey {
 impl RecordKey {
     pub(crate) fn new(key: &TlsKey) -> Result<RecordKey, UnsupportedKey> {
         let unsupported = UnsupportedKey { version: key.version(), suite: key.suite() };
+        // `TlsVersion` is non-exhaustive, and a later version may have another nonce.
         if !matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13) {
             return Err(unsupported);
         }

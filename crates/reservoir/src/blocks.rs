@@ -56,6 +56,7 @@ impl Blocks {
     /// Returns the blocks that lie entirely within `bytes`.
     pub fn within(self, bytes: &Range<u64>) -> Range<u64> {
         let first = bytes.start.div_ceil(self.block);
+        // The last block may be short, and then ends inside a block's length.
         let end = if bytes.end >= self.size { self.count() } else { bytes.end / self.block };
         first..end.max(first)
     }
@@ -113,6 +114,7 @@ impl BlockHasher {
     pub fn new(blocks: Blocks, number: u64) -> BlockHasher {
         let mut tree = Hasher::new();
         let offset = number.saturating_mul(blocks.block);
+        // BLAKE3 hashes each chunk with its position in the file.
         if offset > 0 {
             tree.set_input_offset(offset);
         }

@@ -130,6 +130,7 @@ impl Name {
 
     fn beside(&self, what: &str) -> Name {
         let last = self.last().unwrap_or_default().as_bytes();
+        // A hash has a fixed length. The name itself with a suffix could exceed the limit of the file system.
         let hash = crate::digest::hexadecimal(&blake3::hash(last).as_bytes()[..HASHED]);
         Name(self.folder().0.join(format!("{RESERVED}{hash}.{what}")))
     }
@@ -145,6 +146,7 @@ impl fmt::Display for Name {
 pub(crate) fn is_unfinished(part: &OsStr) -> bool {
     let Some(rest) = part.as_bytes().strip_prefix(RESERVED.as_bytes()) else { return false };
     let Some((hash, kind)) = rest.split_at_checked(2 * HASHED) else { return false };
+    // The whole format must match, because users may have files with the same prefix.
     let is_kind = match kind {
         b".part" | b".journal" => true,
         kind => kind.strip_prefix(b".journal-").is_some_and(|share| share.iter().all(u8::is_ascii_digit)),
@@ -169,11 +171,13 @@ pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
         let byte = match byte {
             b'%' => {
                 let digits = [bytes.next()?, bytes.next()?];
+                // `from_str_radix` alone would accept a sign.
                 let digits = str::from_utf8(&digits).ok().filter(|_| digits.iter().all(u8::is_ascii_hexdigit))?;
                 u8::from_str_radix(digits, 16).ok()?
             }
             other => other,
         };
+        // The system would end the path there.
         if byte == 0 {
             return None;
         }

@@ -44,6 +44,7 @@ impl fmt::Display for Pin {
 impl FromStr for Pin {
     type Err = String;
     fn from_str(text: &str) -> Result<Pin, String> {
+        // OpenSSL prints fingerprints with colons.
         let digits: String = text.chars().filter(|character| *character != ':').collect();
         let is_pin = digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         let bytes: Option<Vec<u8>> = is_pin
@@ -90,6 +91,7 @@ impl ServerCertVerifier for PinnedVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        // The pin adds to the usual checks, so an expired pinned certificate is refused too.
         let shown = Pin::of(end_entity);
         if shown == self.pin {
             return Ok(verified);

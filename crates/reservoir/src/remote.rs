@@ -438,6 +438,7 @@ impl Remote {
     ) -> Result<Reading, RemoteError> {
         let mut request = self.request(Method::GET, name);
         let all = range == (0..size);
+        // HTTP has no empty range (RFC 9110 section 14.1.1). An empty file is requested as a whole.
         if !range.is_empty() {
             request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         }
@@ -457,6 +458,7 @@ impl Remote {
             }
             answer => answer?,
         };
+        // Some servers ignore If-Match.
         if !version.fits(answer.headers()) {
             return Err(RemoteError::Changed(name.clone()));
         }
@@ -465,6 +467,7 @@ impl Remote {
             StatusCode::PARTIAL_CONTENT => {
                 let told = field(answer.headers(), CONTENT_RANGE).and_then(|range| range.parse().ok());
                 let told: http_rules::range::ContentRange = told.ok_or_else(|| wrong("has no Content-Range"))?;
+                // The file grew or shrank under a weak version.
                 if told.size != size {
                     return Err(RemoteError::Changed(name.clone()));
                 }
@@ -472,6 +475,7 @@ impl Remote {
                     return Err(wrong("has other bytes than those that were asked for"));
                 }
             }
+            // Servers without ranges answer with the whole file.
             StatusCode::OK if all => {
                 let length = field(answer.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
                 if length.is_some_and(|length: u64| length != size) {

@@ -199,6 +199,7 @@ pub(crate) fn created(text: &str) -> Option<String> {
 pub(crate) fn last_upload(text: &str, name: &Name) -> Option<(String, Option<SystemTime>)> {
     let key = key(name).ok()?;
     let uploads = text.split("<Upload>").skip(1);
+    // The prefix also matches longer keys.
     let mine = uploads.filter(|upload| element(upload, "Key").is_some_and(|its| its == key)).last()?;
     Some((element(mine, "UploadId")?, time(mine, "Initiated")))
 }
@@ -217,6 +218,7 @@ pub(crate) fn refusal(text: &str) -> Option<String> {
 /// Returns the parts in the response to [`Ask::Parts`], and the part number after which more follow. `None` if the text
 /// is not such a response. Parsed by hand, because some servers omit elements that Amazon sends.
 pub(crate) fn parts(text: &str) -> Option<(Vec<Part>, Option<u16>)> {
+    // The status alone does not show that this is a list of parts.
     text.contains("<ListParts").then_some(())?;
     let part = |text: &str| {
         let number = element(text, "PartNumber")?.parse().ok()?;

@@ -86,6 +86,7 @@ impl Sink {
         while !bytes.is_empty() {
             // A piece must not cross a block boundary.
             let block_end = self.blocks().range(self.at / self.blocks().block()).end.min(self.range.end);
+            // Pieces are written while the next one arrives.
             let room = (PIECE - self.buffer.len()).min((block_end - self.at) as usize).min(bytes.len());
             if self.buffer.capacity() == 0 {
                 self.buffer = aligned(PIECE.min((block_end - self.at) as usize));
@@ -121,6 +122,7 @@ impl Sink {
                 // Only a block received from its start can be hashed as a tree node.
                 let is_whole = whole.start == offset && whole.end <= self.range.end;
                 let hasher = is_whole.then(|| BlockHasher::new(blocks, block));
+                // A present block is only compared. Another request may have journaled it.
                 let writes = self.landing.sum(block).is_none();
                 Segment { block, hasher, crc: 0, bytes: 0, writes }
             }

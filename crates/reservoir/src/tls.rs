@@ -49,6 +49,7 @@ pub(crate) fn server_of(
     let builder = ServerConfig::builder_with_provider(Arc::new(provider)).with_protocol_versions(&[&TLS13])?;
     let mut config = builder.with_no_client_auth().with_single_cert(chain, key)?;
     config.alpn_protocols = vec![protocol.to_vec()];
+    // The server's order has AES-256-GCM first.
     config.ignore_client_order = true;
     Ok(config)
 }
@@ -141,6 +142,7 @@ impl Dial for Tls {
 
 impl Tls {
     async fn greet(&self, name: ServerName<'static>, stream: TcpStream) -> io::Result<Box<dyn Wire>> {
+        // Requests are short, and must not wait for acknowledgments of earlier ones.
         stream.set_nodelay(true)?;
         pace(&stream, self.pacing_rate);
         Ok(Box::new(self.connector.connect(name, stream).await?) as Box<dyn Wire>)
@@ -230,6 +232,7 @@ impl Allowed {
         if !self.may_reach(host, port) {
             return Err(refused("not among the hosts that are allowed"));
         }
+        // The operator allowed this address itself. A DNS name could be changed to point here later.
         let is_named = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
         let all = tokio::net::lookup_host((host, port)).await?;
         let found: Vec<SocketAddr> = all.filter(|address| is_named || !is_near(address.ip())).collect();
@@ -244,6 +247,7 @@ impl Dial for Allowed {
     fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
         Box::pin(async move {
             let addresses = self.addresses(host, port).await?;
+            // Connects to the checked addresses. A second resolution could give others.
             self.tls.greet(server_name(host)?, TcpStream::connect(&addresses[..]).await?).await
         })
     }
@@ -264,6 +268,7 @@ impl Dial for Allowed {
 
     fn may_reach(&self, host: &str, port: u16) -> bool {
         let same = |one: &Host| match (one.name.parse::<IpAddr>(), host.parse::<IpAddr>()) {
+            // Addresses have several spellings.
             (Ok(one), Ok(other)) => one == other,
             _ => one.name.eq_ignore_ascii_case(host),
         };

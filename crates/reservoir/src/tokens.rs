@@ -98,6 +98,7 @@ impl Tokens {
     pub fn after(self, before: &Tokens) -> Tokens {
         let kept = |grant: Arc<Grant>| {
             let old = before.0.iter().find(|old| old.sha256 == grant.sha256)?.pace.clone()?;
+            // Requests in progress keep the old pacer, and two pacers would allow twice the rate.
             let same = grant.pace.as_ref().is_some_and(|pace| pace.rate() == old.rate());
             let Grant { name, sha256, path, rights, expires, .. } = &*grant;
             same.then(|| {
@@ -114,10 +115,12 @@ impl Tokens {
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (number, grant) in (0_u64..).zip(&self.0) {
             let same = grant.sha256.ct_eq(&shown);
+            // No early exit, because the time must not tell the position of a match.
             at.conditional_assign(&number, same);
             found |= same;
         }
         let grant = bool::from(found).then(|| self.0.get(at as usize)).flatten()?;
+        // The expiry is not secret, so this comparison need not take constant time.
         grant.expires.is_none_or(|expires| now < expires).then_some(grant)
     }
 }
@@ -127,6 +130,7 @@ impl Grant {
         let about = |error: String| format!("token `{}`: {error}", line.name);
         let sha256 = from_hexadecimal(&line.sha256.to_ascii_lowercase()).and_then(|bytes| bytes.try_into().ok());
         let sha256 = sha256.ok_or_else(|| about("sha256 has 64 hexadecimal digits".into()))?;
+        // `printf "$TOKEN" | sha256sum` with an unset variable gives this hash.
         if sha256 == <[u8; 32]>::from(Sha256::digest(b"")) {
             let text = "sha256 is that of an empty token: set the token before you compute its SHA-256";
             return Err(about(text.into()));

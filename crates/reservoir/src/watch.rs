@@ -75,10 +75,12 @@ impl Watch {
         let mut state = self.state();
         if received && let Some(head) = state.first_byte.take() {
             state.deadline = Some(now + head);
+            // Further bytes of the head do not extend its deadline, or a client could trickle them.
             state.renews = false;
             return;
         }
         state.moved += bytes;
+        // Single bytes do not count as progress, for the same reason.
         if state.moved >= WORTH && state.renews {
             state.moved = 0;
             state.deadline = state.span.map(|span| now + span);

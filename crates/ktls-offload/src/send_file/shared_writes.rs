@@ -48,6 +48,7 @@ impl LentPieces {
         let found = pieces.iter().position(inside)?;
         // Layers above write in order, so earlier buffers will not be written again.
         pieces.drain(..found);
+        // A share of the same buffer, without a copy.
         let share = pieces[0].slice_ref(slice);
         if end(slice) == end(&pieces[0]) {
             pieces.pop_front();
@@ -156,6 +157,7 @@ impl<S: SegmentStream> SharedWrites<S> {
             match if slice.len() < WORTH_SHARING { None } else { self.pieces.find(slice) } {
                 Some(share) => {
                     if !copied.is_empty() {
+                        // The copied bytes come before the shared ones in the stream.
                         self.stream.send(copied.split().freeze(), TxTag::PLAIN);
                     }
                     self.counters.shared += share.len() as u64;
@@ -185,9 +187,11 @@ impl<S: SegmentStream + AsyncWrite> AsyncWrite for SharedWrites<S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // An empty write must not wait for room.
         if slices.iter().all(|slice| slice.is_empty()) {
             return Poll::Ready(Ok(0));
         }
+        // Without room, the write takes no bytes, so queued buffers stay bounded.
         ready!(self.stream.poll_room(cx))?;
         Poll::Ready(Ok(self.queue(slices)))
     }

@@ -227,7 +227,7 @@ async fn an_asynchronous_question_that_never_comes_is_given_up() {
     assert_eq!(setup.told(), [(setup.start, None)], "the log is discarded");
 }
 
-/// Of a partly decrypted record, software decrypts only the remaining bytes.
+/// /// Software decrypts only the remaining bytes of a partly decrypted record.
 #[tokio::test]
 async fn a_partial_record_costs_what_is_left_of_it() {
     for decrypted in [1, 16, 400, 999, 1000] {

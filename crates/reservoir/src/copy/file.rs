@@ -73,6 +73,7 @@ impl FileJob {
         let blocks = Blocks::new(item.size(), copy.block).expect("checked where it was set");
         let (target, present) = target::open(copy, &item, blocks, &*source, &attributes).await?;
         let mut waiting: VecDeque<u64> = match target.takes_whole_file() || !source.has_ranges() {
+            // A target or a source without ranges needs the whole file in one request.
             true => [0].into(),
             false => (0..blocks.count()).filter(|number| !present.contains_key(number)).collect(),
         };
@@ -108,6 +109,7 @@ impl FileJob {
         let round_trip = server.round_trip(stream).await.unwrap_or(Duration::ZERO);
         let bytes = round_trip.as_nanos() * FASTEST_STREAM / 8_000_000_000;
         let blocks = bytes.div_ceil(u128::from(self.copy.block)).min(MOST_AHEAD.div_ceil(u128::from(self.copy.block)));
+        // Two, because one block arrives while the other is written.
         2 + usize::try_from(blocks).unwrap_or(0).min(MOST_BLOCKS_AHEAD)
     }
 
@@ -132,6 +134,7 @@ impl FileJob {
     pub(super) fn end(&self) -> bool {
         let mut state = self.state();
         state.waiting.clear();
+        // Several blocks may fail, and the file must be reported once.
         !core::mem::replace(&mut state.ended, true)
     }
 
@@ -164,6 +167,7 @@ impl FileJob {
     /// Returns the mode of the source. If no response has told the mode, its server is asked now.
     pub(super) async fn source_mode(&self) -> Result<Option<u32>, CopyError> {
         match self.source.server() {
+            // An empty or resumed file may complete without a response that has the mode.
             Some(server) if self.item.is_reservoir && self.mode.get().is_none() => {
                 let told = server.attributes(&self.item.from.1, Preserve { mode: true, extended: false }).await?;
                 Ok(told.and_then(|told| told.mode))
@@ -177,10 +181,12 @@ impl FileJob {
         let count = lost.len() as u64;
         let mut state = self.state();
         state.attempts += 1;
+        // A medium that fails repeatedly would otherwise keep the copy running forever.
         if state.attempts >= ATTEMPTS {
             return Err(CopyError::Unhealed(self.item.to.0.shown(&self.item.to.1), count));
         }
         state.sums.retain(|number, _| lost.binary_search(number).is_err());
+        // Without ranges, the whole file must be read again.
         let lost = if self.source.has_ranges() { lost } else { vec![0] };
         state.left = lost.len() as u64;
         state.waiting.extend(lost);

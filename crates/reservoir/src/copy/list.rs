@@ -114,6 +114,7 @@ pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<V
     if to.has_query() && sources.len() > 1 {
         return Err(CopyError::Unusable(format!("{to}: {ONE_FILE}")));
     }
+    // As with `cp`: several sources, or an existing folder, mean a place inside the destination.
     let into = !to.has_query() && (to.has_slash() || sources.len() > 1 || is_folder(copy, &to_side, &to_name).await?);
     let mut items = Vec::new();
     for source in sources {
@@ -177,6 +178,7 @@ impl Listing<'_> {
 
     /// Lists a folder recursively. Entries that cannot be copied are listed too, so that they are reported.
     async fn folder(&self, from: Name, to: Name, items: &mut Vec<Item>) -> Result<(), CopyError> {
+        // A stack instead of recursion, because a tree can be deep.
         let mut folders = vec![Name::root()];
         while let Some(below) = folders.pop() {
             let at = joined(&from, &below)?;
@@ -280,6 +282,7 @@ pub(super) async fn glance(copy: &Copy, side: &Side, name: &Name) -> Result<Opti
                     let (resolution, tag) = (Resolution::Nanoseconds, Some(about.entity_tag()));
                     Ok(Some(Looked { about, resolution, tag, is_reservoir: false }))
                 }
+                // Other errors are reported, because the entry may exist.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(CopyError::Local { path: PathBuf::from(side.shown(name)), error }),
             }

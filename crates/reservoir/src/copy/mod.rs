@@ -222,6 +222,7 @@ impl Copy {
     /// Sets the number of streams.
     #[must_use]
     pub fn streams(mut self, streams: usize) -> Copy {
+        // Zero streams would never finish.
         self.streams = streams.clamp(1, 1024);
         self
     }

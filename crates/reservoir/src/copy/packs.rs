@@ -34,6 +34,7 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
     let mut order = Vec::new();
     let mut units = Vec::new();
     for item in items {
+        // Packs carry no attributes, and their files are not read back.
         if copy.verify || !copy.preserve.is_empty() || !is_small(copy, &item) || !goes_in_packs(&item, &mut known).await
         {
             units.push(Unit::File(Box::new(item)));
@@ -41,6 +42,7 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
         }
         let way = (item.from.0.root(), item.to.0.root());
         if !ways.contains_key(&way) {
+            // Keeps the order of the listing, which hash maps lose.
             order.push(way.clone());
         }
         ways.entry(way).or_default().push(item);
@@ -116,6 +118,7 @@ pub(super) async fn copy_pack(
         match known.is_present(copy, &item).await {
             Ok(true) => done.present.push(item),
             Ok(false) => absent.push(item),
+            // The separate copy reports the error.
             Err(_) => done.left.push(item),
         }
     }
@@ -128,6 +131,7 @@ pub(super) async fn copy_pack(
         Some((Side::Remote(server, _), Side::Local(folder, _))) => {
             fetch(copy, server.of_stream(stream), folder, &absent, stream).await
         }
+        // `goes_in_packs` admits no other combinations.
         Some(_) => Ok(HashSet::new()),
     };
     match copied {
@@ -276,6 +280,7 @@ type Listing = (String, Name, Arc<HashMap<OsString, About>>);
 impl Known {
     async fn is_present(&self, copy: &Copy, item: &Item) -> Result<bool, CopyError> {
         let sync = if copy.resume && copy.sync != Sync::Hash { Sync::SizeTime } else { copy.sync };
+        // Looking a local file up needs no listing.
         let Side::Remote(server, root) = &item.to.0 else {
             return if sync == Sync::Nothing { Ok(false) } else { has_arrived(copy, item, sync).await };
         };

@@ -97,6 +97,7 @@ impl LocalSource {
             let file = folder.open(&name)?;
             let about = file.about()?;
             let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+            // Files of /proc have the size 0, and a copy would be silently empty.
             if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
                 let text = "the system does not tell its size (a file of /proc): copy the output of `cat`";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -105,6 +106,7 @@ impl LocalSource {
         });
         let (file, before, told) = opened.await.map_err(|error| unreadable(item, error))?;
         told.into_iter().for_each(|told| _ = mode.set(told));
+        // The blocks of an earlier run, if any, are those of the listed version.
         if item.tag.as_ref().is_none_or(|tag| *tag != before.entity_tag()) {
             return Err(CopyError::Changed(item.source()));
         }
@@ -146,6 +148,7 @@ impl BlockSource for LocalSource {
     fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>> {
         Box::pin(async move {
             let body = self.body(job, &block, put.has_trailers);
+            // The body is moved into the request, which fills in the checksums as it reads.
             let sum = body.sum();
             let sent = (put.send)(body.boxed_unsync(), Some(block.stream)).await;
             // An error of reading the file is not an error of the server or the connection.
@@ -235,6 +238,7 @@ impl BlockSource for RemoteSource {
             let (into, frames) = mpsc::channel(2);
             let length = (!put.has_trailers).then_some(block.range.end - block.range.start);
             let sending = (put.send)(Relayed::new(frames, length).boxed_unsync(), None);
+            // Both requests run at once, so that memory holds only a few pieces.
             let (sent, relayed) = tokio::join!(sending, relay(job, &block, pieces, put.has_trailers, into));
             relayed.sum(sent).map(Some)
         })
@@ -266,6 +270,7 @@ async fn relay(
         }
     }
     let sum = hasher.finish();
+    // The bytes were damaged between the source's medium and here, and must not reach the destination.
     if pieces.end().is_some_and(|told| told != sum) {
         let _ = into.send(Err(io::ErrorKind::InvalidData.into())).await;
         return RelayOutcome::Failed(CopyError::Differs(job.item.source(), block.number));

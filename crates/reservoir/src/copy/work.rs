@@ -64,6 +64,7 @@ pub(super) async fn copy(copy: &Copy, items: Vec<Item>) -> Outcome {
         lane.spawn();
     }
     drop(ended);
+    // The channel closes when the last lane has dropped its sender.
     let _ = all_ended.recv().await;
     let mut outcome = core::mem::take(&mut *work.outcome());
     outcome.bytes = copy.progress.bytes();
@@ -92,6 +93,7 @@ impl Lane {
             tokio::select! {
                 biased;
                 _ = dropped.changed() => {}
+                // The caller has dropped the copy if `dropped` fires first.
                 () = self.work_off() => {}
             }
             drop(self.ended);
@@ -106,6 +108,7 @@ impl Lane {
                 Task::Open(Unit::File(item)) => self.work.open(*item).await,
                 Task::Open(Unit::Pack(items)) => self.work.pack(items, self.stream).await,
                 Task::Block(job, number) => {
+                    // One lane carries a block per round trip, which is too little on long paths.
                     self.widen(&job).await;
                     self.work.block(&job, number, self.stream).await;
                 }
@@ -121,6 +124,7 @@ impl Lane {
             let mut lanes = self.work.lanes.lock().unwrap_or_else(PoisonError::into_inner);
             let lanes = &mut lanes[self.stream];
             let more = depth.saturating_sub(*lanes);
+            // Reserved before the spawn, so that other lanes of the stream do not start the same ones.
             *lanes += more;
             more
         };
@@ -131,9 +135,11 @@ impl Lane {
 impl Work {
     async fn next(&self) -> Option<Task> {
         loop {
+            // Registered before the queue is examined, so that no notification is lost between.
             let changed = self.changed.notified();
             {
                 let mut queue = self.queue();
+                // Blocks of open files come first, so that few files are open at the same time.
                 let block = queue.open.iter().find_map(|job| Some((job.clone(), job.take()?)));
                 let task = match block {
                     Some((job, number)) => Some(Task::Block(job, number)),
@@ -191,6 +197,7 @@ impl Work {
                 self.copy.progress.skip(resumed);
                 self.queue().open.push(job.clone());
                 self.changed.notify_waiters();
+                // An empty file, or a complete one that only lacks its name.
                 if job.has_nothing_left() {
                     self.finish(&job).await;
                 }
@@ -219,6 +226,7 @@ impl Work {
         self.outcome().present += copied.present.len() as u64;
         copied.present.iter().for_each(|item| self.copy.progress.skip(item.size()));
         (0..copied.copied + copied.present.len() as u64).for_each(|_| self.copy.progress.file_ends());
+        // Files that the pack left out are copied one by one.
         for item in copied.left {
             self.open(item).await;
         }

@@ -70,6 +70,7 @@ impl Reading {
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
         while let Some(data) = self.piece().await? {
             if data.len() as u64 > self.left {
+                // The further bytes would overwrite the next block.
                 return Err(self.wrong("has more bytes than the range"));
             }
             if !data.is_empty() {
@@ -77,6 +78,7 @@ impl Reading {
                 return Ok(Some(data));
             }
         }
+        // HTTP without a length ends with the connection, which looks complete.
         if self.left > 0 { Err(self.wrong("was cut off")) } else { Ok(None) }
     }
 
@@ -119,6 +121,7 @@ impl Reading {
     /// Ends reading after all bytes. Returns the checksums in the trailers, if present.
     pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
         if let Answered::Session(answer) = self.answer {
+            // A connection can be reused only after its response was read to the end.
             remote.keep(answer.session);
         }
         self.trailers.as_ref().and_then(body::sum_in)

@@ -225,6 +225,7 @@ impl Server {
     /// Replaces the accepted tokens.
     pub fn set_tokens(&self, tokens: Tokens) {
         let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        // Keeps the rate limiters of unchanged tokens.
         *present = Arc::new(tokens.after(&present));
     }
 
@@ -267,6 +268,7 @@ impl Server {
         let attended = Connection::default();
         let service = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(body::arriving);
+            // All requests of a connection carry the same identity.
             request.extensions_mut().insert(attended.clone());
             let (server, watch, slot) = (self.clone(), watch.clone(), slot.clone());
             let answered: Pin<Box<dyn Future<Output = Result<_, Infallible>> + Send>> =
@@ -308,6 +310,7 @@ impl Server {
     ) -> Response<Body> {
         watch.expect(Some(self.0.limits.stall));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        // The log has "-" until the token is known.
         let mut guest = Guest { peer, slot, user: String::from("-"), share: None };
         let answer = self.attend(request, &watch, &mut guest).await;
         let mut answer = answer.unwrap_or_else(Refusal::into_response);
@@ -316,6 +319,7 @@ impl Server {
             // Paths are logged escaped, so that a client cannot forge log lines.
             log(&format!("{peer} {} {method} {} {}", guest.user, path.escape_debug(), answer.status().as_u16()));
         }
+        // The slot stays busy until the response body ends, which may be long after this function.
         let (limits, Guest { slot, mut share, .. }) = (self.0.limits, guest);
         answer.map(|inner| {
             body::ended(inner, move || {
@@ -343,6 +347,7 @@ impl Server {
         declared::refuse_codings(request.method(), request.headers())?;
         #[cfg(feature = "third-party")]
         if request.method().as_str() == "COPY" {
+            // COPY checks its rights itself, because a pull writes and a push reads.
             return third_party::copy(self, &request.map(drop), name, &grant, watch).await;
         }
         let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());

@@ -39,6 +39,7 @@ pub(super) async fn take(
     let mut batch = Batch::new(server.0.folder.clone(), into);
     let mut failed = String::new();
     while let Some(frame) = body.frame().await {
+        // Trailers are ignored.
         let Ok(data) = frame.map_err(|_| Refusal::cut_off())?.into_data() else { continue };
         if let Some(pace) = grant.pace() {
             super::write::take_turn(server, watch, pace, data.len()).await;
@@ -73,6 +74,7 @@ async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch)
         // Writing to a string cannot fail.
         let _ = writeln!(failed, "{}\t{why}", name.to_url());
     }
+    // The client reads the failures only after the last file, so they must fit in memory.
     if failed.len() > MOST_FAILED {
         return Err(Refusal::new(StatusCode::CONFLICT, "too many of these files cannot be here: send them one by one"));
     }
@@ -96,6 +98,7 @@ pub(super) async fn give(
         if wanted.len() == pack::MOST_FILES {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "a pack has at most 4096 files"));
         }
+        // A valid name has no `..`, so the joined name stays below the folder of the grant.
         let below = Name::from_url(line)?;
         let at = below.path().components().try_fold(from.clone(), |name, part| name.join(part.as_os_str()))?;
         wanted.push(Wanted { at, packed_as: below, tag: None });

@@ -76,6 +76,7 @@ pub(super) async fn copy(
         (None, Some(destination)) => (Way::Push, destination),
         _ => return Err(bad("COPY needs either Source or Destination, a URL that begins with https://")),
     };
+    // The token's rights are about the local file.
     let needs = if way == Way::Pull { Right::Write } else { Right::Read };
     if !grant.may(needs) || !grant.reaches(&name) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
@@ -93,6 +94,7 @@ pub(super) async fn copy(
         }
     };
     let place = Place::parse(other, token).map_err(|error| bad(&error.to_string()))?;
+    // The operator's list protects hosts inside the network from requests through this server.
     if !place.server().is_some_and(|(host, port)| third_party.dial.may_reach(host, port)) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "this server may not copy from or to that host"));
     }
@@ -119,6 +121,7 @@ pub(super) async fn copy(
     // The preconditions are about the local file, which a pull writes and a push reads.
     let preconditions = Preconditions::of(request.method(), fields);
     write::evaluate(server, &name, &preconditions).await?;
+    // A waiting request would hold a connection, and the client can ask again.
     let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
     };
@@ -137,12 +140,14 @@ pub(super) async fn copy(
         let (folder, at) = (server.0.folder.clone(), name.clone());
         let found = server.0.shell.blocking(move || Ok(folder.about(&at).ok())).await?;
         match found {
+            // This check gives an early refusal. The rename at the end decides.
             Some(_) if !replaces => return Err(is_there()),
             Some(about) if about.kind != Kind::File => {
                 return Err(Refusal::new(StatusCode::CONFLICT, "this is a folder, or no file: COPY is for a file"));
             }
             _ => {}
         }
+        // An abandoned upload of the same user would lock the name.
         server.0.uploads.free_name(&name, grant.name(), &connection(request))?;
     } else if !replaces {
         let found = copy.is_there(&place).await;
@@ -174,6 +179,7 @@ async fn tell(
         tokio::select! {
             biased;
             ended = &mut copying => break ended,
+            // The client is gone. Dropping the copy keeps its journal for the next COPY.
             () = lines.closed() => return,
             () = shell.sleep(BETWEEN_MARKERS) => {}
         }

@@ -99,6 +99,7 @@ impl Uploads {
         let upload = self.live_one(name, writer, begin, &connection)?;
         upload.touch(self.shell.now(), &connection);
         let was_open = upload.landing.initialized();
+        // Concurrent requests of one upload wait here for a single opening.
         let opening = upload.landing.get_or_try_init(|| async {
             let (folder, name, writer) = (self.folder.clone(), name.clone(), upload.writer.clone());
             let opened = self.shell.blocking(move || {
@@ -110,6 +111,7 @@ impl Uploads {
         match opening.await {
             Ok(_) => Ok((upload, was_open)),
             Err(refusal) => {
+                // Else an upload without a landing would block the name.
                 self.leave(name, &upload);
                 Err(refusal)
             }
@@ -162,6 +164,7 @@ impl Uploads {
     ) -> Result<Arc<Upload>, Refusal> {
         let now = self.shell.now();
         let mut live = self.live();
+        // Expired uploads are removed by the next request of any client, so no timer is needed.
         live.retain(|_, upload| !upload.is_idle(now, self.limits));
         if let Some(upload) = live.get(name) {
             if upload.writer == writer {
@@ -182,6 +185,7 @@ impl Uploads {
                 let text = format!("{} files of this user are unfinished: finish one first", of_user.len());
                 return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
             };
+            // Its journal stays on the medium, so the client can still resume it.
             live.remove(&oldest);
         }
         let upload = Arc::new(Upload {
@@ -201,6 +205,7 @@ impl Uploads {
     fn locked(&self, name: &Name, upload: &Arc<Upload>, now: Instant) -> Refusal {
         let left = self.limits.hold.saturating_sub(now - upload.last());
         let text = match Arc::strong_count(upload) {
+            // Only the map holds the upload, so no request is in progress.
             1 => {
                 let until = clock(SystemTime::now() + left);
                 format!(
@@ -333,6 +338,7 @@ impl Upload {
         {
             (start, end) = (from, end.max(to));
         }
+        // Joins all parts that the new part touches, so parts stay few.
         while let Some((from, to)) = parts.range(start..=end).next().map(|(from, to)| (*from, *to)) {
             parts.remove(&from);
             end = end.max(to);
@@ -343,6 +349,7 @@ impl Upload {
         }
         parts.insert(start, end);
         let blocks = self.writer.blocks;
+        // Blocks that were complete before this part were reported then.
         let touched = blocks.touched(&part);
         let whole = blocks.within(&(start..end));
         Ok(touched.start.max(whole.start)..touched.end.min(whole.end))

@@ -212,6 +212,7 @@ impl Put<'_> {
         if length.is_some_and(|length| length != Ok(bytes.end - bytes.start)) {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Content-Length differ"));
         }
+        // A part that is the whole file needs no other requests, so it needs no name or digest either.
         if !is_named && bytes == (0..size) {
             return self.request(request, size).await;
         }
@@ -219,6 +220,7 @@ impl Put<'_> {
         if writer.blocks.size() != size {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
         }
+        // Named uploads begin with a POST. Unnamed uploads begin with their first part.
         let begin = if is_named { Begin::Begun } else { Begin::Resume };
         let modified = modified(fields);
         let entered = self.server.0.uploads.enter(&self.name, writer, begin, connection(&request));
@@ -227,6 +229,7 @@ impl Put<'_> {
         let expected = match self.take_part(request, bytes, &upload, declared).await {
             Ok(expected) => expected,
             Err(refusal) => {
+                // A refused first part must not occupy the name.
                 if !is_named && upload.is_empty() {
                     drop(Leftovers { put: &self, upload: &upload, landing: &landing, keep: false });
                 }
@@ -259,12 +262,14 @@ impl Put<'_> {
         let landing = upload.landing()?;
         landing.require(self.preconditions.clone());
         let claim = Arc::new(upload.claim(landing.blocks().touched(&bytes))?);
+        // The request may fail half way, and then these bytes are neither the old part nor the new one.
         upload.forget_parts(&bytes);
         let summers = Summers::new(DeclaredDigests::algorithms(&declared.content));
         let (written, trailers, mut sums) =
             self.receive(request, &landing, bytes.clone(), summers, Some(claim.clone())).await?;
         let declared = declared.and(trailers.as_ref())?;
         sums.push((Algorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
+        // The tree node applies only to a request with exactly one whole block.
         let is_block = match (&declared.sum, &written.blocks[..]) {
             (Some(declared), [(_, sum)]) if written.parts.is_empty() => declared == sum,
             _ => true,
@@ -286,6 +291,7 @@ impl Put<'_> {
         }
         for part in &written.parts {
             for number in upload.add_part(part.clone())? {
+                // The parts came by different requests, so nothing has hashed the whole block yet.
                 if landing.sum(number).is_none() {
                     let (read, epoch) = (landing.clone(), landing.epoch());
                     let sum = self.server.0.shell.blocking(move || read.read_back(number)).await?;
@@ -306,6 +312,7 @@ impl Put<'_> {
         mut known: Digests,
     ) -> Result<bool, Refusal> {
         let mut missing: Vec<Algorithm> = declared.iter().map(|(algorithm, _)| *algorithm).collect();
+        // Reading the file back is slow, so it is only for algorithms that were not computed on arrival.
         missing.retain(|algorithm| !known.iter().any(|(one, _)| one == algorithm));
         if !missing.is_empty() {
             let landing = landing.clone();
