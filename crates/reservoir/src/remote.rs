@@ -405,7 +405,7 @@ impl Remote {
                     // A write-only token cannot see whether the folder exists.
                     Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
                     Ok(Some(found)) if found.is_reservoir => Err(refused),
-                    // Other servers tell no kinds, but they have no file whose name ends with a slash.
+                    // Other servers do not tell kinds, but no file has a name with a slash at the end.
                     _ => {
                         let request = self.request_to(Method::HEAD, Some(name.to_url() + "/"));
                         let answer = self.ask(request, body::empty(), name, Some(STALL)).await.map_err(|_| refused)?;

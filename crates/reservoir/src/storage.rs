@@ -88,7 +88,7 @@ pub trait Folder: Send + Sync {
     fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>>;
 }
 
-/// An open folder, whose syncs report each write that failed since the folder was opened.
+/// An open folder. Its syncs report each write that failed since the folder was opened.
 ///
 /// The system reports a failed write once to each file that was open then, and afterwards treats the lost bytes as
 /// synced. So a folder must be opened before its files are written. After a failed sync, all data since the last

@@ -255,7 +255,7 @@ impl Access {
         Account::new(&endpoint, &region, &key, &secret, variable("AWS_SESSION_TOKEN").as_deref()).map(Some)
     }
 
-    /// Creates a connector whose `streams` connections together send no faster than `rate`.
+    /// Creates a connector that limits the total send rate of its `streams` connections to `rate`.
     fn dial(&self, rate: Option<Rate>, streams: usize) -> Result<Arc<dyn Dial>, String> {
         let authorities = authorities(self.cacert.as_deref())?;
         let wrong = |error: offload_reservoir::rustls::Error| format!("authorities: {error}");

@@ -1,5 +1,5 @@
-//! `reservoir serve` on an emulated host, whose wire ends at a TAP device of this machine or at a QEMU network card,
-//! and whose NIC does the TLS.
+//! `reservoir serve` on an emulated host with TLS offload to its NIC. The wire ends at a TAP device of this machine or
+//! at a QEMU network card.
 
 use crate::serve::ServeOptions;
 use clap::Args;

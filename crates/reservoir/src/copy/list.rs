@@ -315,7 +315,7 @@ mod tests {
     use crate::{Limits, Server, Shell};
     use std::sync::Arc;
 
-    /// A folder whose listing has invalid names.
+    /// A folder with invalid names in its listing.
     struct Odd(Rooted);
 
     impl Folder for Odd {

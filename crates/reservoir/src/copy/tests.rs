@@ -23,7 +23,7 @@ use std::time::SystemTime;
 
 type Scripted = Arc<dyn Fn(&str, &Parts, Bytes) -> Response<Full<Bytes>> + Send + core::marker::Sync>;
 
-/// Creates a copy whose host `store` is a reservoir over `root`; other hosts follow scripts.
+/// Creates a copy. Its host `store` is a reservoir over `root`, and its other hosts follow scripts.
 fn copy(root: &Path, scripted: Scripted) -> Copy {
     let server = Server::new(Arc::new(Rooted::open(root).unwrap()), Shell::tokio(), Limits::default()).open_to_all();
     let dial = Plain::new(move |host: &str, port| {

@@ -20,8 +20,8 @@ pub(super) enum End {
 }
 
 impl Landing {
-    /// Sets the mode of the source. The file gets this mode reduced by the process' umask, unless it replaces a file,
-    /// whose rights it then takes, or [has](Self::keep) an explicit mode.
+    /// Sets the mode of the source. The file gets this mode reduced by the process' umask. A file with an
+    /// [explicit mode](Self::keep) gets that mode, and a replacing file gets the rights of the replaced file.
     pub fn inherit(&self, mode: u32) {
         *self.source_mode.lock().unwrap_or_else(PoisonError::into_inner) = Some(mode);
     }
@@ -156,7 +156,7 @@ impl Landing {
     /// If the files cannot be removed.
     pub fn discard(&self) -> io::Result<()> {
         let mut end = self.end();
-        // The journal of a renamed file whose name may not last stays, so that a later caller secures the name.
+        // The name of a renamed file may not last yet. Its journal stays, so that a later caller secures the name.
         if matches!(*end, End::Finished | End::Discarded | End::Renamed(_)) {
             return Ok(());
         }
