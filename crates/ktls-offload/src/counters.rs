@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_counted_is_left_out() {
+    fn statistics_include_every_counter() {
         let mut counted = 0;
         TlsCounters::default().visit(&mut |name, _| {
             counted += 1;

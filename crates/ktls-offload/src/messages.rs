@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_the_peer_nothing_is_bounded() {
+    fn messages_without_cost_to_the_peer_are_bounded() {
         let mut messages = Messages::new(TlsVersion::Tls13, None);
         assert!((0..WARNINGS_MAX).all(|_| messages.alert(&[1, 90]) == Ok(Alert::Ignored)));
         assert_eq!(messages.alert(&[1, 90]), Err(TlsError::TooManyWarnings));

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_an_unsealed_record_is_sealed() {
+    fn sealer_seals_only_unsealed_records() {
         let good = record(b"attack at dawn");
         let sealed = sealer().seal(unit(6, good.len()), &[Bytes::from(good.clone())]).unwrap();
         let spoilt = |at: usize, value: u8| {

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_keep_to_their_server_and_bad_lines_show_none() {
+    fn tokens_stay_with_their_server_and_out_of_errors() {
         let tokens = ServerTokens::read("\n# c\n[::1]:8443 one\r\nA.test two\n127.0.0.1:1 three").unwrap();
         for (host, port, token) in
             [("::1", 8443, Some("one")), ("a.TEST", 443, Some("two")), ("127.0.0.1", 2, None), ("b.a.test", 443, None)]

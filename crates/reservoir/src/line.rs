@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_go_out_before_answers_come_and_answers_are_told_apart() {
+    async fn requests_precede_responses_and_responses_match_them() {
         let (line, mut peer) = line();
         let asked = async {
             let line = &line;
@@ -581,7 +581,7 @@ mod tests {
 
     /// Otherwise the peer would wait for the rest of the request, and this end for a response.
     #[tokio::test]
-    async fn failed_body_is_told_at_once_and_ends_the_connection() {
+    async fn failed_body_is_reported_at_once_and_ends_the_connection() {
         let (line, mut peer) = line();
         let frames = [Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("the disk failed"))];
         let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_an_answer_breaks_the_line_for_those_behind() {
+    async fn dropped_response_breaks_the_connection_for_later_ones() {
         let (line, mut peer) = line();
         peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
         let first = line.ask(get("/one")).await.unwrap();

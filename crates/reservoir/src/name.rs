@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_names_come_through_and_bad_ones_are_told() {
+    fn odd_names_survive_and_invalid_ones_are_refused() {
         for odd in ["/a%0Ab", "/%FF%FE", "/%25", "/-", "/...", "/%3Fx%23", "/%E4%BD%A0"] {
             assert_eq!(Name::from_url(odd).unwrap().to_url(), odd);
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_names_are_told_from_a_users_own() {
+    fn unfinished_names_differ_from_user_names() {
         let name = Name::from_url("/a/b").unwrap();
         for hidden in [name.unfinished(), name.journal(), name.journal_of(63)] {
             assert!(is_unfinished(hidden.last().unwrap()), "{hidden}");

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_pack_are_told_and_never_kept() {
+    fn invalid_packs_are_refused_without_storing_them() {
         let refused = |wire: &[u8]| {
             let mut unpacker = Unpacker::default();
             unpacker.push(wire);

@@ -390,7 +390,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn rename_to_new_replaces_nothing() {
+    fn rename_to_new_never_replaces_a_file() {
         let there = tempfile::tempdir().unwrap();
         std::fs::create_dir(there.path().join("folder")).unwrap();
         let folder = Rooted::open(there.path()).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_files_count_and_none_leads_out_or_in_circles() {
+    fn links_to_files_are_listed_and_cannot_leave_or_loop() {
         let outer = tempfile::tempdir().unwrap();
         let root = outer.path().join("root");
         std::fs::create_dir_all(root.join("folder")).unwrap();

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn files_land_together_and_one_that_cannot_is_told() {
+    fn files_land_together_and_refused_files_are_reported() {
         let there = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(there.path().join("into/folder")).unwrap();
         let folder: Arc<dyn Folder> = Arc::new(Rooted::open(there.path()).unwrap());

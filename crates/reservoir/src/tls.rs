@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_read_and_what_is_none_is_told() {
+    fn hosts_are_parsed_and_invalid_ones_refused() {
         let host = |name: &str, port| Ok(Host { name: name.into(), port });
         let read = |text: &str| text.parse::<Host>();
         assert_eq!((read("a.test"), read("a.test:1")), (host("a.test", None), host("a.test", Some(1))));

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ranges_take_memory_for_their_bytes_and_the_buffers_are_given_back() {
+    fn small_ranges_are_copied_and_their_buffers_released() {
         for size in [1, 7, 100, SMALL - 1] {
             let bytes: Vec<u8> = (0..16_406).map(|at| at as u8).collect();
             let mut inbox = Inbox::default();
@@ -304,7 +304,7 @@ mod tests {
 
     /// Fragments arrive unchecked, and each SA marks its packets. Neither must lead to a range per byte.
     #[test]
-    fn what_a_peer_changes_at_will_keeps_no_ranges_apart() {
+    fn ranges_with_peer_controlled_differences_are_merged() {
         let checked = RxMeta { checksums: Checksums::Good, protection: Protection::Secret, ..RxMeta::default() };
         let mut inbox = Inbox::default();
         for at in 0..16_406 {

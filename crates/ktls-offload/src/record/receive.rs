@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_another_followed_goes_with_the_last_byte_that_a_device_decrypted_with_it() {
+    fn replaced_key_is_dropped_after_its_last_decrypted_byte() {
         let key = |byte: u8| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [6; 12]).unwrap();
         let handle = |index| Handle { index, generation: 0 };
         for gone in [false, true] {

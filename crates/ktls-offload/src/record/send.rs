@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn content_that_waits_for_digests_is_not_sealed_before_it_has_them() {
+    fn content_is_not_sealed_before_its_digests_arrive() {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.sealer();
         let above = Handle { index: 9, generation: 0 };
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn content_with_work_at_the_highest_layer_is_refused_and_uses_no_number() {
+    fn refused_highest_layer_content_uses_no_record_number() {
         let above = Handle { index: 9, generation: 0 };
         let unit = UnitTag { number: 9, at: 0, len: 100, touched_from: 0 };
         let highest = TxTag::device(above, unit).within(Some(above), unit).unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_content_reaches_a_device_uncopied_with_the_units_above() {
+    fn shared_content_reaches_a_device_uncopied_with_upper_units() {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.sealer();
         sender.hand_over(HANDLE);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_key_protects_an_alert_and_nothing_else() {
+    fn exhausted_key_protects_only_an_alert() {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.lower_limit(5);
         let mut record = |kind| {

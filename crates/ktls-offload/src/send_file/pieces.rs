@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_to_the_file_is_told() {
+    fn changes_of_the_file_are_reported() {
         let end = |spoil: &dyn Fn(&File), name: &str| {
             let sample = Sample::new(name, b"0123456789abcdef");
             let mut pieces = sample.pieces(Arc::new(InPlace), 0..16).unwrap();

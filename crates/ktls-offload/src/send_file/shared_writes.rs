@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lent_is_shared_and_the_rest_copied() {
+    fn lent_slices_are_shared_and_others_copied() {
         let (mut stream, lent) = SharedWrites::new(Kept::default());
         let body = lent.lend(Bytes::from(vec![1; 10_000]));
         let stranger = vec![2; 5_000];
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn short_answers_leave_nothing_behind() {
+    fn written_pieces_are_not_remembered() {
         let (mut stream, lent) = SharedWrites::new(Kept::default());
         for length in [1, 100, WORTH_SHARING - 1, WORTH_SHARING, 1] {
             let body = lent.lend(vec![1; length].into());

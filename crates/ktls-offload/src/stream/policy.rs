@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_took_off_the_device_stays_off() {
+    fn flow_removed_by_other_code_stays_off_the_device() {
         let mut flow = Flow::new();
         assert_eq!(flow.stretch(0.0, false), Verdict::Stay);
         assert_eq!(flow.stretch(0.5, true), Verdict::ToSoftware);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nothing_leaves_and_what_left_returns() {
+    fn flows_never_leave_and_always_return_without_a_limit() {
         let mut flow = Flow::new();
         assert_eq!(flow.stretch(0.5, true), Verdict::ToSoftware);
         flow.0.set_most(None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_verdict_is_admitted_and_judged_all_the_same() {
+    fn write_without_a_verdict_is_admitted_and_counted() {
         let mut flow = Flow::new();
         assert!(flow.0.admits(STRETCH, flow.1), "queued, and nothing has left");
         flow.1 = SentBytes { total: STRETCH, again: 0 };

@@ -28,7 +28,7 @@ async fn read(stream: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
 }
 
 #[tokio::test]
-async fn only_a_close_tells_the_peer_that_this_was_all() {
+async fn only_a_close_looks_complete_to_the_peer() {
     type Ending = fn(KtlsStream<End>);
     let endings: [(Ending, bool); 4] = [
         (drop, false),
@@ -65,7 +65,7 @@ async fn only_a_close_tells_the_peer_that_this_was_all() {
 }
 
 #[tokio::test]
-async fn a_writer_that_fails_or_is_cancelled_half_way_does_not_look_complete() {
+async fn failed_or_cancelled_writer_does_not_look_complete() {
     async fn application(mut stream: KtlsStream<End>) -> io::Result<()> {
         stream.write_all(b"first half").await?;
         Err(io::Error::other("the disk failed"))
@@ -105,7 +105,7 @@ async fn a_reader_does_not_take_its_own_abort_for_an_end() {
 }
 
 #[tokio::test]
-async fn what_ended_is_nowhere() {
+async fn ended_directions_have_no_context() {
     let wire = Wire::new(3).with_devices(0.0, 3);
     let (mut near, mut far) = streams(&wire, SUITE);
     far.offload(Offload::BOTH);
@@ -136,7 +136,7 @@ fn task() -> (Arc<Woken>, Waker) {
 }
 
 #[test]
-fn a_reader_and_a_writer_hear_of_what_the_other_did_to_the_stream() {
+fn reader_and_writer_notice_each_others_actions() {
     type Act = fn(&Wire, &mut KtlsStream<End>);
     let acts: [Act; 3] = [
         |_, stream| stream.abort(),
@@ -211,7 +211,7 @@ fn asking_for_a_device_leaves_a_waiting_reader_awake() {
 
 /// A failed stream takes no data. A task that waits for their acknowledgement gets an error.
 #[test]
-fn what_a_failed_stream_did_not_take_is_never_waited_for() {
+fn failed_stream_does_not_wait_for_unsent_data() {
     let wire = Wire::new(1);
     let (mut near, mut far) = streams(&wire, SUITE);
     near.send("taken".into(), TxTag::PLAIN);
@@ -231,7 +231,7 @@ fn what_a_failed_stream_did_not_take_is_never_waited_for() {
 
 /// `ready` receives pending data. If the connection is then lost, complete records are still read.
 #[tokio::test]
-async fn what_arrived_before_the_connection_was_lost_is_read() {
+async fn data_before_a_lost_connection_are_read() {
     let wire = Wire::new(3).with_devices(0.0, 3);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, SUITE);
@@ -253,7 +253,7 @@ async fn what_arrived_before_the_connection_was_lost_is_read() {
 /// The peer sends no TLS records, so no context can ever begin after them. `ready` then returns, and a read reports the
 /// error.
 #[tokio::test]
-async fn what_is_no_record_is_not_waited_behind() {
+async fn invalid_record_header_fails_without_waiting() {
     let wire = Wire::new(3).with_devices(0.0, 3);
     let (_near, mut far) = streams(&wire, SUITE);
     wire.inject(1, b"GET / HTTP/1.1", RxMeta::default());

@@ -63,7 +63,7 @@ fn chunks(victim: &mut KtlsStream<End>) -> usize {
 }
 
 #[test]
-fn a_record_in_tiny_segments_takes_memory_for_its_bytes_and_gives_it_back() {
+fn record_in_tiny_segments_takes_and_frees_little_memory() {
     let full = record(&counted(SUITE, 1), 0, 23, &[0; 16_384], 0);
     for size in [1, 2, 16, 100] {
         let (wire, mut victim, _peer) = victim();
@@ -98,7 +98,7 @@ impl Wake for Woken {
 }
 
 #[test]
-fn cover_traffic_comes_in_any_number_and_others_have_their_turns() {
+fn any_number_of_cover_records_leaves_turns_to_other_tasks() {
     const RECORDS: u64 = 1000;
     let (wire, mut victim, _peer) = victim();
     let key = counted(SUITE, 1);

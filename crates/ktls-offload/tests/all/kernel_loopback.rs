@@ -260,7 +260,7 @@ async fn both_ends_ours_with_a_client_certificate() {
 }
 
 #[tokio::test]
-async fn a_client_that_trusts_nobody_says_why() {
+async fn client_without_trusted_roots_sends_a_reason() {
     let identity = Identity::new();
     let mut config = ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
     config.enable_secret_extraction = true;
@@ -276,7 +276,7 @@ async fn a_client_that_trusts_nobody_says_why() {
 }
 
 #[tokio::test]
-async fn a_client_that_knows_no_signature_of_the_servers_is_told() {
+async fn client_without_a_common_signature_scheme_gets_an_alert() {
     let identity = Identity::new();
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let certificate = rcgen::CertificateParams::new(["localhost".to_string()]).unwrap().self_signed(&key).unwrap();
@@ -312,7 +312,7 @@ async fn a_client_that_knows_no_signature_of_the_servers_is_told() {
 }
 
 #[tokio::test]
-async fn a_rejected_client_certificate_reaches_the_client_after_its_handshake() {
+async fn client_learns_of_a_rejected_certificate_after_its_handshake() {
     let identity = Identity::new();
     let verifier = WebPkiClientVerifier::builder(Arc::new(identity.roots())).build().unwrap();
     let key = PrivatePkcs8KeyDer::from(identity.key.clone()).into();
@@ -348,7 +348,7 @@ async fn misconfigurations_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_no_handshake_gets_an_alert_or_an_end() {
+async fn invalid_handshake_gets_an_alert_or_a_close() {
     let server = Arc::new(Identity::new().server());
     // A message with a length field far beyond the limit.
     let long = [&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff][..], &[0; 0x3ffc]].concat();

@@ -332,7 +332,7 @@ fn a_reset_costs_the_records_under_way_and_no_more() {
 
 /// A dropped stream sends no close_notify, but the jobs of written data are awaited.
 #[test]
-fn what_was_written_arrives_though_the_stream_is_dropped() {
+fn written_data_arrive_after_the_stream_is_dropped() {
     let (wire, tangled) = (Wire::new(1), Tangled::new(1, 256, 0));
     let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes256Gcm.into());
     let got = RefCell::new(0);

@@ -161,7 +161,7 @@ async fn offences_against_tls12_have_theirs() {
 }
 
 #[tokio::test]
-async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
+async fn refused_renegotiation_leaves_the_stream_open() {
     for cipher in CIPHERS.into_iter().filter(|cipher| cipher.version == TlsVersion::Tls12) {
         let (wire, mut victim) = victim_with(cipher);
         let key = counted(cipher, 1);
@@ -198,7 +198,7 @@ async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
 }
 
 #[tokio::test]
-async fn what_is_allowed_is_taken() {
+async fn allowed_messages_are_accepted() {
     let records = [
         protected(0, 23, b"", 0),
         protected(1, 23, b"a", 16383),
@@ -225,7 +225,7 @@ async fn errors_stay_and_stop_writing() {
 }
 
 #[tokio::test]
-async fn what_a_peer_spoils_is_counted() {
+async fn peer_errors_are_counted() {
     let (wire, mut victim) = victim();
     let mut record = protected(0, 23, b"text", 0);
     record[7] ^= 1;
@@ -256,7 +256,7 @@ async fn tickets_to_a_server_are_unexpected() {
 }
 
 #[tokio::test]
-async fn a_strangers_word_about_decryption_counts_for_nothing() {
+async fn verdicts_of_unknown_contexts_are_ignored() {
     let (wire, mut victim) = victim();
     let stranger = RxMeta::default().marked(Handle { index: 9, generation: 9 }, Verdict::Done);
     // Plaintext with a forged claim of decryption.

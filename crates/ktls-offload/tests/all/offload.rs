@@ -187,7 +187,7 @@ async fn where_the_transport_cannot_tell_the_first_bytes_do() {
 
 /// Unread content keeps the window closed, but the header for which a context waits must still arrive.
 #[test]
-fn ready_does_not_wait_for_a_window_that_only_reading_would_open() {
+fn ready_does_not_wait_for_a_window_that_a_reader_must_open() {
     const WINDOW: usize = 25;
     let cx = &mut Context::from_waker(Waker::noop());
     let wire = Wire::new(3).with_devices(0.0, 3);
@@ -213,7 +213,7 @@ fn ready_does_not_wait_for_a_window_that_only_reading_would_open() {
 }
 
 #[tokio::test]
-async fn news_of_a_reset_that_is_older_than_a_context_loses_no_context() {
+async fn event_of_a_reset_before_a_context_does_not_lose_it() {
     let wire = Wire::new(13).with_devices(0.0, 13);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
@@ -361,7 +361,7 @@ async fn flows_return_to_a_device_that_is_busy_at_first() {
 }
 
 #[tokio::test]
-async fn what_a_context_decrypted_counts_however_many_came_since() {
+async fn verdicts_of_old_contexts_count_after_many_new_ones() {
     const RX: Offload = Offload { tx: false, rx: true };
     for resets in 0..=9 {
         let wire = Wire::new(7).with_devices(0.0, 7);
@@ -428,7 +428,7 @@ async fn a_context_begins_behind_everything_that_arrived() {
 }
 
 #[tokio::test]
-async fn refusals_say_why_and_change_nothing() {
+async fn refusals_have_reasons_and_change_no_state() {
     let wire = Wire::new(6);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     let none = near.offload(Offload::BOTH);

@@ -89,7 +89,7 @@ async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
 }
 
 #[tokio::test]
-async fn a_key_with_no_room_for_a_key_update_ends_the_stream_with_the_schedule_where_it_was() {
+async fn stream_ends_without_room_for_a_key_update() {
     let (_, _, keys) = Counting::pair(SUITES[0]);
     // The first record number is beyond the key's limit already.
     let keys = TrafficKeys { transmit: (u64::MAX - 2, keys.transmit.1), ..keys };
@@ -139,7 +139,7 @@ async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
 }
 
 #[tokio::test]
-async fn without_a_next_key_the_stream_ends_before_a_number_is_used_twice() {
+async fn stream_without_a_next_key_ends_before_a_number_repeats() {
     let (_, _, keys) = Counting::pair(SUITES[0]);
     let (a, b) = Wire::new(4).ends();
     let mut near = KtlsStream::new(a, keys.clone(), Box::new(FixedKeys)).unwrap();
@@ -182,7 +182,7 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
 
 /// Like Linux: software seals with the new key until the old key's records are acknowledged, then the device.
 #[tokio::test]
-async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowledgment() {
+async fn transmit_key_moves_to_the_device_after_the_last_ack() {
     let wire = Wire::new(5).with_devices(0.0, 5);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
@@ -221,7 +221,7 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
 
 /// The transport drops a sealer when the next one is installed, but a next key may never come.
 #[tokio::test]
-async fn the_sealer_of_a_replaced_key_is_followed_by_one_without_a_key() {
+async fn sealer_without_a_key_follows_the_replaced_sealer() {
     for end in [|stream: &mut KtlsStream<rig::End>| stream.update_keys(false).unwrap(), SegmentStream::finish] {
         let wire = Wire::new(5).with_devices(0.0, 5);
         let (mut near, _far) = streams(&wire, SUITES[0]);
@@ -360,7 +360,7 @@ async fn read_what_is_there(end: &mut KtlsStream<rig::End>, read: &mut Vec<u8>) 
 }
 
 #[tokio::test]
-async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
+async fn bytes_decrypted_with_a_replaced_key_are_restored() {
     for (cut, miss) in [(Cut::Every(100), 0.0), (Cut::Every(1448), 0.0), (Cut::UpTo(300), 0.3), (Cut::Every(37), 0.5)] {
         for suite in SUITES {
             let wire = Wire::new(6).with_devices(miss, 6);
@@ -421,7 +421,7 @@ async fn the_device_may_have_the_next_key() {
 }
 
 #[tokio::test]
-async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
+async fn bytes_of_one_context_survive_later_keys() {
     let wire = Wire::new(8).with_devices(0.0, 8);
     // With packets smaller than a record, the device decrypts some with an outdated key.
     wire.lock()[0].cut = Cut::Every(37);

@@ -105,7 +105,7 @@ async fn a_request_is_answered_early_late_and_with_no() {
 }
 
 #[tokio::test]
-async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
+async fn hints_follow_the_3rd_5th_and_9th_encrypted_record() {
     let mut setup = Setup::new(ResyncMode::CoreHint).await;
     // The device decrypts nothing, so every record counts.
     let mut hinted = Vec::new();
@@ -128,7 +128,7 @@ async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
 }
 
 #[tokio::test]
-async fn a_hint_waits_for_the_socket_to_drain_and_tells_of_what_is_behind_all_of_it() {
+async fn hint_waits_for_a_drained_socket_and_names_the_next_record() {
     let mut setup = Setup::new(ResyncMode::CoreHint).await;
     setup.send(10).await;
     setup.read(9).await;
@@ -185,7 +185,7 @@ async fn headers_read_before_the_announcement_count() {
 }
 
 #[tokio::test]
-async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_nothing() {
+async fn asynchronous_request_off_a_header_is_denied() {
     let mut setup = Setup::new(ResyncMode::Asynchronous).await;
     setup.started(setup.at(2), setup.at(4));
     setup.exchange(6).await;
@@ -229,7 +229,7 @@ async fn an_asynchronous_question_that_never_comes_is_given_up() {
 
 /// /// Software decrypts only the remaining bytes of a partly decrypted record.
 #[tokio::test]
-async fn a_partial_record_costs_what_is_left_of_it() {
+async fn software_decrypts_only_the_rest_of_a_partial_record() {
     for decrypted in [1, 16, 400, 999, 1000] {
         let setup = Setup::new(ResyncMode::DriverRequest).await;
         let (wire, mut far) = (setup.wire, setup.far);

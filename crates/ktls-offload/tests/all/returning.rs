@@ -55,7 +55,7 @@ async fn a_device_that_is_busy_when_a_key_changes_gets_it_later() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_busy_when_it_is_asked_takes_the_stream_later() {
+async fn busy_device_takes_the_stream_later() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::Busy));
@@ -73,7 +73,7 @@ async fn a_device_that_is_busy_when_it_is_asked_takes_the_stream_later() {
 }
 
 #[tokio::test]
-async fn a_full_device_is_asked_less_and_less_often_and_takes_the_stream_when_there_is_room() {
+async fn full_device_is_asked_less_often_and_later_takes_the_stream() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::NoSpace));
@@ -126,7 +126,7 @@ async fn a_device_that_gave_contexts_up_is_asked_less_and_less_often() {
 
 /// Other streams must free space, and they may wait for this stream.
 #[tokio::test]
-async fn ready_answers_at_once_that_the_device_is_full_and_asks_each_time() {
+async fn ready_reports_a_full_device_at_once_and_asks_each_time() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, SUITE);
@@ -145,7 +145,7 @@ async fn ready_answers_at_once_that_the_device_is_full_and_asks_each_time() {
 }
 
 #[tokio::test]
-async fn what_a_device_will_never_take_is_not_asked_for_again() {
+async fn permanently_refused_context_is_not_requested_again() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::Unsupported));
@@ -160,7 +160,7 @@ async fn what_a_device_will_never_take_is_not_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_reset_makes_room_for_those_that_wait() {
+async fn reset_makes_room_for_waiting_streams() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::NoSpace));
@@ -211,7 +211,7 @@ async fn key_updates_between_records_of_a_byte_cost_the_device_little() {
 
 /// A client that only reads, changes its keys in bursts and requests changes in return, with cover traffic between.
 #[tokio::test]
-async fn a_reader_may_change_keys_and_send_cover_traffic_as_often_as_it_likes() {
+async fn peer_of_an_active_reader_may_change_keys_at_any_rate() {
     for device in [false, true] {
         let wire = Wire::new(9).with_devices(0.0, 9);
         let (mut server, mut client) = streams(&wire, SUITE);

@@ -175,7 +175,7 @@ fn a_record_that_two_contexts_decrypted_between_them_is_checked() {
 
 /// Records of a new key that the device decrypted with the old key.
 #[test]
-fn what_was_decrypted_with_an_earlier_key_is_restored_checked_and_without_the_verdicts_above() {
+fn bytes_of_an_earlier_key_are_restored_and_checked() {
     const CONTENT: usize = 1000;
     const GARBLED: usize = 700;
     for suite in SUITES {
@@ -210,7 +210,7 @@ fn what_was_decrypted_with_an_earlier_key_is_restored_checked_and_without_the_ve
 }
 
 #[test]
-fn keys_that_others_followed_go_when_the_device_has_the_next_and_all_is_read() {
+fn replaced_keys_are_dropped_after_all_data_are_read() {
     let suite: TlsSuite = SUITES[0];
     let wire = Wire::new(4).with_devices(0.0, 4);
     let (mut near, mut far) = streams(&wire, suite);

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_copied_is_told_and_the_rest_is_copied() {
+    async fn uncopyable_entries_are_reported_and_others_copied() {
         let outer = tempfile::tempdir().unwrap();
         let run = outer.path().join("run");
         std::fs::create_dir(&run).unwrap();

@@ -223,7 +223,7 @@ async fn url_with_a_query_is_asked_for_as_it_is_written() {
 }
 
 #[tokio::test]
-async fn redirect_is_told_without_its_query() {
+async fn redirect_is_reported_without_its_query() {
     let folder = tempfile::tempdir().unwrap();
     let scripted: Scripted = Arc::new(|_, head, _| match head.uri.path() {
         "/private" => status(StatusCode::UNAUTHORIZED),
@@ -287,7 +287,7 @@ async fn file_of_the_same_second_is_copied_again() {
 }
 
 #[tokio::test]
-async fn empty_folders_are_made_and_own_names_are_told() {
+async fn empty_folders_are_made_and_reserved_names_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (from, root) = (folder.path().join("from"), folder.path().join("root"));
     std::fs::create_dir_all(from.join("a/empty")).unwrap();
@@ -324,7 +324,7 @@ async fn empty_folders_are_made_and_own_names_are_told() {
 }
 
 #[tokio::test]
-async fn empty_folder_where_a_server_makes_none_is_told() {
+async fn empty_folder_fails_on_a_server_without_folders() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("from/a/empty")).unwrap();
     let made = Arc::new(Mutex::new(vec!["/".to_owned()]));

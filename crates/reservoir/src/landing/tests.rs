@@ -20,7 +20,7 @@ fn land(landing: &Landing, number: u64, byte: u8) {
 
 /// A restarted file is a new file. Another share may still write to the old one, and its blocks do not count.
 #[test]
-fn what_a_share_writes_to_a_file_before_is_not_of_this_one() {
+fn late_writes_of_a_share_do_not_change_the_next_file() {
     let store = tempfile::tempdir().unwrap();
     let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
     let (first, second) = (open(&folder, Begin::Anew, 0).unwrap(), open(&folder, Begin::Anew, 1).unwrap());
@@ -42,7 +42,7 @@ fn what_a_share_writes_to_a_file_before_is_not_of_this_one() {
 
 /// A resumed copy may have other attributes. The file gets only the new ones.
 #[test]
-fn attributes_are_those_that_were_told_last() {
+fn last_attributes_apply() {
     let store = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
     let of = |names: &[&str]| {
@@ -66,7 +66,7 @@ fn attributes_are_those_that_were_told_last() {
 
 /// Discarding twice must not remove the files of the next upload.
 #[test]
-fn what_comes_after_it_was_discarded_stays() {
+fn file_made_after_a_discard_stays() {
     let store = tempfile::tempdir().unwrap();
     let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
     let before = open(&folder, Begin::Anew, 0).unwrap();

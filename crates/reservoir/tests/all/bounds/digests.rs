@@ -72,7 +72,7 @@ fn digest_that_takes_too_long_is_left_out() {
 }
 
 #[test]
-fn copy_by_hash_ends_though_the_server_never_tells_one() {
+fn copy_by_hash_ends_without_a_hash_from_the_server() {
     let mut bed = Bed::new(Limits::default());
     let there = tempfile::tempdir().unwrap();
     std::fs::write(there.path().join("file"), "abc").unwrap();

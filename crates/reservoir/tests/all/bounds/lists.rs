@@ -34,7 +34,7 @@ fn list_is_read_no_further_than_its_client_reads() {
 
 /// /// A client must not take a list that breaks off for a shorter list.
 #[test]
-fn list_that_fails_half_way_is_told_as_cut_off() {
+fn list_that_fails_half_way_is_reported_as_cut_off() {
     let mut bed = Bed::new(Limits::default());
     let there = tempfile::tempdir().unwrap();
     let source = Place::parse("https://server/broken", Some("abc")).unwrap();

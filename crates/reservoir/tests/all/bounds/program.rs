@@ -40,7 +40,7 @@ fn serve_raises_the_soft_limit_of_open_files() {
 }
 
 #[test]
-fn serve_tells_when_open_files_are_too_few() {
+fn serve_reports_too_few_open_files() {
     let (child, first, _there) = serve("ulimit -n 600");
     assert!(first.contains("https://127.0.0.1:"), "{first}");
     let said = end(child);

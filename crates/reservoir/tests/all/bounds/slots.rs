@@ -52,7 +52,7 @@ const ONE: [u8; 4] = [192, 0, 2, 1];
 const OTHER: [u8; 4] = [192, 0, 2, 2];
 
 #[test]
-fn connections_without_a_token_shut_out_nobody() {
+fn connections_without_a_token_leave_slots_to_others() {
     let mut bed = limited(8);
     let mut strangers: Vec<_> = (0..20).map(|_| bed.enter(ONE).unwrap()).collect();
     // // An invalid token has the same effect as no token.

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 /// /// The server loses the upload at its end, and then forbids a second upload.
 #[test]
-fn why_a_server_does_not_take_an_upload_up_again_is_told() {
+fn copy_reports_why_a_server_does_not_resume_an_upload() {
     let medium = Medium::new(Seed(1));
     let name = Name::from_url("/file").unwrap();
     medium.put(&name, &[7; 3000]);
@@ -46,7 +46,7 @@ fn why_a_server_does_not_take_an_upload_up_again_is_told() {
 
 /// /// A token becomes invalid during a copy. The copy reports that, and a copy with another token resumes.
 #[test]
-fn a_token_that_expires_is_told_and_the_copy_goes_on() {
+fn expired_token_is_reported_and_the_next_copy_resumes() {
     let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
     let name = Name::from_url("/file").unwrap();
     here.put(&name, &[7; 30_000]);

@@ -51,7 +51,7 @@ fn kills_cost_no_byte_and_no_block_twice() {
 
 /// /// A copy reports a full disk, and loses no complete blocks: as soon as there is room, the copy resumes.
 #[test]
-fn a_full_disk_is_told_and_the_copy_goes_on() {
+fn full_disk_is_reported_and_the_next_copy_resumes() {
     for (way, says) in [(Way::Pull, "no storage space"), (Way::Push, "disk is full"), (Way::Here, "no storage space")] {
         let schedule = Schedule::with(Seed(7), way, vec![vec![7; 30 << 10]]);
         let mut executor = VirtualTime::new();
@@ -106,7 +106,7 @@ fn file_without_a_size_is_refused() {
 
 /// /// A copy reports a source that changes during the copy, and makes no file.
 #[test]
-fn a_file_that_changes_meanwhile_is_told() {
+fn source_that_changes_during_a_copy_is_reported() {
     for way in [Way::Pull, Way::Push, Way::Here] {
         let schedule = Schedule::with(Seed(9), way, vec![vec![1; 30 << 10]]);
         let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
@@ -122,7 +122,7 @@ fn a_file_that_changes_meanwhile_is_told() {
 /// /// A copy reports extended attributes that the server or the destination's medium cannot store, before it copies a
 /// byte.
 #[test]
-fn attributes_that_cannot_be_are_told_at_once() {
+fn unsupported_attributes_are_reported_at_once() {
     let preserve = Preserve { mode: false, extended: true };
     // // HTTP encodes one such byte as three.
     let cases = [

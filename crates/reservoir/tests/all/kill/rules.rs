@@ -336,7 +336,7 @@ fn digest_is_that_of_the_bytes_that_are_there() {
 
 /// /// The entity tag of the answer belongs to the version before the change.
 #[test]
-fn digest_of_a_file_that_changes_meanwhile_is_not_told() {
+fn digest_of_a_changing_file_is_left_out() {
     let mut bed = Bed::in_memory(Server::open_to_all);
     bed.medium().put(&Name::from_url("/f").unwrap(), &vec![7; 5 << 20]);
     bed.medium().touch_after(Path::new("f"), 1);

@@ -48,7 +48,7 @@ fn a_server_of_the_two_is_begun_anew() {
 
 /// /// After a dropped copy, the next copy does not send the blocks of either journal again.
 #[test]
-fn what_both_have_is_not_sent_again() {
+fn blocks_of_both_servers_are_not_sent_again() {
     let world = World::new();
     let mut executor = world.executor();
     world.drop_half_way(&mut executor);
@@ -61,7 +61,7 @@ fn what_both_have_is_not_sent_again() {
 /// /// The next copy uses only one server. The blocks of both servers are not sent again, and no part of the two
 /// uploads remains.
 #[test]
-fn what_two_servers_have_is_one_servers_to_end() {
+fn one_server_completes_a_file_of_two() {
     let world = World::new();
     let mut executor = world.executor();
     world.drop_half_way(&mut executor);

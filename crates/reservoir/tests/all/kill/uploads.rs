@@ -276,7 +276,7 @@ fn parts_of_two_files_are_never_one() {
 }
 
 #[test]
-fn parts_with_the_digest_of_another_file_leave_nothing() {
+fn parts_with_a_wrong_file_digest_leave_no_files() {
     let mut world = World::new();
     let of = digest("Digest", Algorithm::Sha256, b"x", false).replace("=:", "=").replace(":\r", "");
     let of = of.trim_end_matches(':');
@@ -465,7 +465,7 @@ fn copy_waits_for_a_name_that_is_locked() {
 }
 
 #[test]
-fn users_with_spaces_in_their_names_are_told_apart() {
+fn users_with_spaces_in_their_names_stay_distinct() {
     let mut world = World::new();
     let token = |name: &str, token: &str| {
         let hash = hexadecimal(&sum(Algorithm::Sha256, token.as_bytes()));
@@ -501,7 +501,7 @@ fn impossible_length_is_refused_and_leaves_no_file() {
 }
 
 #[test]
-fn full_disk_keeps_nothing_of_a_pack() {
+fn full_disk_leaves_no_files_of_a_pack() {
     let files = 40;
     for pulls in [false, true] {
         let mut world = World::new();

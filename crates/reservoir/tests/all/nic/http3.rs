@@ -78,7 +78,7 @@ fn long_packets_are_used() {
 
 /// /// A paced start loses no packets in a queue that is far shorter than the bytes in flight. An unpaced start does.
 #[test]
-fn a_paced_start_loses_nothing() {
+fn paced_start_loses_no_packets() {
     let pace = NonZeroU64::new(11_000_000);
     for (offload, pacing_rate) in [(Offload::None, pace), (Offload::Both, pace), (Offload::Both, None)] {
         let wire = LinkConfig {
@@ -600,7 +600,7 @@ fn a_copy_has_servers_copy_between_them() {
 
 /// /// A closed server still answers the current requests, and then ends its connections.
 #[test]
-fn a_server_that_is_closed_ends_what_is_under_way() {
+fn closed_server_completes_current_requests() {
     for (millis, rate) in [(10, None), (20, None), (30, None), (100, Some("40M"))] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
         let files = Files::new();

@@ -22,7 +22,7 @@ use std::sync::Arc;
 const AGREEMENT: Agreement = Agreement { version: TlsVersion::Tls13, suite: TlsSuite::Aes256Gcm };
 
 #[test]
-fn nics_seal_and_open_what_is_copied() {
+fn nics_encrypt_and_decrypt_a_copy() {
     let loss = Impairments { loss: Share::new(0.001).unwrap(), ..Impairments::default() };
     let mut bed = bed(LinkConfig { impairments: loss, ..LinkConfig::default() });
     let files = Files::new();
