@@ -22,15 +22,15 @@ pub(crate) trait WholeRecords: Sized {
 
 /// The key type of the chosen library.
 #[cfg(feature = "ring")]
-pub(crate) type Chosen = ring::aead::LessSafeKey;
+pub(crate) type RecordAead = ring::aead::LessSafeKey;
 #[cfg(all(feature = "aws-lc-rs", not(feature = "ring")))]
-pub(crate) type Chosen = aws_lc_rs::aead::LessSafeKey;
+pub(crate) type RecordAead = aws_lc_rs::aead::LessSafeKey;
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
-pub(crate) type Chosen = resumable_aead::Key;
+pub(crate) type RecordAead = resumable_aead::Key;
 
 /// Implements [`WholeRecords`] for ring or AWS-LC, which share an API.
 #[cfg(any(feature = "ring", feature = "aws-lc-rs"))]
-macro_rules! as_ring_does {
+macro_rules! implement_with_ring_api {
     ($($library:ident)::+) => {
         impl WholeRecords for $($library)::+::aead::LessSafeKey {
             fn expand(suite: TlsSuite, key: &[u8]) -> Option<Self> {
@@ -63,9 +63,9 @@ macro_rules! as_ring_does {
 }
 
 #[cfg(feature = "ring")]
-as_ring_does!(ring);
+implement_with_ring_api!(ring);
 #[cfg(all(feature = "aws-lc-rs", any(test, not(feature = "ring"))))]
-as_ring_does!(aws_lc_rs);
+implement_with_ring_api!(aws_lc_rs);
 
 #[cfg(any(test, not(any(feature = "ring", feature = "aws-lc-rs"))))]
 impl WholeRecords for resumable_aead::Key {
@@ -110,7 +110,7 @@ mod tests {
             state.encrypt(&key, &mut sealed).unwrap();
             sealed.extend_from_slice(&state.tag(&key).unwrap());
             seals_and_opens::<resumable_aead::Key>(suite, &sealed);
-            seals_and_opens::<Chosen>(suite, &sealed);
+            seals_and_opens::<RecordAead>(suite, &sealed);
             #[cfg(feature = "aws-lc-rs")]
             seals_and_opens::<aws_lc_rs::aead::LessSafeKey>(suite, &sealed);
         }

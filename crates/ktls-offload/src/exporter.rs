@@ -44,7 +44,7 @@ pub(crate) struct ExporterLog {
 }
 
 impl ExporterLog {
-    pub(crate) fn around(inner: &Arc<dyn KeyLog>) -> Arc<ExporterLog> {
+    pub(crate) fn wrap(inner: &Arc<dyn KeyLog>) -> Arc<ExporterLog> {
         Arc::new(ExporterLog { inner: inner.clone(), secret: Mutex::default() })
     }
 

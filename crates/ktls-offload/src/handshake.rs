@@ -8,7 +8,7 @@ use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 use crate::messages::Role;
 use crate::record::HEADER_LEN;
 use crate::record::inbox::Inbox;
-use crate::stream::{Established, KtlsStream};
+use crate::stream::{HandshakeState, KtlsStream};
 use bytes::Bytes;
 use core::fmt;
 use core::future::poll_fn;
@@ -82,10 +82,11 @@ pub async fn connect<S: SegmentStream>(
         ServerName::DnsName(name) if config.enable_sni => Some(name.as_ref().to_owned()),
         _ => None, // RFC 6066 section 3: IP addresses are not sent
     };
-    let log = ExporterLog::around(&config.key_log);
+    let log = ExporterLog::wrap(&config.key_log);
     let mut config = ClientConfig::clone(&config);
     config.key_log = log.clone();
-    run(stream, UnbufferedClientConnection::new(Arc::new(config), name)?, Records::default(), server_name, log).await
+    run(stream, UnbufferedClientConnection::new(Arc::new(config), name)?, HandshakeRecords::default(), server_name, log)
+        .await
 }
 
 /// Performs a server handshake; see [`connect`].
@@ -99,7 +100,7 @@ pub async fn accept<S: SegmentStream>(
     config: Arc<ServerConfig>,
 ) -> Result<KtlsStream<S>, HandshakeError> {
     check(&config)?;
-    let mut records = Records::default();
+    let mut records = HandshakeRecords::default();
     match records.receive_hello(&mut stream).await {
         // If the ClientHello is invalid, the rustls connection meets the same error and answers according to its
         // configuration.
@@ -131,7 +132,7 @@ pub async fn accept<S: SegmentStream>(
 pub struct StartHandshake<S> {
     stream: S,
     accepted: Accepted,
-    records: Records,
+    records: HandshakeRecords,
 }
 
 impl<S: SegmentStream> StartHandshake<S> {
@@ -140,7 +141,7 @@ impl<S: SegmentStream> StartHandshake<S> {
     /// # Errors
     /// [`HandshakeError`]. The peer gets an alert, and the connection is closed.
     pub async fn read(mut stream: S) -> Result<StartHandshake<S>, HandshakeError> {
-        let mut records = Records::default();
+        let mut records = HandshakeRecords::default();
         let error = match records.receive_hello(&mut stream).await {
             Ok(Ok(accepted)) => return Ok(StartHandshake { stream, accepted, records }),
             Ok(Err((error, mut alert))) => {
@@ -181,10 +182,10 @@ impl<S> fmt::Debug for StartHandshake<S> {
 async fn serve<S: SegmentStream>(
     stream: S,
     config: Arc<ServerConfig>,
-    records: Records,
+    records: HandshakeRecords,
     server_name: Option<String>,
 ) -> Result<KtlsStream<S>, HandshakeError> {
-    let log = ExporterLog::around(&config.key_log);
+    let log = ExporterLog::wrap(&config.key_log);
     let mut config = ServerConfig::clone(&config);
     config.key_log = log.clone();
     run(stream, UnbufferedServerConnection::new(Arc::new(config))?, records, server_name, log).await
@@ -287,10 +288,10 @@ pub struct Negotiated {
 }
 
 /// Runs a handshake to completion. On failure, sends the alert and closes the stream.
-async fn run<S: SegmentStream, C: Connection>(
+async fn run<S: SegmentStream, C: RustlsConnection>(
     mut stream: S,
     connection: C,
-    records: Records,
+    records: HandshakeRecords,
     server_name: Option<String>,
     log: Arc<ExporterLog>,
 ) -> Result<KtlsStream<S>, HandshakeError> {
@@ -332,12 +333,12 @@ async fn give_up<S: SegmentStream, T>(mut stream: S, error: HandshakeError) -> R
 /// A handshake in progress.
 struct Handshake<C> {
     connection: C,
-    records: Records,
+    records: HandshakeRecords,
 }
 
 /// The records of a handshake in both directions.
 #[derive(Default)]
-struct Records {
+struct HandshakeRecords {
     inbox: Inbox,
     /// Bytes already reported to the transport's `consume`, although their record is incomplete.
     early_credit: usize,
@@ -348,7 +349,7 @@ struct Records {
 }
 
 /// The next action that rustls requires.
-enum Step {
+enum HandshakeAction {
     /// Call rustls again.
     Again,
     /// Send these bytes.
@@ -361,7 +362,7 @@ enum Step {
     Closed,
 }
 
-impl<C: Connection> Handshake<C> {
+impl<C: RustlsConnection> Handshake<C> {
     async fn drive<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
         loop {
             match self.step() {
@@ -375,23 +376,23 @@ impl<C: Connection> Handshake<C> {
                     }
                     return Err(error.into());
                 }
-                Ok(Step::Again) => {}
-                Ok(Step::Send(bytes)) => self.records.send(stream, bytes),
+                Ok(HandshakeAction::Again) => {}
+                Ok(HandshakeAction::Send(bytes)) => self.records.send(stream, bytes),
                 // A server may write data before the client's Finished arrives, but the handshake is complete only
                 // after Finished.
-                Ok(Step::Traffic) if !self.connection.common().is_handshaking() => return Ok(()),
+                Ok(HandshakeAction::Traffic) if !self.connection.common().is_handshaking() => return Ok(()),
                 // The records of a flight are flushed together, just before waiting for the peer.
-                Ok(Step::Traffic | Step::Record) => {
+                Ok(HandshakeAction::Traffic | HandshakeAction::Record) => {
                     stream.flush();
                     self.records.receive(stream).await?;
                 }
-                Ok(Step::Closed) => return Err(HandshakeError::Closed),
+                Ok(HandshakeAction::Closed) => return Err(HandshakeError::Closed),
             }
         }
     }
 
     /// Lets rustls take one step.
-    fn step(&mut self) -> Result<Step, rustls::Error> {
+    fn step(&mut self) -> Result<HandshakeAction, rustls::Error> {
         let _crypto = cost::work(Work::Crypto);
         let UnbufferedStatus { discard, state, .. } = self.connection.process(&mut self.records.incoming);
         let step = match state {
@@ -401,15 +402,15 @@ impl<C: Connection> Handshake<C> {
                     bytes.resize(size.required_size, 0);
                     data.encode(&mut bytes).map_err(|_| rustls::Error::EncryptError)?;
                 }
-                Ok(Step::Send(bytes))
+                Ok(HandshakeAction::Send(bytes))
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
                 data.done(); // the encoded bytes are queued already
-                Ok(Step::Again)
+                Ok(HandshakeAction::Again)
             }
-            Ok(ConnectionState::BlockedHandshake) => Ok(Step::Record),
-            Ok(ConnectionState::WriteTraffic(_)) => Ok(Step::Traffic),
-            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Closed),
+            Ok(ConnectionState::BlockedHandshake) => Ok(HandshakeAction::Record),
+            Ok(ConnectionState::WriteTraffic(_)) => Ok(HandshakeAction::Traffic),
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(HandshakeAction::Closed),
             // rustls never gets data records.
             Ok(_) => Err(rustls::Error::General("data inside the handshake".into())),
             Err(error) => Err(error),
@@ -422,13 +423,13 @@ impl<C: Connection> Handshake<C> {
     fn send_alerts<S: SegmentStream>(&mut self, stream: &mut S) {
         // Stop when rustls has nothing to write: one step more would process the invalid record again.
         while self.connection.common().wants_write() {
-            let Ok(Step::Send(bytes)) = self.step() else { return };
+            let Ok(HandshakeAction::Send(bytes)) = self.step() else { return };
             self.records.send(stream, bytes);
         }
     }
 
     /// Extracts the keys and the negotiated parameters.
-    fn conclude(self, server_name: Option<String>, log: &ExporterLog) -> Result<Established, HandshakeError> {
+    fn conclude(self, server_name: Option<String>, log: &ExporterLog) -> Result<HandshakeState, HandshakeError> {
         // A leftover fragment would be part of a message that spans the key change (RFC 8446 section 5.1).
         if !self.records.incoming.is_empty() {
             return Err(HandshakeError::Trailing);
@@ -460,13 +461,13 @@ impl<C: Connection> Handshake<C> {
             return Err(unsupported);
         };
         let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
-        Established::new(keys, schedule, Some(C::ROLE), self.records.inbox, self.records.next)
+        HandshakeState::new(keys, schedule, Some(C::ROLE), self.records.inbox, self.records.next)
             .map(|established| established.with_negotiated(negotiated, exporter))
             .map_err(|UnsupportedKey { .. }| unsupported)
     }
 }
 
-impl Records {
+impl HandshakeRecords {
     fn send<S: SegmentStream>(&mut self, stream: &mut S, bytes: Vec<u8>) {
         let length = bytes.len();
         let sent = self.next.map_or(0, |(_, sent)| sent) + length as u64;
@@ -536,7 +537,7 @@ impl Records {
 }
 
 /// A common interface for client and server connections of rustls.
-trait Connection {
+trait RustlsConnection {
     type Data;
     /// Whether the peer waits for the last flight of this end. A server's last flight is its tickets, which the client
     /// may read late.
@@ -547,7 +548,7 @@ trait Connection {
     fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error>;
 }
 
-impl Connection for UnbufferedClientConnection {
+impl RustlsConnection for UnbufferedClientConnection {
     type Data = ClientConnectionData;
     const PEER_WAITS: bool = true;
     const ROLE: Role = Role::Client;
@@ -566,7 +567,7 @@ impl Connection for UnbufferedClientConnection {
     }
 }
 
-impl Connection for UnbufferedServerConnection {
+impl RustlsConnection for UnbufferedServerConnection {
     type Data = ServerConnectionData;
     const PEER_WAITS: bool = false;
     const ROLE: Role = Role::Server;

@@ -3,7 +3,7 @@
 //! Invariant: a nonce is the static IV combined with the record number (in every [`RecordFormat`]). A key therefore
 //! never uses a nonce twice, provided that no number is given to two different records.
 
-use crate::aead::{Chosen, WholeRecords};
+use crate::aead::{RecordAead, WholeRecords};
 use crate::record::HEADER_LEN;
 use offload_api::record::RecordAad;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
@@ -127,12 +127,12 @@ pub struct UnsupportedKey {
 }
 
 /// The bytes before a record's body: the header, and the explicit nonce if the format has one.
-pub(crate) type Prefix = SmallVec<[u8; 16]>;
+pub(crate) type RecordPrefix = SmallVec<[u8; 16]>;
 
 /// A key that seals and opens whole records on the CPU. ring does not expose its expanded key and does not wipe the
 /// memory.
 pub(crate) struct RecordKey {
-    key: Chosen,
+    key: RecordAead,
     format: RecordFormat,
     iv: [u8; NONCE_LEN],
 }
@@ -144,7 +144,7 @@ impl RecordKey {
         if !matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13) {
             return Err(unsupported);
         }
-        let expanded = Chosen::expand(key.suite(), key.key()).ok_or(unsupported)?;
+        let expanded = RecordAead::expand(key.suite(), key.key()).ok_or(unsupported)?;
         Ok(RecordKey { key: expanded, format: key.format(), iv: *key.iv() })
     }
 
@@ -153,8 +153,8 @@ impl RecordKey {
     }
 
     /// Returns the prefix of record `number` with a body of `body` bytes.
-    pub(crate) fn prefix(&self, number: u64, content_type: u8, body: usize) -> Prefix {
-        let mut prefix = Prefix::from_slice(&self.format.header(content_type, body));
+    pub(crate) fn prefix(&self, number: u64, content_type: u8, body: usize) -> RecordPrefix {
+        let mut prefix = RecordPrefix::from_slice(&self.format.header(content_type, body));
         let explicit = self.format.explicit_nonce(&self.iv, number);
         prefix.extend_from_slice(&explicit[..self.format.explicit_nonce_len()]);
         prefix

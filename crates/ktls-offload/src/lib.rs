@@ -34,7 +34,7 @@ pub use lookaside::{LookasideCounters, LookasideStream, RunLookaside};
 #[cfg(feature = "file")]
 pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, WriteCounters, send_file};
 pub use stream::KtlsStream;
-pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};
+pub use stream::offload::{NotOffloaded, Offload, OffloadOutcome, Offloaded};
 
 pub use offload_api::{Handle, Refused, RxSegment, SegmentStream, TlsKey, TlsSuite, TlsVersion};
 pub use offload_base::counters::{CounterSet, Counters};

@@ -10,7 +10,7 @@ use offload_api::TlsVersion;
 
 /// Reassembles handshake messages and enforces the peer's limits.
 #[derive(Debug)]
-pub(crate) struct Messages {
+pub(crate) struct MessageReader {
     version: TlsVersion,
     /// This end's role, or `None` if the keys did not come from a handshake.
     role: Option<Role>,
@@ -49,9 +49,9 @@ pub(crate) enum Alert {
     Ignored,
 }
 
-impl Messages {
-    pub(crate) fn new(version: TlsVersion, role: Option<Role>) -> Messages {
-        Messages { version, role, fragment: Vec::new(), warnings: 0, renegotiations: 0 }
+impl MessageReader {
+    pub(crate) fn new(version: TlsVersion, role: Option<Role>) -> MessageReader {
+        MessageReader { version, role, fragment: Vec::new(), warnings: 0, renegotiations: 0 }
     }
 
     /// Accepts a record of application data. Empty records are allowed in any number as cover traffic (RFC 8446 section
@@ -200,7 +200,7 @@ mod tests {
         stream.extend(ticket(0));
         stream.extend(key_update(true));
         for size in 1..stream.len() {
-            let mut messages = Messages::new(TlsVersion::Tls13, None);
+            let mut messages = MessageReader::new(TlsVersion::Tls13, None);
             let mut seen = Vec::new();
             for fragment in stream.chunks(size) {
                 messages.handshake(fragment).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn every_misbehaviour_has_its_error() {
         let one = |bytes: &[u8]| {
-            let mut messages = Messages::new(TlsVersion::Tls13, None);
+            let mut messages = MessageReader::new(TlsVersion::Tls13, None);
             messages.handshake(bytes).and_then(|()| messages.next_message())
         };
         assert_eq!(one(&[]), Err(TlsError::EmptyFragment));
@@ -228,12 +228,12 @@ mod tests {
         assert_eq!(one(&[24, 0, 0, 1, 0, 4]), Err(TlsError::KeyUpdateInsideRecord));
         assert_eq!(one(&[24, 0, 0]), Ok(None));
 
-        let mut messages = Messages::new(TlsVersion::Tls13, None);
+        let mut messages = MessageReader::new(TlsVersion::Tls13, None);
         messages.handshake(&[4, 0]).unwrap();
         assert_eq!(messages.data(), Err(TlsError::Interleaved));
         assert_eq!(messages.alert(&[1, 0]), Err(TlsError::Interleaved));
 
-        let mut messages = Messages::new(TlsVersion::Tls13, None);
+        let mut messages = MessageReader::new(TlsVersion::Tls13, None);
         assert_eq!(messages.alert(&[1, 0]), Ok(Alert::Close));
         assert_eq!(messages.alert(&[2, 20]), Err(TlsError::AlertReceived(AlertDescription::BAD_RECORD_MAC)));
         assert_eq!(messages.alert(&[2]), Err(TlsError::MalformedAlert));
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn messages_without_cost_to_the_peer_are_bounded() {
-        let mut messages = Messages::new(TlsVersion::Tls13, None);
+        let mut messages = MessageReader::new(TlsVersion::Tls13, None);
         assert!((0..WARNINGS_MAX).all(|_| messages.alert(&[1, 90]) == Ok(Alert::Ignored)));
         assert_eq!(messages.alert(&[1, 90]), Err(TlsError::TooManyWarnings));
     }
@@ -255,7 +255,7 @@ mod tests {
             (Role::Server, HELLO_REQUEST, Err(TlsError::UnexpectedHandshake(HELLO_REQUEST))),
             (Role::Server, CLIENT_HELLO, Ok(Some(Message::Renegotiate))),
         ] {
-            let mut messages = Messages::new(TlsVersion::Tls12, Some(role));
+            let mut messages = MessageReader::new(TlsVersion::Tls12, Some(role));
             messages.handshake(&[kind, 0, 0, 0]).unwrap();
             assert_eq!(messages.next_message(), expected, "{role:?}");
         }
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn tls12_has_other_messages_and_its_alerts_have_levels() {
-        let mut messages = Messages::new(TlsVersion::Tls12, None);
+        let mut messages = MessageReader::new(TlsVersion::Tls12, None);
         for kind in [4, 24, 20] {
             messages.handshake(&[kind, 0, 0, 0]).unwrap();
             assert_eq!(messages.next_message(), Err(TlsError::UnexpectedHandshake(kind)));
@@ -281,7 +281,7 @@ mod tests {
         messages.handshake(&[0; 4]).unwrap();
         assert_eq!(messages.next_message(), Err(TlsError::TooManyRenegotiations));
 
-        let mut messages = Messages::new(TlsVersion::Tls12, None);
+        let mut messages = MessageReader::new(TlsVersion::Tls12, None);
         assert_eq!(messages.alert(&[1, 100]), Ok(Alert::Ignored));
         assert_eq!(messages.alert(&[1, 41]), Ok(Alert::Ignored));
         assert_eq!(messages.alert(&[2, 100]), Err(TlsError::AlertReceived(AlertDescription(100))));

@@ -1,6 +1,6 @@
 //! The contexts that a stream over an accelerator offers: a TLS engine only.
 
-use super::News;
+use super::EventQueue;
 use super::receive::ReceiveQueue;
 use super::send::SendQueue;
 use offload_api::{
@@ -11,15 +11,15 @@ use offload_jobs::JobClient;
 use offload_transforms::{Aead, Secret, Transform};
 
 /// The contexts of a [`LookasideStream`](super::LookasideStream) as lent to the stream above.
-pub(super) struct OnlyTls<'a> {
+pub(super) struct LookasideContexts<'a> {
     pub(super) send: &'a mut SendQueue,
     pub(super) receive: &'a mut ReceiveQueue,
-    pub(super) news: &'a mut News,
+    pub(super) news: &'a mut EventQueue,
     /// Whether a [`RunLookaside`](super::RunLookaside) exists that passes on sealed records.
     pub(super) runs: bool,
 }
 
-impl Contexts for OnlyTls<'_> {
+impl Contexts for LookasideContexts<'_> {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         if name != TlsContexts::ENGINE {
             return None;

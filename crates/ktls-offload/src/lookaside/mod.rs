@@ -25,7 +25,7 @@ use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
-use face::OnlyTls;
+use face::LookasideContexts;
 use offload_api::{
     Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
     TxTag, stream,
@@ -122,7 +122,7 @@ struct Inner<S> {
     stream: S,
     send: SendQueue,
     receive: ReceiveQueue,
-    news: News,
+    news: EventQueue,
     counters: LookasideCounters,
     /// The waker of [`RunLookaside`]. `None` if that was dropped.
     runner: Option<Waker>,
@@ -132,7 +132,7 @@ struct Inner<S> {
 
 /// Events for the stream above.
 #[derive(Default)]
-struct News(VecDeque<DeviceEvent>);
+struct EventQueue(VecDeque<DeviceEvent>);
 
 impl<S: SegmentStream> LookasideStream<S> {
     /// Creates a stream over `stream` with one client of the job queue for each direction.
@@ -141,7 +141,7 @@ impl<S: SegmentStream> LookasideStream<S> {
             send: SendQueue::new(queue.client()),
             receive: ReceiveQueue::new(queue.client(), stream.next_seq()),
             stream,
-            news: News::default(),
+            news: EventQueue::default(),
             counters: LookasideCounters::default(),
             runner: Some(Waker::noop().clone()),
             is_used: true,
@@ -307,7 +307,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
         let Inner { stream, send, receive, news, runner, .. } = &mut *inner;
         let mut flow = NO_FLOW;
         stream.control(&mut |known, _| flow = known);
-        f(flow, &mut OnlyTls { send, receive, news, runs: runner.is_some() });
+        f(flow, &mut LookasideContexts { send, receive, news, runs: runner.is_some() });
         let has_news = !news.0.is_empty();
         drop(inner);
         if has_news {

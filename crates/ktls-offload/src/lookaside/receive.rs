@@ -6,7 +6,7 @@
 
 use super::face::open_session;
 use super::send::{copied, cut, is_lost};
-use super::{CONTEXTS, LookasideCounters, News, RECORDS_AT_ONCE};
+use super::{CONTEXTS, EventQueue, LookasideCounters, RECORDS_AT_ONCE};
 use crate::record::inbox::Inbox;
 use crate::record::receive::both;
 use crate::record::{HEADER_LEN, WIRE_MAX};
@@ -30,7 +30,7 @@ pub(super) struct ReceiveQueue {
     context: Option<OpenContext>,
     /// Bytes that do not yet form a record; empty without a context.
     inbox: Inbox,
-    items: VecDeque<Item>,
+    items: VecDeque<ReceiveItem>,
     /// Number of the first item in `items`.
     first: u64,
     waiting: VecDeque<Job>,
@@ -54,13 +54,13 @@ struct OpenContext {
     number: u64,
 }
 
-enum Item {
+enum ReceiveItem {
     Ready(RxSegment),
-    Opening(Opening),
+    OpeningRecord(OpeningRecord),
 }
 
 /// A record being opened by a job.
-struct Opening {
+struct OpeningRecord {
     context: Handle,
     start: Seq,
     meta: RxMeta,
@@ -90,8 +90,8 @@ impl ReceiveQueue {
     /// Returns the sequence number of the next byte to pass up.
     pub(super) fn next_seq(&self) -> Seq {
         match self.items.front() {
-            Some(Item::Ready(segment)) => segment.seq,
-            Some(Item::Opening(record)) => record.start,
+            Some(ReceiveItem::Ready(segment)) => segment.seq,
+            Some(ReceiveItem::OpeningRecord(record)) => record.start,
             None => self.inbox.start().filter(|_| self.inbox.len() > 0).unwrap_or(self.position),
         }
     }
@@ -113,7 +113,7 @@ impl ReceiveQueue {
         &mut self,
         flow: FlowKey,
         context: &TlsContext,
-        news: &mut News,
+        news: &mut EventQueue,
     ) -> Result<Handle, Refused> {
         let ahead = context.start.distance_from(self.position);
         // Ranges already queued are unmarked, so the stream above opens them.
@@ -132,7 +132,7 @@ impl ReceiveQueue {
     }
 
     /// Removes the context: the stream above opens all further records, including the records at jobs.
-    pub(super) fn remove(&mut self, context: Handle, news: &mut News) {
+    pub(super) fn remove(&mut self, context: Handle, news: &mut EventQueue) {
         if self.context.as_ref().is_some_and(|known| known.handle == context)
             && let Some(known) = self.context.take()
         {
@@ -140,8 +140,8 @@ impl ReceiveQueue {
             self.names.remove(context);
             // The stream above counts on unmarked ciphertext from here on; late jobs of these records are ignored.
             for item in &mut self.items {
-                if let Item::Opening(record) = item {
-                    *item = Item::Ready(record.as_it_arrived());
+                if let ReceiveItem::OpeningRecord(record) = item {
+                    *item = ReceiveItem::Ready(record.into_segment());
                 }
             }
             self.waiting.clear();
@@ -155,11 +155,11 @@ impl ReceiveQueue {
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
-        news: &mut News,
+        news: &mut EventQueue,
         counters: &mut LookasideCounters,
     ) -> Poll<io::Result<Option<RxSegment>>> {
         loop {
-            self.take_in(cx, news, counters);
+            self.process_finished_jobs(cx, news, counters);
             if let Some(segment) = self.pop_ready() {
                 return Poll::Ready(Ok(Some(segment)));
             }
@@ -181,7 +181,7 @@ impl ReceiveQueue {
                 Poll::Pending => {
                     self.client.flush();
                     // A job submitted since the last poll may have finished without waking this task.
-                    if self.take_in(cx, news, counters) {
+                    if self.process_finished_jobs(cx, news, counters) {
                         continue;
                     }
                     self.give_early_credit(stream);
@@ -203,7 +203,7 @@ impl ReceiveQueue {
 
     fn pop_ready(&mut self) -> Option<RxSegment> {
         match self.items.pop_front()? {
-            Item::Ready(segment) => {
+            ReceiveItem::Ready(segment) => {
                 self.first += 1;
                 Some(segment)
             }
@@ -219,14 +219,14 @@ impl ReceiveQueue {
         segment.seq = self.position;
         self.position = segment.end();
         let Some(context) = &mut self.context else {
-            self.items.push_back(Item::Ready(segment));
+            self.items.push_back(ReceiveItem::Ready(segment));
             return;
         };
         // Bytes before the context's first record belong to records that the stream above opens.
         let before = (context.ahead as usize).min(segment.data.len());
         if before > 0 {
             context.ahead -= before as u32;
-            self.items.push_back(Item::Ready(segment.split_to(before)));
+            self.items.push_back(ReceiveItem::Ready(segment.split_to(before)));
         }
         self.inbox.push(segment);
         self.cut_records();
@@ -250,11 +250,11 @@ impl ReceiveQueue {
                 meta = Some(meta.map_or(range.meta, |so_far| both(so_far, range.meta)));
                 wire.push(range.data.freeze());
             });
-            let record = Opening { context: context.handle, start, meta: meta.unwrap_or_default(), wire };
+            let record = OpeningRecord { context: context.handle, start, meta: meta.unwrap_or_default(), wire };
             let number = self.first + self.items.len() as u64;
             let job = record.job(context, number, &header);
             context.number = context.number.wrapping_add(1);
-            self.items.push_back(Item::Opening(record));
+            self.items.push_back(ReceiveItem::OpeningRecord(record));
             if !self.waiting.is_empty() {
                 self.waiting.push_back(job);
             } else if let Err(job) = self.client.submit(job) {
@@ -266,11 +266,16 @@ impl ReceiveQueue {
     /// Passes the bytes of incomplete records up as received.
     fn pass_on_rest(&mut self) {
         let ReceiveQueue { inbox, items, .. } = self;
-        inbox.take(inbox.len(), |range| items.push_back(Item::Ready(range)));
+        inbox.take(inbox.len(), |range| items.push_back(ReceiveItem::Ready(range)));
     }
 
     /// Takes finished jobs and submits waiting ones. Returns true if there were any.
-    fn take_in(&mut self, cx: &mut Context<'_>, news: &mut News, counters: &mut LookasideCounters) -> bool {
+    fn process_finished_jobs(
+        &mut self,
+        cx: &mut Context<'_>,
+        news: &mut EventQueue,
+        counters: &mut LookasideCounters,
+    ) -> bool {
         let mut any = false;
         while let Poll::Ready(Some(done)) = self.client.poll_done(cx) {
             any = true;
@@ -286,11 +291,11 @@ impl ReceiveQueue {
         any
     }
 
-    fn note_done(&mut self, done: Done, news: &mut News, counters: &mut LookasideCounters) {
+    fn note_done(&mut self, done: Done, news: &mut EventQueue, counters: &mut LookasideCounters) {
         let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
         let Some(item) = item else { return };
         // A record of a removed context was already passed up as received.
-        let Item::Opening(record) = item else { return };
+        let ReceiveItem::OpeningRecord(record) = item else { return };
         let context = record.context;
         let opened = match done.outcome.status {
             JobStatus::Done => record.opened(done.target),
@@ -300,7 +305,7 @@ impl ReceiveQueue {
             Some(_) => counters.opened += 1,
             None => counters.not_opened += 1,
         }
-        *item = Item::Ready(opened.unwrap_or_else(|| record.as_it_arrived()));
+        *item = ReceiveItem::Ready(opened.unwrap_or_else(|| record.into_segment()));
         if is_lost(done.outcome.status) && self.context.as_ref().is_some_and(|known| known.handle == context) {
             counters.contexts_lost += 1;
             self.remove(context, news);
@@ -308,7 +313,7 @@ impl ReceiveQueue {
     }
 }
 
-impl Opening {
+impl OpeningRecord {
     fn job(&self, context: &OpenContext, user: u64, header: &[u8; HEADER_LEN]) -> Job {
         let format = context.key.format();
         let len: usize = self.wire.iter().map(Bytes::len).sum();
@@ -334,7 +339,7 @@ impl Opening {
         (plain.len() == len).then(|| RxSegment { seq: self.start, data: plain.into(), meta })
     }
 
-    fn as_it_arrived(&self) -> RxSegment {
+    fn into_segment(&self) -> RxSegment {
         RxSegment { seq: self.start, data: copied(&self.wire).into(), meta: self.meta }
     }
 }

@@ -4,7 +4,7 @@
 //! sealed, by its job or in software. Other data wait for the items before them.
 
 use super::face::open_session;
-use super::{CONTEXTS, LookasideCounters, News, RECORDS_AT_ONCE};
+use super::{CONTEXTS, EventQueue, LookasideCounters, RECORDS_AT_ONCE};
 use bytes::{Buf, Bytes, BytesMut};
 use core::task::{Context, Poll};
 use offload_api::record::{RECORD_HEADER_LEN, RECORD_TAG_LEN};
@@ -26,8 +26,8 @@ pub(super) struct SendQueue {
     /// The sealer of the records that are being queued.
     sealer: Option<SharedSealer>,
     /// The record being collected.
-    begun: Option<Record>,
-    items: VecDeque<Item>,
+    begun: Option<UnsealedRecord>,
+    items: VecDeque<SendItem>,
     /// Number of items passed down so far, which is the number of the first item.
     first: u64,
     /// Jobs for which the accelerator had no room.
@@ -53,15 +53,15 @@ struct SealContext {
 
 type SharedSealer = Arc<Mutex<Box<dyn Sealer>>>;
 
-enum Item {
+enum SendItem {
     /// Bytes as they belong on the wire.
     Ready(Bytes, TxTag),
-    Record(Record),
+    UnsealedRecord(UnsealedRecord),
     Finish,
 }
 
 /// An unsealed record, in pieces.
-struct Record {
+struct UnsealedRecord {
     context: Handle,
     unit: UnitTag,
     start: Seq,
@@ -124,7 +124,7 @@ impl SendQueue {
     }
 
     /// Removes `context` after its last queued record.
-    pub(super) fn release(&mut self, context: Handle, news: &mut News) {
+    pub(super) fn release(&mut self, context: Handle, news: &mut EventQueue) {
         if let Some(known) = self.contexts.get_mut(context) {
             known.released = true;
             self.end_unused(context, news);
@@ -160,7 +160,7 @@ impl SendQueue {
             // Data for a context must be sealed, but without a unit cannot be. Plaintext must not leave.
             (Some(_), None) => self.fail(stream, io::ErrorKind::InvalidInput),
             (None, _) => {
-                self.items.push_back(Item::Ready(data, tag));
+                self.items.push_back(SendItem::Ready(data, tag));
                 self.hand_down(stream);
             }
         }
@@ -168,8 +168,8 @@ impl SendQueue {
     }
 
     /// Appends a piece to the current record. Returns the record when complete.
-    fn collect(&mut self, seq: Seq, data: Bytes, context: Handle, unit: UnitTag) -> Option<Record> {
-        let record = self.begun.get_or_insert_with(|| Record {
+    fn collect(&mut self, seq: Seq, data: Bytes, context: Handle, unit: UnitTag) -> Option<UnsealedRecord> {
+        let record = self.begun.get_or_insert_with(|| UnsealedRecord {
             context,
             unit: UnitTag { at: 0, ..unit },
             start: seq,
@@ -186,7 +186,7 @@ impl SendQueue {
     fn begin<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        record: Record,
+        record: UnsealedRecord,
         by_jobs: bool,
         counters: &mut LookasideCounters,
     ) {
@@ -201,14 +201,14 @@ impl SendQueue {
                 if let Some(context) = self.contexts.get_mut(record.context) {
                     context.records += 1;
                 }
-                self.items.push_back(Item::Record(record));
+                self.items.push_back(SendItem::UnsealedRecord(record));
                 self.submit(job);
             }
             // The context was removed before the record was complete, or software should seal.
             None => match record.seal_here() {
                 Some(sealed) => {
                     counters.sealed_here += 1;
-                    self.items.push_back(Item::Ready(sealed, TxTag::done(record.unit)));
+                    self.items.push_back(SendItem::Ready(sealed, TxTag::done(record.unit)));
                     self.hand_down(stream);
                 }
                 None => self.fail(stream, io::ErrorKind::InvalidData),
@@ -233,7 +233,7 @@ impl SendQueue {
 
     /// Closes the direction after all queued data.
     pub(super) fn finish<S: SegmentStream>(&mut self, stream: &mut S) {
-        self.items.push_back(Item::Finish);
+        self.items.push_back(SendItem::Finish);
         self.hand_down(stream);
     }
 
@@ -248,7 +248,7 @@ impl SendQueue {
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
-        news: &mut News,
+        news: &mut EventQueue,
         counters: &mut LookasideCounters,
     ) -> bool {
         // Counts all items, because ciphertext, close and plain data may become ready together.
@@ -256,7 +256,7 @@ impl SendQueue {
         loop {
             let mut submitted = false;
             while let Poll::Ready(Some(done)) = self.client.poll_done(cx) {
-                self.take_in(stream, done, news, counters);
+                self.process_finished_job(stream, done, news, counters);
             }
             while !self.waiting.is_empty() && self.client.poll_room(cx).is_ready() {
                 let Some(job) = self.waiting.pop_front() else { break };
@@ -282,17 +282,17 @@ impl SendQueue {
     }
 
     /// Processes a finished job.
-    fn take_in<S: SegmentStream>(
+    fn process_finished_job<S: SegmentStream>(
         &mut self,
         stream: &mut S,
         done: Done,
-        news: &mut News,
+        news: &mut EventQueue,
         counters: &mut LookasideCounters,
     ) {
         // The item may be gone: an abort discards all items while their jobs still run.
         let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
         let Some(item) = item else { return };
-        let Item::Record(record) = item else { return };
+        let SendItem::UnsealedRecord(record) = item else { return };
         let (context, unit) = (record.context, record.unit);
         let sealed = match done.outcome.status {
             JobStatus::Done => {
@@ -308,19 +308,19 @@ impl SendQueue {
             self.fail(stream, io::ErrorKind::InvalidData);
             return;
         };
-        *item = Item::Ready(sealed, TxTag::done(unit));
+        *item = SendItem::Ready(sealed, TxTag::done(unit));
         if let Some(known) = self.contexts.get_mut(context) {
             // A released context ends with its last record.
             known.records -= 1;
         }
-        if is_lost(done.outcome.status) && self.lose(context, news) {
+        if is_lost(done.outcome.status) && self.mark_lost(context, news) {
             counters.contexts_lost += 1;
         }
         self.end_unused(context, news);
     }
 
     /// Notes that the accelerator lost the session of `context`. Returns true unless the context was released already.
-    fn lose(&mut self, context: Handle, news: &mut News) -> bool {
+    fn mark_lost(&mut self, context: Handle, news: &mut EventQueue) -> bool {
         let Some(known) = self.contexts.get(context).filter(|known| !known.released) else { return false };
         news.0.push_back(DeviceEvent::Removed { flow: known.flow, handle: context });
         if let Some(known) = self.contexts.remove(context) {
@@ -329,7 +329,7 @@ impl SendQueue {
         true
     }
 
-    fn end_unused(&mut self, context: Handle, news: &mut News) {
+    fn end_unused(&mut self, context: Handle, news: &mut EventQueue) {
         if self.contexts.get(context).is_some_and(|known| known.released && known.records == 0)
             && let Some(known) = self.contexts.remove(context)
         {
@@ -342,13 +342,13 @@ impl SendQueue {
     fn hand_down<S: SegmentStream>(&mut self, stream: &mut S) {
         while let Some(item) = self.items.pop_front() {
             match item {
-                Item::Ready(bytes, tag) => {
+                SendItem::Ready(bytes, tag) => {
                     self.queued -= bytes.len();
                     self.given += bytes.len() as u64;
                     stream.send(bytes, tag);
                 }
-                Item::Finish => stream.finish(),
-                Item::Record(_) => {
+                SendItem::Finish => stream.finish(),
+                SendItem::UnsealedRecord(_) => {
                     self.items.push_front(item);
                     return;
                 }
@@ -361,13 +361,13 @@ impl SendQueue {
     pub(super) fn seal_all_here<S: SegmentStream>(&mut self, stream: &mut S, counters: &mut LookasideCounters) {
         self.waiting.clear();
         for item in &mut self.items {
-            let Item::Record(record) = item else { continue };
+            let SendItem::UnsealedRecord(record) = item else { continue };
             let Some(sealed) = record.seal_here() else {
                 self.fail(stream, io::ErrorKind::InvalidData);
                 return;
             };
             counters.sealed_here += 1;
-            *item = Item::Ready(sealed, TxTag::done(record.unit));
+            *item = SendItem::Ready(sealed, TxTag::done(record.unit));
         }
         self.hand_down(stream);
         stream.flush();
@@ -389,7 +389,7 @@ impl SendQueue {
     }
 }
 
-impl Record {
+impl UnsealedRecord {
     /// Creates the job that seals the record, with the item's number as its tag. Returns `None` if the data are not a
     /// record.
     fn job(&self, context: &SealContext, number: u64) -> Option<Job> {

@@ -38,7 +38,7 @@ impl Inbox {
         if segment.data.len() < SMALL
             && !segment.data.is_opened()
             && let Some(last) = self.segments.back_mut()
-            && let Some(meta) = both(last.meta, segment.meta)
+            && let Some(meta) = merge_meta(last.meta, segment.meta)
             && let RxBuf::Pool(bytes) = &mut last.data
             && bytes.len() < if self.copied { COPIED_MAX } else { SMALL }
         {
@@ -199,7 +199,7 @@ impl Inbox {
 /// Returns the metadata of two ranges merged into one, or `None` if the ranges must stay apart. Differences that a peer
 /// can cause from packet to packet do not keep ranges apart: whether the device could verify checksums (impossible for
 /// fragments), and the SA of the packet. The weaker statement applies to the merged range.
-fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
+fn merge_meta(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
     let mut lesser = RxMeta {
         checksums: if one.checksums == other.checksums { one.checksums } else { Checksums::Unchecked },
         protection: one.protection.min(other.protection),

@@ -8,7 +8,7 @@ use super::starts::RecordStarts;
 use super::{CONTENT_MAX, ContentType, HEADER_LEN, VERSION};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
-use crate::keys::{PieceKey, Prefix, RecordKey, TAG_LEN, UnsupportedKey};
+use crate::keys::{PieceKey, RecordKey, RecordPrefix, TAG_LEN, UnsupportedKey};
 use bytes::BytesMut;
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion, engines};
@@ -26,7 +26,7 @@ pub(crate) struct Record {
     /// Record number.
     pub(crate) number: u64,
     /// How the record was opened.
-    pub(crate) opened: Opened,
+    pub(crate) opened: OpenedBy,
     /// Content type.
     pub(crate) content_type: ContentType,
     /// Content length in bytes.
@@ -37,7 +37,7 @@ pub(crate) struct Record {
 
 /// The component that opened a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opened {
+pub(crate) enum OpenedBy {
     /// The device opened the whole record.
     ByDevice,
     /// The device decrypted a part, this crate the rest.
@@ -70,7 +70,7 @@ pub(crate) struct Receiver {
 
 /// The answer to a question about a record boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Located {
+pub(crate) enum BoundaryAnswer {
     /// The record of this number begins there.
     Record(u64),
     /// No record begins there, or the record is forgotten.
@@ -101,13 +101,13 @@ struct RxContext {
 }
 
 /// The state of a received range's bytes.
-enum Side<'a> {
+enum ByteForm<'a> {
     /// Wire bytes, not decrypted.
     Ciphertext,
     /// Decrypted with the present key.
     Plaintext,
     /// Decrypted with an outdated key and record number, which yields neither plaintext nor ciphertext.
-    Garbled(&'a PieceKey, u64),
+    Noise(&'a PieceKey, u64),
 }
 
 impl Receiver {
@@ -182,7 +182,7 @@ impl Receiver {
         // A device may ask about this record long after its release.
         self.starts.note(start, number);
         self.given += wire_len as u64;
-        self.known = self.known.behind_record(wire_len);
+        self.known = self.known.after_record(wire_len);
         self.number = number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
         let (content_type, content_len) = match format.version() {
             TlsVersion::Tls12 => {
@@ -201,7 +201,7 @@ impl Receiver {
         wire_len: usize,
         content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
-    ) -> Result<Opened, TlsError> {
+    ) -> Result<OpenedBy, TlsError> {
         let (body_start, body_end) = (self.key.format().prefix_len(), wire_len - TAG_LEN);
         let (mut at, mut pieces, mut changed_bytes) = (0, 0, 0);
         // The context that decrypted the whole record. Only a context that saw all bytes has verified the tag.
@@ -209,11 +209,11 @@ impl Receiver {
         let mut device_has_key = false;
         for (run, meta) in self.inbox.runs(wire_len) {
             let side = self.side(meta);
-            device_has_key |= matches!(side, Side::Plaintext);
-            if !matches!(side, Side::Plaintext) || meta.tls_context() != by_one {
+            device_has_key |= matches!(side, ByteForm::Plaintext);
+            if !matches!(side, ByteForm::Plaintext) || meta.tls_context() != by_one {
                 by_one = None;
             }
-            if !matches!(side, Side::Ciphertext) {
+            if !matches!(side, ByteForm::Ciphertext) {
                 changed_bytes += overlap(at, at + run, body_start, body_end);
             }
             at += run;
@@ -226,24 +226,24 @@ impl Receiver {
             self.inbox.skip(body_start);
             self.inbox.take(body_end - body_start, |range| content.push_back(range));
             self.inbox.skip(TAG_LEN);
-            return Ok(Opened::ByDevice);
+            return Ok(OpenedBy::ByDevice);
         }
         let prefix = self.take_prefix();
         // All bytes are ciphertext, so the library for whole records can open the record.
         if changed_bytes == 0 {
             counters.rx_records_sw += 1;
             self.open_whole(&prefix, wire_len, pieces == 1, content)?;
-            return Ok(Opened::InSoftware);
+            return Ok(OpenedBy::InSoftware);
         }
         counters.rx_records_partial += 1;
         self.open_pieces(&prefix, body_end - body_start, content, counters)?;
-        Ok(Opened::InPart)
+        Ok(OpenedBy::InPart)
     }
 
     /// Opens a record without decrypted bytes: in place if the record lies in one range, else in a copy.
     fn open_whole(
         &mut self,
-        prefix: &Prefix,
+        prefix: &RecordPrefix,
         wire_len: usize,
         one_piece: bool,
         content: &mut VecDeque<RxSegment>,
@@ -276,7 +276,7 @@ impl Receiver {
     /// Opens a partly decrypted record: software decrypts the remaining ranges in place and authenticates all of them.
     fn open_pieces(
         &mut self,
-        prefix: &Prefix,
+        prefix: &RecordPrefix,
         body: usize,
         content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
@@ -298,12 +298,12 @@ impl Receiver {
             }
             let data = range.data.bytes_mut();
             let done = match side {
-                Side::Plaintext => state.authenticate_plaintext(&piece_key.key, data),
-                Side::Ciphertext => {
+                ByteForm::Plaintext => state.authenticate_plaintext(&piece_key.key, data),
+                ByteForm::Ciphertext => {
                     counters.rx_partial_sw_bytes += data.len() as u64;
                     state.decrypt(&piece_key.key, data)
                 }
-                Side::Garbled(earlier, number) => {
+                ByteForm::Noise(earlier, number) => {
                     // Counter mode is its own inverse: applying the keystream again restores the wire bytes.
                     counters.rx_restored_bytes += data.len() as u64;
                     // Verdicts of engines above TLS were about garbage.
@@ -323,23 +323,23 @@ impl Receiver {
     }
 
     /// Cuts off the prefix of a record.
-    fn take_prefix(&mut self) -> Prefix {
-        let mut prefix = Prefix::from_elem(0, self.key.format().prefix_len());
+    fn take_prefix(&mut self) -> RecordPrefix {
+        let mut prefix = RecordPrefix::from_elem(0, self.key.format().prefix_len());
         self.inbox.copy_off(&mut prefix);
         prefix
     }
 
     /// Returns the state of the bytes with this `meta` in the current record.
-    fn side(&self, meta: &RxMeta) -> Side<'_> {
+    fn side(&self, meta: &RxMeta) -> ByteForm<'_> {
         if meta.tls() != TlsVerdict::Decrypted {
-            return Side::Ciphertext;
+            return ByteForm::Ciphertext;
         }
         let context = self.contexts.iter().rev().find(|context| Some(context.handle) == meta.tls_context());
         match context {
-            Some(RxContext { stale: Some((key, shift)), .. }) => Side::Garbled(key, self.number.wrapping_add(*shift)),
-            Some(context) if context.epoch == self.epoch => Side::Plaintext,
+            Some(RxContext { stale: Some((key, shift)), .. }) => ByteForm::Noise(key, self.number.wrapping_add(*shift)),
+            Some(context) if context.epoch == self.epoch => ByteForm::Plaintext,
             // The context belongs to no direction of this stream. Its verdict is ignored; the tag decides.
-            _ => Side::Ciphertext,
+            _ => ByteForm::Ciphertext,
         }
     }
 
@@ -391,7 +391,7 @@ impl Receiver {
     /// Notes that the device removed the context `gone`. `furthest` is the end of the transport's received data.
     pub(crate) fn note_context_gone(&mut self, gone: Handle, furthest: Option<Seq>) {
         // Packets that the device passed to its ring before the removal may still arrive.
-        let until = self.behind(furthest).saturating_add(RING_MAX);
+        let until = self.offset_after(furthest).saturating_add(RING_MAX);
         for context in self.contexts.iter_mut().filter(|context| context.handle == gone) {
             context.until.get_or_insert(until);
         }
@@ -402,7 +402,7 @@ impl Receiver {
         if self.device_has_key {
             // The device had removed the earlier contexts before it got this key, so the transport already holds all
             // bytes that those contexts decrypted.
-            let until = self.behind(furthest);
+            let until = self.offset_after(furthest);
             for context in self.contexts.iter_mut().filter(|context| context.stale.is_some()) {
                 context.until = Some(context.until.map_or(until, |known| known.min(until)));
             }
@@ -412,7 +412,7 @@ impl Receiver {
     }
 
     /// Returns the stream offset of `furthest`, which has arrived, or an upper bound if `furthest` is unknown.
-    fn behind(&self, furthest: Option<Seq>) -> u64 {
+    fn offset_after(&self, furthest: Option<Seq>) -> u64 {
         let ahead = match (self.inbox.start(), furthest) {
             (Some(start), Some(furthest)) if furthest.at_or_after(start) => furthest.distance_from(start).into(),
             (_, Some(_)) => 0,
@@ -443,22 +443,22 @@ impl Receiver {
     }
 
     /// Returns whether a record begins at `header`, and its number.
-    pub(crate) fn locate(&mut self, header: Seq) -> Located {
-        let Some(start) = self.inbox.start() else { return Located::NotYet };
+    pub(crate) fn locate(&mut self, header: Seq) -> BoundaryAnswer {
+        let Some(start) = self.inbox.start() else { return BoundaryAnswer::NotYet };
         if header.before(start) {
-            return self.starts.number_at(header).map_or(Located::Nothing, Located::Record);
+            return self.starts.number_at(header).map_or(BoundaryAnswer::Nothing, BoundaryAnswer::Record);
         }
         let place = header.distance_from(start) as usize;
         // A device asks about recent bytes, so most earlier headers have been followed already.
         let mut boundary = if self.known.bytes <= place { self.known } else { Boundary::default() };
         let located = loop {
             if boundary.bytes == place {
-                break Located::Record(self.number.wrapping_add(boundary.records));
+                break BoundaryAnswer::Record(self.number.wrapping_add(boundary.records));
             }
             match boundary.next(self.key.format(), &self.inbox) {
                 Ok(Some(next)) if next.bytes <= place => boundary = next,
-                Ok(Some(_)) | Err(_) => break Located::Nothing,
-                Ok(None) => break Located::NotYet,
+                Ok(Some(_)) | Err(_) => break BoundaryAnswer::Nothing,
+                Ok(None) => break BoundaryAnswer::NotYet,
             }
         };
         if boundary.bytes > self.known.bytes {
@@ -512,7 +512,7 @@ impl Boundary {
 
     /// Returns the same boundary after the first record of `wire_len` bytes left the inbox, or the new start of the
     /// inbox if the boundary lies before that.
-    fn behind_record(self, wire_len: usize) -> Boundary {
+    fn after_record(self, wire_len: usize) -> Boundary {
         Boundary { bytes: self.bytes.saturating_sub(wire_len), records: self.records.saturating_sub(1) }
     }
 }
@@ -695,8 +695,8 @@ mod tests {
             let whole = ((index * SEGMENT + segment.len()) / TINY) as u64;
             // Covers a device that asks about every segment, and a device that is offered the rest of the stream.
             let header = FIRST + (whole as usize * TINY) as u32;
-            assert_eq!(receiver.locate(header), Located::Record(NUMBER + whole));
-            assert_eq!(receiver.locate(header + 2 * TINY as u32), Located::NotYet);
+            assert_eq!(receiver.locate(header), BoundaryAnswer::Record(NUMBER + whole));
+            assert_eq!(receiver.locate(header + 2 * TINY as u32), BoundaryAnswer::NotYet);
             if let Some((start, number)) = receiver.next_boundary().unwrap() {
                 let records = number - NUMBER;
                 assert!(records == whole || records == whole + 1);
@@ -717,11 +717,11 @@ mod tests {
         let mut receiver = receiver();
         push(&mut receiver, 0, &tiny_records(20));
         for known in [0, 5, 20] {
-            assert_eq!(receiver.locate(FIRST + known * TINY as u32), Located::Record(NUMBER + u64::from(known)));
+            assert_eq!(receiver.locate(FIRST + known * TINY as u32), BoundaryAnswer::Record(NUMBER + u64::from(known)));
             for at in 0..20 * TINY as u32 {
                 let expected = match at % TINY as u32 {
-                    0 => Located::Record(NUMBER + u64::from(at) / TINY as u64),
-                    _ => Located::Nothing,
+                    0 => BoundaryAnswer::Record(NUMBER + u64::from(at) / TINY as u64),
+                    _ => BoundaryAnswer::Nothing,
                 };
                 assert_eq!(receiver.locate(FIRST + at), expected, "{at} bytes on");
             }

@@ -244,7 +244,7 @@ impl Sender {
     }
 
     /// Switches to software from the next record on. Returns true if a device sealed before.
-    pub(crate) fn come_back(&mut self) -> bool {
+    pub(crate) fn return_to_software(&mut self) -> bool {
         core::mem::replace(&mut self.protection, Protection::Software) != Protection::Software
     }
 

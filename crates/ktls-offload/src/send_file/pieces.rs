@@ -25,7 +25,7 @@ pub struct FilePieces {
     pool: Arc<dyn Blocking>,
     /// The file. `None` while a read is in progress, and after an error.
     file: Option<File>,
-    version: Version,
+    version: FileStamp,
     /// Offset of the next piece to take.
     at: u64,
     end: u64,
@@ -51,7 +51,7 @@ impl FilePieces {
         Ok(FilePieces {
             pool,
             file: Some(file),
-            version: Version::of(metadata),
+            version: FileStamp::from_metadata(metadata),
             at: range.start.min(range.end),
             end: range.end,
             piece_bytes: PIECE_BYTES,
@@ -124,19 +124,19 @@ impl fmt::Debug for FilePieces {
 
 /// The properties by which a change of the file is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct FileStamp {
     bytes: u64,
     /// `None` if the system does not report the time.
     modified: Option<SystemTime>,
 }
 
-impl Version {
-    fn of(metadata: &Metadata) -> Version {
-        Version { bytes: metadata.len(), modified: metadata.modified().ok() }
+impl FileStamp {
+    fn from_metadata(metadata: &Metadata) -> FileStamp {
+        FileStamp { bytes: metadata.len(), modified: metadata.modified().ok() }
     }
 }
 
-fn read(file: &mut File, version: Version, at: u64, end: u64, bytes: usize) -> Result<Bytes, SendFileError> {
+fn read(file: &mut File, version: FileStamp, at: u64, end: u64, bytes: usize) -> Result<Bytes, SendFileError> {
     let mut piece = Vec::new();
     // A fallible reservation: running out of memory must not abort a server with other clients.
     piece.try_reserve_exact(bytes).map_err(|_| SendFileError::Read(io::ErrorKind::OutOfMemory.into()))?;
@@ -152,7 +152,7 @@ fn read(file: &mut File, version: Version, at: u64, end: u64, bytes: usize) -> R
     if present.len() < end {
         return Err(SendFileError::Truncated { at: present.len(), end });
     }
-    if Version::of(&present) != version {
+    if FileStamp::from_metadata(&present) != version {
         return Err(SendFileError::Changed { at });
     }
     Ok(piece.into())
@@ -169,15 +169,15 @@ mod tests {
     use std::sync::Mutex;
 
     /// A temporary file, old enough for any change to be visible in its modification time.
-    struct Sample(PathBuf);
+    struct SampleFile(PathBuf);
 
-    impl Sample {
-        fn new(name: &str, content: &[u8]) -> Sample {
+    impl SampleFile {
+        fn new(name: &str, content: &[u8]) -> SampleFile {
             let path = std::env::temp_dir().join(format!("nic-offload-{name}-{}", std::process::id()));
             std::fs::write(&path, content).unwrap();
             let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
             File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
-            Sample(path)
+            SampleFile(path)
         }
 
         fn pieces(&self, pool: Arc<dyn Blocking>, range: Range<u64>) -> Result<FilePieces, SendFileError> {
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    impl Drop for Sample {
+    impl Drop for SampleFile {
         fn drop(&mut self) {
             std::fs::remove_file(&self.0).unwrap();
         }
@@ -195,9 +195,9 @@ mod tests {
 
     /// An executor that keeps its work until the test runs it.
     #[derive(Default)]
-    struct Later(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+    struct QueuedExecutor(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
 
-    impl Blocking for Later {
+    impl Blocking for QueuedExecutor {
         fn run(&self, work: Box<dyn FnOnce() + Send>) {
             self.0.lock().unwrap().push(work);
         }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_range_comes_in_pieces_and_ends() {
-        let sample = Sample::new("range", b"0123456789abcdef");
+        let sample = SampleFile::new("range", b"0123456789abcdef");
         let cut = |range| all(&mut sample.pieces(Arc::new(InPlace), range).unwrap()).unwrap();
         assert_eq!(cut(0..16), ["0123", "4567", "89ab", "cdef"]);
         assert_eq!(cut(3..9), ["3456", "78"]);
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn one_piece_is_read_ahead_and_no_more() {
-        let sample = Sample::new("ahead", b"0123456789abcdef");
-        let later = Arc::new(Later::default());
+        let sample = SampleFile::new("ahead", b"0123456789abcdef");
+        let later = Arc::new(QueuedExecutor::default());
         let mut pieces = sample.pieces(later.clone(), 0..16).unwrap();
         let waiting = || later.0.lock().unwrap().len();
         assert!(poll(&mut pieces).is_pending());
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn changes_of_the_file_are_reported() {
         let end = |spoil: &dyn Fn(&File), name: &str| {
-            let sample = Sample::new(name, b"0123456789abcdef");
+            let sample = SampleFile::new(name, b"0123456789abcdef");
             let mut pieces = sample.pieces(Arc::new(InPlace), 0..16).unwrap();
             let Poll::Ready(Some(Ok(first))) = poll(&mut pieces) else { panic!("nothing has happened yet") };
             spoil(&File::options().write(true).open(&sample.0).unwrap());

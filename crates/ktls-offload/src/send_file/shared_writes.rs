@@ -240,12 +240,12 @@ mod tests {
 
     /// A transport that records the sent buffers.
     #[derive(Default)]
-    struct Kept {
+    struct SentBuffers {
         sent: Vec<Bytes>,
         full: bool,
     }
 
-    impl SegmentStream for Kept {
+    impl SegmentStream for SentBuffers {
         fn poll_segment(&mut self, _: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
             Poll::Pending
         }
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    impl AsyncWrite for Kept {
+    impl AsyncWrite for SentBuffers {
         fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
             unreachable!("everything is queued by `send`")
         }
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    fn write(stream: &mut SharedWrites<Kept>, slices: &[&[u8]]) -> Poll<io::Result<usize>> {
+    fn write(stream: &mut SharedWrites<SentBuffers>, slices: &[&[u8]]) -> Poll<io::Result<usize>> {
         let slices: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
         Pin::new(stream).poll_write_vectored(&mut Context::from_waker(Waker::noop()), &slices)
     }
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn lent_slices_are_shared_and_others_copied() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         let body = lent.lend(Bytes::from(vec![1; 10_000]));
         let stranger = vec![2; 5_000];
         assert_eq!(taken(write(&mut stream, &[b"he", b"ad", &body[..4_000], &body[4_000..], &stranger])), 15_004);
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_write_may_be_taken_and_the_rest_comes_again() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         let (first, second) = (lent.lend(vec![1; ENOUGH_AT_ONCE].into()), lent.lend(vec![2; 10_000].into()));
         assert_eq!(taken(write(&mut stream, &[b"head", &first, &second])), 4 + ENOUGH_AT_ONCE);
         stream.stream.full = true;
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn short_and_forgotten_pieces_are_copied() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         let short = lent.lend(vec![1; WORTH_SHARING - 1].into());
         let forgotten = lent.lend(vec![2; 5_000].into());
         for _ in 0..LENT_MAX {
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn written_pieces_are_not_remembered() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         for length in [1, 100, WORTH_SHARING - 1, WORTH_SHARING, 1] {
             let body = lent.lend(vec![1; length].into());
             assert_eq!(taken(write(&mut stream, &[b"head", &body])), 4 + length);

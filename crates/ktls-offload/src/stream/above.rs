@@ -7,13 +7,13 @@ use offload_api::DeviceEvent;
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-pub(super) struct Above {
+pub(super) struct UpperEvents {
     /// Whether the protocol above has accessed the device.
     watches: bool,
     events: VecDeque<DeviceEvent>,
 }
 
-impl Above {
+impl UpperEvents {
     /// Notes that the protocol above accessed the device while the device has, or will have, records with its units.
     pub(super) fn note_watching(&mut self) {
         self.watches = true;

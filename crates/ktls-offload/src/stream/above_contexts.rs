@@ -7,27 +7,27 @@ use offload_base::Seq;
 
 /// The contexts of a device, without the TLS engine that this stream uses. A protocol above TLS can create a context
 /// only while the device opens or seals the records around its units. Removing a context is always possible.
-pub(super) struct AboveTls<'a> {
+pub(super) struct UpperContexts<'a> {
     pub(super) contexts: &'a mut dyn Contexts,
-    pub(super) opens: When,
-    pub(super) seals: When,
+    pub(super) opens: ContextAvailability,
+    pub(super) seals: ContextAvailability,
 }
 
 /// Whether the device opens or seals records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum ContextAvailability {
     Now,
     /// The direction waits for a context, or the device is installing one.
     Later,
     Never,
 }
 
-impl When {
-    pub(super) fn of(now: bool, later: bool) -> When {
+impl ContextAvailability {
+    pub(super) fn from_flags(now: bool, later: bool) -> ContextAvailability {
         match (now, later) {
-            (true, _) => When::Now,
-            (false, true) => When::Later,
-            (false, false) => When::Never,
+            (true, _) => ContextAvailability::Now,
+            (false, true) => ContextAvailability::Later,
+            (false, false) => ContextAvailability::Never,
         }
     }
 
@@ -37,14 +37,14 @@ impl When {
     /// `Busy` if such a context is possible only later, `Unsupported` if never.
     fn check(self) -> Result<(), Refused> {
         match self {
-            When::Now => Ok(()),
-            When::Later => Err(Refused::Busy),
-            When::Never => Err(Refused::Unsupported),
+            ContextAvailability::Now => Ok(()),
+            ContextAvailability::Later => Err(Refused::Busy),
+            ContextAvailability::Never => Err(Refused::Unsupported),
         }
     }
 }
 
-impl Contexts for AboveTls<'_> {
+impl Contexts for UpperContexts<'_> {
     /// Returns information about an engine. The TLS engine is hidden, because this stream uses it.
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.contexts.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)
@@ -109,10 +109,10 @@ mod tests {
     use super::*;
     use offload_api::mock::{MockDevice, drive_contexts};
 
-    fn calls(wrapped: Option<When>) -> Vec<String> {
+    fn calls(wrapped: Option<ContextAvailability>) -> Vec<String> {
         let mut device = MockDevice::default();
         match wrapped {
-            Some(when) => drive_contexts(&mut AboveTls { contexts: &mut device, opens: when, seals: when }),
+            Some(when) => drive_contexts(&mut UpperContexts { contexts: &mut device, opens: when, seals: when }),
             None => drive_contexts(&mut device),
         }
         device.take_calls()
@@ -128,8 +128,8 @@ mod tests {
         // Each direction looks up the TLS engine once, without success.
         expected.splice(tls_from..tls_to, ["engine(\"tls\")", "engine(\"tls\")"].map(String::from));
         let expected: Vec<String> = expected.iter().map(|call| call.replace("Layer(0)", "Layer(1)")).collect();
-        assert_eq!(calls(Some(When::Now)), expected);
-        for when in [When::Later, When::Never] {
+        assert_eq!(calls(Some(ContextAvailability::Now)), expected);
+        for when in [ContextAvailability::Later, ContextAvailability::Never] {
             assert!(!calls(Some(when)).iter().any(|call| call.starts_with("create(")), "{when:?}");
         }
     }

@@ -52,14 +52,14 @@ impl Contexts {
         self.held.retain(|(direction, handle)| {
             let used = in_use.contains(&Some(*handle));
             if !used {
-                give_back(stream, *direction, *handle);
+                release_context(stream, *direction, *handle);
             }
             used
         });
     }
 }
 
-fn give_back<S: SegmentStream>(stream: &mut S, direction: Direction, context: Handle) {
+fn release_context<S: SegmentStream>(stream: &mut S, direction: Direction, context: Handle) {
     match direction {
         // Queued bytes may still need the context for their first transmission or a retransmission.
         Direction::Transmit => stream.release(context),

@@ -1,6 +1,6 @@
 //! tokio's traits and conversions for the stream. They need no runtime.
 
-use super::{KtlsStream, Turn};
+use super::{KtlsStream, WriteOutcome};
 use crate::record::send::Content;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -95,7 +95,7 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
                 let _copy = cost::work(Work::Copy);
                 Some((Bytes::copy_from_slice(part), TxTag::PLAIN))
             };
-            if let Turn::Written(_) = ready!(self.poll_write_at_once(cx, &mut copies))? {
+            if let WriteOutcome::Written(_) = ready!(self.poll_write_at_once(cx, &mut copies))? {
                 return Poll::Ready(Ok(taken));
             }
         }

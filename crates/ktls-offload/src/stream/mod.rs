@@ -37,12 +37,12 @@ use crate::exporter::Exporter;
 #[cfg(feature = "rustls")]
 use crate::handshake::Negotiated;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
-use crate::messages::{self, Alert, Message, Messages, Role};
+use crate::messages::{self, Alert, Message, MessageReader, Role};
 use crate::record::ContentType;
 use crate::record::inbox::Inbox;
 use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
-use above::Above;
+use above::UpperEvents;
 use bytes::{Buf, Bytes};
 use contexts::Contexts;
 use core::fmt;
@@ -52,11 +52,11 @@ use offload_api::{NextPiece, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::tasks::{Task, WaitingTasks};
 use receive_half::ReceiveHalf;
-use receive_place::ReceivePlace;
-use records::{Cutter, Pieces};
-use send_half::{AtOnce, SendHalf};
+use receive_place::ReceiveLocation;
+use records::{Cutter, RecordPieces};
+use send_half::{ImmediateWrite, SendHalf};
 use tracing::{Span, debug};
-use transmit_place::TransmitPlace;
+use transmit_place::TransmitLocation;
 
 /// A TLS stream over the transport `S`. Each direction runs in software or on a device.
 ///
@@ -98,14 +98,14 @@ pub struct KtlsStream<S: SegmentStream> {
     #[cfg(feature = "rustls")]
     exporter: Option<Box<Exporter>>,
     schedule: Box<dyn KeySchedule>,
-    messages: Messages,
+    messages: MessageReader,
     counters: TlsCounters,
     send: SendHalf,
     receive: ReceiveHalf,
-    tx: TransmitPlace,
-    rx: ReceivePlace,
+    tx: TransmitLocation,
+    rx: ReceiveLocation,
     contexts: Contexts,
-    above: Above,
+    above: UpperEvents,
     waiting: WaitingTasks,
     /// Parent span of the stream's trace events.
     span: Span,
@@ -113,7 +113,7 @@ pub struct KtlsStream<S: SegmentStream> {
 
 /// The state of one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Side {
+enum DirectionState {
     Open,
     Closed,
     Failed(TlsError),
@@ -121,27 +121,27 @@ enum Side {
     Lost(std::io::ErrorKind),
 }
 
-impl Side {
+impl DirectionState {
     /// Returns the error of a failed direction. `None` if the direction is open or closed.
     fn error(&self) -> Option<std::io::Error> {
         match self {
-            Side::Open | Side::Closed => None,
-            Side::Failed(error) => Some(error.clone().into()),
-            Side::Lost(kind) => Some((*kind).into()),
+            DirectionState::Open | DirectionState::Closed => None,
+            DirectionState::Failed(error) => Some(error.clone().into()),
+            DirectionState::Lost(kind) => Some((*kind).into()),
         }
     }
 }
 
 /// The outcome of one attempt to write.
-enum Turn {
+enum WriteOutcome {
     /// The device had events; no data were written.
-    Heard,
+    HandledEvents,
     /// All data are queued. Holds the sequence number of the first content byte.
     Written(Option<Seq>),
 }
 
 /// The state that a handshake leaves behind.
-pub(crate) struct Established {
+pub(crate) struct HandshakeState {
     sender: Sender,
     receiver: Receiver,
     schedule: Box<dyn KeySchedule>,
@@ -153,7 +153,7 @@ pub(crate) struct Established {
     exporter: Option<Box<Exporter>>,
 }
 
-impl Established {
+impl HandshakeState {
     /// Creates the state. `role` is this end's role if known, `inbox` holds data that arrived after the handshake, and
     /// `next` is the sequence number of the next byte to send with the number of bytes sent.
     pub(crate) fn new(
@@ -162,10 +162,10 @@ impl Established {
         role: Option<Role>,
         inbox: Inbox,
         next: Option<(Seq, u64)>,
-    ) -> Result<Established, UnsupportedKey> {
+    ) -> Result<HandshakeState, UnsupportedKey> {
         let sender = Sender::new(keys.transmit.0, keys.transmit.1)?;
         let receiver = Receiver::new(keys.receive.0, keys.receive.1, inbox)?;
-        Ok(Established {
+        Ok(HandshakeState {
             sender,
             receiver,
             schedule,
@@ -180,8 +180,8 @@ impl Established {
 
     /// Adds the negotiated parameters.
     #[cfg(feature = "rustls")]
-    pub(crate) fn with_negotiated(self, negotiated: Negotiated, exporter: Option<Box<Exporter>>) -> Established {
-        Established { negotiated, exporter, ..self }
+    pub(crate) fn with_negotiated(self, negotiated: Negotiated, exporter: Option<Box<Exporter>>) -> HandshakeState {
+        HandshakeState { negotiated, exporter, ..self }
     }
 }
 
@@ -191,12 +191,12 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// # Errors
     /// [`UnsupportedKey`].
     pub fn new(stream: S, keys: TrafficKeys, schedule: Box<dyn KeySchedule>) -> Result<KtlsStream<S>, UnsupportedKey> {
-        let established = Established::new(keys, schedule, None, Inbox::default(), None)?;
+        let established = HandshakeState::new(keys, schedule, None, Inbox::default(), None)?;
         Ok(KtlsStream::established(stream, established))
     }
 
-    pub(crate) fn established(stream: S, handshake: Established) -> KtlsStream<S> {
-        let Established { sender, receiver, schedule, role, next, .. } = handshake;
+    pub(crate) fn established(stream: S, handshake: HandshakeState) -> KtlsStream<S> {
+        let HandshakeState { sender, receiver, schedule, role, next, .. } = handshake;
         KtlsStream {
             stream,
             #[cfg(feature = "rustls")]
@@ -204,14 +204,14 @@ impl<S: SegmentStream> KtlsStream<S> {
             #[cfg(feature = "rustls")]
             exporter: handshake.exporter,
             schedule,
-            messages: Messages::new(receiver.key().version(), role),
+            messages: MessageReader::new(receiver.key().version(), role),
             counters: TlsCounters { curr_tx_sw: 1, curr_rx_sw: 1, tx_sw: 1, rx_sw: 1, ..TlsCounters::default() },
             send: SendHalf::new(sender, next),
             receive: ReceiveHalf::new(receiver),
-            tx: TransmitPlace::default(),
-            rx: ReceivePlace::default(),
+            tx: TransmitLocation::default(),
+            rx: ReceiveLocation::default(),
             contexts: Contexts::default(),
-            above: Above::default(),
+            above: UpperEvents::default(),
             waiting: WaitingTasks::default(),
             span: tracing::debug_span!("tls", ?role),
         }
@@ -256,7 +256,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         while self.writes_at_once(part.len()) {
             let mut whole = Some(part);
             let mut pieces = |_| whole.take().map(|part| (part.clone(), TxTag::PLAIN));
-            if let Turn::Written(_) = ready!(self.poll_write_at_once(cx, &mut pieces))? {
+            if let WriteOutcome::Written(_) = ready!(self.poll_write_at_once(cx, &mut pieces))? {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -379,7 +379,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         // Polling for device events takes a lock of the transport. While the location is settled, received data need no lock.
         let mut watched = self.rx.is_unsettled();
         if watched {
-            self.hear_news(cx);
+            self.handle_device_events(cx);
         }
         loop {
             if self.receive.has_content() {
@@ -398,13 +398,13 @@ impl<S: SegmentStream> KtlsStream<S> {
                     received
                 }
                 Ok(None) => {
-                    if !core::mem::replace(&mut watched, true) && self.hear_news(cx) {
+                    if !core::mem::replace(&mut watched, true) && self.handle_device_events(cx) {
                         // Complete records may have been received meanwhile.
                         continue;
                     }
                     if !ready!(self.poll_more(cx))? {
                         // RFC 8446 section 6.1: without a close_notify the data may have been truncated.
-                        self.end_reading(Side::Failed(TlsError::Truncated));
+                        self.end_reading(DirectionState::Failed(TlsError::Truncated));
                     }
                     continue;
                 }
@@ -424,7 +424,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Processes device events. Returns whether the receive direction was due to return to the device.
-    fn hear_news(&mut self, cx: &mut Context<'_>) -> bool {
+    fn handle_device_events(&mut self, cx: &mut Context<'_>) -> bool {
         self.watch_device(Task::Reader, cx);
         let returns = self.rx.is_due();
         if returns {
@@ -439,7 +439,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
         let more = ready!(self.poll_range(cx));
         if let Err(error) = &more {
-            self.end_reading(Side::Lost(error.kind()));
+            self.end_reading(DirectionState::Lost(error.kind()));
         }
         Poll::Ready(more)
     }
@@ -447,7 +447,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Receives the next range from the transport. Returns false at the end.
     fn poll_range(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
         // The window opens first, because the peer may wait for it before sending more.
-        self.receive.settle_credit(&mut self.stream);
+        self.receive.return_credit(&mut self.stream);
         let segment = match self.receive.poll_segment(&mut self.stream, cx) {
             Poll::Ready(Ok(Some(segment))) => segment,
             Poll::Ready(Ok(None)) => return Poll::Ready(Ok(false)),
@@ -479,7 +479,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.credit(record.wire_len);
         if record.content_type == ContentType::Alert {
             if self.messages.alert(&content)? == Alert::Close {
-                self.end_reading(Side::Closed);
+                self.end_reading(DirectionState::Closed);
             }
             return Ok(());
         }
@@ -530,21 +530,25 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Processes device events, or writes `data` as records for the device.
-    fn poll_write_at_once(&mut self, cx: &mut Context<'_>, data: &mut NextPiece<'_>) -> Poll<std::io::Result<Turn>> {
+    fn poll_write_at_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut NextPiece<'_>,
+    ) -> Poll<std::io::Result<WriteOutcome>> {
         self.waiting.wait(Task::Writer, cx);
         let mut cutter = self.send.cutter(data);
         let KtlsStream { stream, send, waiting, tx, counters, .. } = self;
         match ready!(send.poll_at_once(stream, cx, waiting, tx.policy(), counters, &mut cutter))? {
-            AtOnce::News(event) => {
+            ImmediateWrite::News(event) => {
                 self.hear(Some(Task::Writer), Some(event));
-                Poll::Ready(Ok(Turn::Heard))
+                Poll::Ready(Ok(WriteOutcome::HandledEvents))
             }
-            AtOnce::Written(first, None) => Poll::Ready(Ok(Turn::Written(first))),
+            ImmediateWrite::Written(first, None) => Poll::Ready(Ok(WriteOutcome::Written(first))),
             // The remaining content needs a key update or a policy decision first.
-            AtOnce::Written(first, left) => {
+            ImmediateWrite::Written(first, left) => {
                 let rest = self.write_contents(left, &mut cutter)?;
                 self.stream.flush();
-                Poll::Ready(Ok(Turn::Written(first.or(rest))))
+                Poll::Ready(Ok(WriteOutcome::Written(first.or(rest))))
             }
         }
     }
@@ -559,7 +563,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Writes a record of `content` and then records of the remaining data in `cutter`.
     fn write_contents(
         &mut self,
-        mut content: Option<(Pieces, usize)>,
+        mut content: Option<(RecordPieces, usize)>,
         cutter: &mut Cutter<'_>,
     ) -> Result<Option<Seq>, TlsError> {
         let (mut first, sent) = (None, self.tx.policy().looked());
@@ -594,7 +598,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     fn finish_writing(&mut self) {
         if self.send.is_open() {
-            self.send.end(Side::Closed);
+            self.send.end(DirectionState::Closed);
             self.tx.abort_rekey(&mut self.counters);
             self.alert(AlertDescription::CLOSE_NOTIFY);
             self.stream.finish();
@@ -607,12 +611,12 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Ends both directions without notifying the peer. The transport delivers queued data.
     fn end(&mut self) {
         if self.send.is_open() {
-            self.send.end(Side::Closed);
+            self.send.end(DirectionState::Closed);
             self.tx.abort_rekey(&mut self.counters);
         }
         self.send.retire_sealer(&mut self.stream);
         if self.receive.is_open() {
-            self.end_reading(Side::Closed);
+            self.end_reading(DirectionState::Closed);
         }
         self.note_places();
         // The transport keeps a released transmit context until the last byte that needs it has left.
@@ -620,7 +624,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Ends the receive direction; received data are not read.
-    fn end_reading(&mut self, end: Side) {
+    fn end_reading(&mut self, end: DirectionState) {
         self.receive.end(end);
         self.rx.abort_rekey(&mut self.counters);
         self.leave_receive_context();
@@ -636,10 +640,10 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.stream.finish();
         }
         // The alert is queued, so no other record may follow.
-        self.send.end(Side::Failed(error.clone()));
+        self.send.end(DirectionState::Failed(error.clone()));
         self.tx.abort_rekey(&mut self.counters);
         self.send.retire_sealer(&mut self.stream);
-        self.end_reading(Side::Failed(error));
+        self.end_reading(DirectionState::Failed(error));
         self.waiting.wake_all();
     }
 

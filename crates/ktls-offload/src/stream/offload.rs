@@ -4,7 +4,7 @@
 //! a record that has not arrived. The device's success or failure never changes the bytes on the wire.
 
 use super::KtlsStream;
-use super::policy::Verdict;
+use super::policy::RetransmitDecision;
 use crate::record::receive::Record;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
@@ -36,28 +36,28 @@ impl Offload {
 /// The outcome of an offload request.
 ///
 /// ```
-/// use ktls_offload::{NotOffloaded, Offloaded, Outcome};
+/// use ktls_offload::{NotOffloaded, Offloaded, OffloadOutcome};
 ///
-/// let offloaded = Offloaded { tx: Outcome::NotAsked, rx: Outcome::Refused(NotOffloaded::NoDevice) };
-/// assert!(matches!(offloaded.rx, Outcome::Refused(why) if !why.passes()), "software receives, to the end");
+/// let offloaded = Offloaded { tx: OffloadOutcome::NotAsked, rx: OffloadOutcome::Refused(NotOffloaded::NoDevice) };
+/// assert!(matches!(offloaded.rx, OffloadOutcome::Refused(why) if !why.passes()), "software receives, to the end");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloaded {
     /// Outcome of the transmit direction.
-    pub tx: Outcome,
+    pub tx: OffloadOutcome,
     /// Outcome of the receive direction.
-    pub rx: Outcome,
+    pub rx: OffloadOutcome,
 }
 
 /// The outcome of an offload request for one direction.
 ///
 /// ```
-/// use ktls_offload::{NotOffloaded, Outcome};
+/// use ktls_offload::{NotOffloaded, OffloadOutcome};
 ///
-/// assert_eq!(Outcome::Refused(NotOffloaded::NoDevice).handle(), None);
+/// assert_eq!(OffloadOutcome::Refused(NotOffloaded::NoDevice).handle(), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OffloadOutcome {
     /// The direction was not requested.
     NotAsked,
     /// The device has the direction. A transmit context works from the next record on, a receive context once
@@ -70,11 +70,11 @@ pub enum Outcome {
     Refused(NotOffloaded),
 }
 
-impl Outcome {
+impl OffloadOutcome {
     /// Returns the context, if the device has the direction.
     pub fn handle(self) -> Option<Handle> {
         match self {
-            Outcome::Device(handle) => Some(handle),
+            OffloadOutcome::Device(handle) => Some(handle),
             _ => None,
         }
     }
@@ -82,7 +82,7 @@ impl Outcome {
 
 /// The reason for which a direction stays in software.
 ///
-/// See [`Outcome`] for an example.
+/// See [`OffloadOutcome`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOffloaded {
@@ -156,8 +156,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         let waker = self.waiting.waker();
         let mut cx = Context::from_waker(&waker);
         self.poll_events(None, &cx);
-        let tx = if ask.tx { self.offload_transmit() } else { Outcome::NotAsked };
-        let rx = if ask.rx { self.offload_receive(&mut cx) } else { Outcome::NotAsked };
+        let tx = if ask.tx { self.offload_transmit() } else { OffloadOutcome::NotAsked };
+        let rx = if ask.rx { self.offload_receive(&mut cx) } else { OffloadOutcome::NotAsked };
         Offloaded { tx, rx }
     }
 
@@ -171,7 +171,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     ///
     /// # Errors
     /// None: a reader gets the error that ended the connection, after the received data.
-    pub async fn ready(&mut self) -> io::Result<Outcome> {
+    pub async fn ready(&mut self) -> io::Result<OffloadOutcome> {
         poll_fn(|cx| self.poll_ready(cx)).await
     }
 
@@ -179,28 +179,28 @@ impl<S: SegmentStream> KtlsStream<S> {
     ///
     /// # Errors
     /// The errors of [`ready`](Self::ready).
-    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Outcome>> {
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OffloadOutcome>> {
         loop {
             self.poll_events(Some(Task::Reader), cx);
             let before = self.rx.state();
             if self.rx.rests_after_loss() {
                 // An immediate request could lead to an immediate loss, in an endless loop.
-                return Poll::Ready(Ok(Outcome::Refused(NotOffloaded::Lost)));
+                return Poll::Ready(Ok(OffloadOutcome::Refused(NotOffloaded::Lost)));
             }
             // The caller waits for a current answer.
             self.rx.hurry();
             if let Some(reason) = self.add_deferred(cx) {
                 // The caller waits, so a temporary refusal is an answer too.
-                return Poll::Ready(Ok(Outcome::Refused(reason)));
+                return Poll::Ready(Ok(OffloadOutcome::Refused(reason)));
             }
             // A new state may be final already, so it is examined before waiting.
             if self.rx.state() != before {
                 continue; // the device may have answered by now
             }
             match self.rx.state() {
-                RxOffload::Software => return Poll::Ready(Ok(Outcome::NotAsked)),
-                RxOffload::Refused(reason) => return Poll::Ready(Ok(Outcome::Refused(reason))),
-                RxOffload::Device(handle) => return Poll::Ready(Ok(Outcome::Device(handle))),
+                RxOffload::Software => return Poll::Ready(Ok(OffloadOutcome::NotAsked)),
+                RxOffload::Refused(reason) => return Poll::Ready(Ok(OffloadOutcome::Refused(reason))),
+                RxOffload::Device(handle) => return Poll::Ready(Ok(OffloadOutcome::Device(handle))),
                 RxOffload::Adding(_) => return Poll::Pending,
                 RxOffload::Deferred => {
                     // Data that arrived before the end are still to be read.
@@ -226,16 +226,16 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.rx.working()
     }
 
-    fn offload_transmit(&mut self) -> Outcome {
+    fn offload_transmit(&mut self) -> OffloadOutcome {
         match self.add_transmit_context() {
-            Ok(handle) => Outcome::Device(handle),
+            Ok(handle) => OffloadOutcome::Device(handle),
             Err(reason) => {
                 debug!(parent: &self.span, %reason, "transmit offload refused");
                 // The device did not refuse a closed direction.
                 self.counters.offload_refused += u64::from(reason != NotOffloaded::Closed);
                 self.tx.end_asking();
                 self.tx.note_refused(reason);
-                Outcome::Refused(reason)
+                OffloadOutcome::Refused(reason)
             }
         }
     }
@@ -256,12 +256,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(handle)
     }
 
-    fn offload_receive(&mut self, cx: &mut Context<'_>) -> Outcome {
+    fn offload_receive(&mut self, cx: &mut Context<'_>) -> OffloadOutcome {
         if let Some(handle) = self.rx.context() {
-            return Outcome::Device(handle);
+            return OffloadOutcome::Device(handle);
         }
         if !self.receive.is_open() {
-            return Outcome::Refused(NotOffloaded::Closed);
+            return OffloadOutcome::Refused(NotOffloaded::Closed);
         }
         let mut able = Err(NotOffloaded::NoDevice);
         self.stream.control(&mut |_, device| able = TlsContexts::of(device).map(|_| ()).ok_or(NotOffloaded::NoTls));
@@ -270,17 +270,17 @@ impl<S: SegmentStream> KtlsStream<S> {
             debug!(parent: &self.span, %reason, "receive offload refused");
             self.counters.offload_refused += 1;
             self.rx.refuse_unasked(reason);
-            return Outcome::Refused(reason);
+            return OffloadOutcome::Refused(reason);
         }
         self.rx.ask();
         if let Some(reason) = self.add_deferred(cx) {
             self.counters.offload_refused += 1;
-            return Outcome::Refused(reason);
+            return OffloadOutcome::Refused(reason);
         }
         match self.rx.state() {
-            RxOffload::Adding(handle) => Outcome::Device(handle),
-            RxOffload::Refused(reason) => Outcome::Refused(reason),
-            _ => Outcome::Deferred,
+            RxOffload::Adding(handle) => OffloadOutcome::Device(handle),
+            RxOffload::Refused(reason) => OffloadOutcome::Refused(reason),
+            _ => OffloadOutcome::Deferred,
         }
     }
 
@@ -294,7 +294,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             return Some(reason);
         }
         // The device does not see bytes that already arrived, so its context must begin after all of them.
-        self.receive.take_in(&mut self.stream, cx);
+        self.receive.receive_ready_data(&mut self.stream, cx);
         if let Some(seq) = self.stream.next_seq() {
             self.receive.receiver().begin_at(seq);
         }
@@ -391,7 +391,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     fn act_on(&mut self, event: DeviceEvent) {
-        if self.concerns_above(&event) {
+        if self.affects_upper_protocol(&event) {
             self.above.tell(event);
         }
         match event {
@@ -427,7 +427,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 let had_receive = self.rx.wants_context();
                 self.lose_transmit();
                 self.lose_receive();
-                self.give_back_unused();
+                self.release_unused_contexts();
                 if had_receive {
                     self.rx.note_reset();
                 }
@@ -438,7 +438,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Returns whether the protocol above must learn of the event: it concerns a context that is not of TLS, or all
     /// contexts.
-    fn concerns_above(&self, event: &DeviceEvent) -> bool {
+    fn affects_upper_protocol(&self, event: &DeviceEvent) -> bool {
         let theirs = match event {
             DeviceEvent::Ready { handle, .. }
             | DeviceEvent::Removed { handle, .. }
@@ -471,16 +471,16 @@ impl<S: SegmentStream> KtlsStream<S> {
             return;
         }
         match self.tx.policy().judge(self.stream.sent(), context.is_some()) {
-            Verdict::Stay => {}
-            Verdict::ToSoftware => {
-                if self.send.come_back() {
-                    self.give_back_unused();
+            RetransmitDecision::Stay => {}
+            RetransmitDecision::ToSoftware => {
+                if self.send.return_to_software() {
+                    self.release_unused_contexts();
                     self.count_transmit_software();
                     debug!(parent: &self.span, "too many retransmissions: transmit direction left the device");
                     self.counters.tx_policy_sw += 1;
                 }
             }
-            Verdict::ToDevice => {
+            RetransmitDecision::ToDevice => {
                 if self.offload_transmit().handle().is_some() {
                     self.counters.tx_policy_device += 1;
                 }
@@ -491,7 +491,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Switches the transmit direction to software after the device lost its context. The transport seals queued
     /// records.
     fn lose_transmit(&mut self) {
-        if self.send.come_back() {
+        if self.send.return_to_software() {
             self.count_transmit_software();
         }
         self.tx.keep_key_in_software(&mut self.counters);
@@ -501,7 +501,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Switches the receive direction to software after the device lost its context. Earlier verdicts remain valid.
     fn lose_receive(&mut self) {
         self.count_receive_software();
-        self.rx.lose(&mut self.counters);
+        self.rx.mark_lost(&mut self.counters);
         self.note_places();
     }
 
@@ -509,12 +509,12 @@ impl<S: SegmentStream> KtlsStream<S> {
     pub(super) fn leave_receive_context(&mut self) {
         self.count_receive_software();
         self.rx.leave();
-        self.give_back_unused();
+        self.release_unused_contexts();
         self.note_places();
     }
 
     /// Removes contexts that no direction uses any more.
-    pub(super) fn give_back_unused(&mut self) {
+    pub(super) fn release_unused_contexts(&mut self) {
         let in_use = [self.send.context(), self.rx.context()];
         self.contexts.keep_only(&mut self.stream, in_use);
     }

@@ -22,7 +22,7 @@ pub(super) struct RetransmitPolicy {
 
 /// The policy's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RetransmitDecision {
     Stay,
     ToSoftware,
     ToDevice,
@@ -50,7 +50,7 @@ impl RetransmitPolicy {
     pub(super) fn admits(&mut self, bytes: u64, sent: SentBytes) -> bool {
         // Works on a copy: a refused write must leave the measurement as it was.
         let mut after = *self;
-        let admits = !after.note_queued(bytes) || after.judge(sent, true) == Verdict::Stay;
+        let admits = !after.note_queued(bytes) || after.judge(sent, true) == RetransmitDecision::Stay;
         if admits {
             *self = after;
         }
@@ -73,29 +73,29 @@ impl RetransmitPolicy {
     }
 
     /// Evaluates the bytes sent since the last evaluation, if they are enough.
-    pub(super) fn judge(&mut self, sent: SentBytes, on_device: bool) -> Verdict {
+    pub(super) fn judge(&mut self, sent: SentBytes, on_device: bool) -> RetransmitDecision {
         let stretch = sent.since(self.looked);
         // Too few bytes for a reliable decision.
         if stretch.total < STRETCH {
-            return Verdict::Stay;
+            return RetransmitDecision::Stay;
         }
         (self.looked, self.queued) = (sent, 0);
         let share = stretch.share_again();
         match (self.most, on_device) {
             (Some(most), true) if share > most => {
                 self.holds = true;
-                Verdict::ToSoftware
+                RetransmitDecision::ToSoftware
             }
             // Half the limit: a flow close to the limit would otherwise alternate between device and software.
-            (Some(most), false) if self.holds && share <= most / 2.0 => Verdict::ToDevice,
-            (None, false) if self.holds => Verdict::ToDevice,
-            _ => Verdict::Stay,
+            (Some(most), false) if self.holds && share <= most / 2.0 => RetransmitDecision::ToDevice,
+            (None, false) if self.holds => RetransmitDecision::ToDevice,
+            _ => RetransmitDecision::Stay,
         }
     }
 }
 
 /// Default limit: the share of retransmitted bytes above which a flow moves to software.
-pub(super) const MOST_SENT_AGAIN: f64 = 0.02;
+pub(super) const MAX_RETRANSMIT_SHARE: f64 = 0.02;
 /// Bytes sent between two evaluations: some 2,900 full segments. With 1 % random loss, five standard deviations
 /// separate the measured share from 2 %.
 const STRETCH: u64 = 4 << 20;
@@ -105,15 +105,15 @@ mod tests {
     use super::*;
 
     /// A policy with a limit of 2 %, and the bytes sent so far.
-    struct Flow(RetransmitPolicy, SentBytes);
+    struct TestFlow(RetransmitPolicy, SentBytes);
 
-    impl Flow {
-        fn new() -> Flow {
-            Flow(RetransmitPolicy::new(Some(0.02)), SentBytes::default())
+    impl TestFlow {
+        fn new() -> TestFlow {
+            TestFlow(RetransmitPolicy::new(Some(0.02)), SentBytes::default())
         }
 
         /// Sends one stretch, of which `share` are retransmissions.
-        fn stretch(&mut self, share: f64, on_device: bool) -> Verdict {
+        fn stretch(&mut self, share: f64, on_device: bool) -> RetransmitDecision {
             self.1.total += STRETCH;
             self.1.again += (STRETCH as f64 * share) as u64;
             self.0.judge(self.1, on_device)
@@ -122,37 +122,37 @@ mod tests {
 
     #[test]
     fn a_flow_leaves_above_the_limit_and_returns_well_below_it() {
-        let mut flow = Flow::new();
-        assert_eq!(flow.stretch(0.019, true), Verdict::Stay);
-        assert_eq!(flow.stretch(0.021, true), Verdict::ToSoftware);
-        assert_eq!(flow.stretch(0.015, false), Verdict::Stay, "too near the limit");
-        assert_eq!(flow.stretch(0.009, false), Verdict::ToDevice);
+        let mut flow = TestFlow::new();
+        assert_eq!(flow.stretch(0.019, true), RetransmitDecision::Stay);
+        assert_eq!(flow.stretch(0.021, true), RetransmitDecision::ToSoftware);
+        assert_eq!(flow.stretch(0.015, false), RetransmitDecision::Stay, "too near the limit");
+        assert_eq!(flow.stretch(0.009, false), RetransmitDecision::ToDevice);
         flow.0.begin(flow.1);
-        assert_eq!(flow.stretch(0.0, true), Verdict::Stay);
+        assert_eq!(flow.stretch(0.0, true), RetransmitDecision::Stay);
     }
 
     #[test]
     fn flow_removed_by_other_code_stays_off_the_device() {
-        let mut flow = Flow::new();
-        assert_eq!(flow.stretch(0.0, false), Verdict::Stay);
-        assert_eq!(flow.stretch(0.5, true), Verdict::ToSoftware);
+        let mut flow = TestFlow::new();
+        assert_eq!(flow.stretch(0.0, false), RetransmitDecision::Stay);
+        assert_eq!(flow.stretch(0.5, true), RetransmitDecision::ToSoftware);
         flow.0.begin(flow.1);
-        assert_eq!(flow.stretch(0.0, false), Verdict::Stay);
+        assert_eq!(flow.stretch(0.0, false), RetransmitDecision::Stay);
     }
 
     #[test]
     fn flows_never_leave_and_always_return_without_a_limit() {
-        let mut flow = Flow::new();
-        assert_eq!(flow.stretch(0.5, true), Verdict::ToSoftware);
+        let mut flow = TestFlow::new();
+        assert_eq!(flow.stretch(0.5, true), RetransmitDecision::ToSoftware);
         flow.0.set_most(None);
-        assert_eq!(flow.stretch(0.5, false), Verdict::ToDevice);
+        assert_eq!(flow.stretch(0.5, false), RetransmitDecision::ToDevice);
         flow.0.begin(flow.1);
-        assert_eq!(flow.stretch(0.9, true), Verdict::Stay);
+        assert_eq!(flow.stretch(0.9, true), RetransmitDecision::Stay);
     }
 
     #[test]
     fn write_without_a_verdict_is_admitted_and_counted() {
-        let mut flow = Flow::new();
+        let mut flow = TestFlow::new();
         assert!(flow.0.admits(STRETCH, flow.1), "queued, and nothing has left");
         flow.1 = SentBytes { total: STRETCH, again: 0 };
         assert!(flow.0.admits(1, flow.1));
@@ -162,7 +162,7 @@ mod tests {
         assert!(!flow.0.admits(1, flow.1));
         assert_eq!((flow.0.queued, flow.0.holds()), (STRETCH - 1, false), "as it was");
         assert!(flow.0.note_queued(1));
-        assert_eq!(flow.0.judge(flow.1, true), Verdict::ToSoftware);
+        assert_eq!(flow.0.judge(flow.1, true), RetransmitDecision::ToSoftware);
     }
 
     #[test]
@@ -171,6 +171,6 @@ mod tests {
         assert!(!policy.note_queued(STRETCH - 1));
         assert!(policy.note_queued(1));
         // Queued bytes are not sent bytes: less than a stretch was sent, so there is no decision.
-        assert_eq!(policy.judge(SentBytes { total: STRETCH - 1, again: STRETCH - 1 }, true), Verdict::Stay);
+        assert_eq!(policy.judge(SentBytes { total: STRETCH - 1, again: STRETCH - 1 }, true), RetransmitDecision::Stay);
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: a direction that ended stays so. Every received byte is reported to the transport's `consume` exactly
 //! once: when it was consumed, or earlier if the window would otherwise never open again.
 
-use super::Side;
+use super::DirectionState;
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::record::WIRE_MAX;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 
 pub(super) struct ReceiveHalf {
-    side: Side,
+    side: DirectionState,
     receiver: Receiver,
     /// Opened content that the application has not taken.
     plain: VecDeque<RxSegment>,
@@ -31,19 +31,19 @@ pub(super) struct ReceiveHalf {
 impl ReceiveHalf {
     pub(super) fn new(receiver: Receiver) -> ReceiveHalf {
         let plain = VecDeque::new();
-        ReceiveHalf { side: Side::Open, receiver, plain, early_credit: 0, owed_credit: 0, ended: None }
+        ReceiveHalf { side: DirectionState::Open, receiver, plain, early_credit: 0, owed_credit: 0, ended: None }
     }
 
-    pub(super) fn side(&self) -> &Side {
+    pub(super) fn side(&self) -> &DirectionState {
         &self.side
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.side == Side::Open
+        self.side == DirectionState::Open
     }
 
     /// Ends the direction; received data are not read.
-    pub(super) fn end(&mut self, end: Side) {
+    pub(super) fn end(&mut self, end: DirectionState) {
         self.side = end;
         self.receiver.clear();
     }
@@ -113,7 +113,7 @@ impl ReceiveHalf {
     }
 
     /// Receives all data that the transport has ready. The transport's window bounds their amount.
-    pub(super) fn take_in<S: SegmentStream>(&mut self, stream: &mut S, cx: &mut Context<'_>) {
+    pub(super) fn receive_ready_data<S: SegmentStream>(&mut self, stream: &mut S, cx: &mut Context<'_>) {
         while self.ended.is_none() {
             match stream.poll_segment(cx) {
                 Poll::Ready(Ok(Some(segment))) => self.receiver.push(segment),
@@ -145,12 +145,12 @@ impl ReceiveHalf {
         self.early_credit -= told;
         self.owed_credit += bytes - told;
         let nothing_left = self.plain.is_empty() && self.receiver.pending() == 0;
-        if nothing_left || self.side != Side::Open {
-            self.settle_credit(stream);
+        if nothing_left || self.side != DirectionState::Open {
+            self.return_credit(stream);
         }
     }
 
-    pub(super) fn settle_credit<S: SegmentStream>(&mut self, stream: &mut S) {
+    pub(super) fn return_credit<S: SegmentStream>(&mut self, stream: &mut S) {
         let owed = core::mem::take(&mut self.owed_credit);
         if owed > 0 {
             stream.consume(owed);

@@ -7,13 +7,13 @@
 use super::offload::{NotOffloaded, RxOffload};
 use super::resync::Resync;
 use crate::counters::TlsCounters;
-use crate::record::receive::{Located, Receiver, Record};
+use crate::record::receive::{BoundaryAnswer, Receiver, Record};
 use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::Seq;
 use tracing::debug;
 
 #[derive(Debug)]
-pub(super) struct ReceivePlace {
+pub(super) struct ReceiveLocation {
     state: RxOffload,
     again: AskAgain,
     resync: Resync,
@@ -31,9 +31,9 @@ struct Allowance {
     records: u8,
 }
 
-impl Default for ReceivePlace {
-    fn default() -> ReceivePlace {
-        ReceivePlace {
+impl Default for ReceiveLocation {
+    fn default() -> ReceiveLocation {
+        ReceiveLocation {
             state: RxOffload::Software,
             again: AskAgain::default(),
             resync: Resync::default(),
@@ -43,7 +43,7 @@ impl Default for ReceivePlace {
     }
 }
 
-impl ReceivePlace {
+impl ReceiveLocation {
     pub(super) fn state(&self) -> RxOffload {
         self.state
     }
@@ -160,7 +160,7 @@ impl ReceivePlace {
     }
 
     /// Notes that the device no longer has the context.
-    pub(super) fn lose(&mut self, counters: &mut TlsCounters) {
+    pub(super) fn mark_lost(&mut self, counters: &mut TlsCounters) {
         if !matches!(self.state, RxOffload::Software | RxOffload::Refused(_)) {
             self.state = RxOffload::Refused(NotOffloaded::Lost);
             self.keep_key_in_software(counters);
@@ -269,9 +269,9 @@ impl ReceivePlace {
     ) {
         let Some((handle, header)) = self.resync.question else { return };
         let number = match receiver.locate(header) {
-            Located::NotYet => return,
-            Located::Nothing => None,
-            Located::Record(number) => Some(number),
+            BoundaryAnswer::NotYet => return,
+            BoundaryAnswer::Nothing => None,
+            BoundaryAnswer::Record(number) => Some(number),
         };
         self.resync.question = None;
         self.answer(stream, handle, header, number, counters);

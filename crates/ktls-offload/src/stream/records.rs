@@ -20,7 +20,7 @@ pub(super) struct Cutter<'a> {
     size: usize,
 }
 
-pub(super) type Pieces = SmallVec<[(Bytes, TxTag); PIECES]>;
+pub(super) type RecordPieces = SmallVec<[(Bytes, TxTag); PIECES]>;
 
 impl<'a> Cutter<'a> {
     pub(super) fn new(data: &'a mut NextPiece<'a>, size: usize) -> Cutter<'a> {
@@ -29,8 +29,8 @@ impl<'a> Cutter<'a> {
 
     /// Returns the content of the next record and its length, or `None` at the end of the data. `sent` is passed to the
     /// data source.
-    pub(super) fn next_content(&mut self, sent: SentBytes) -> Option<(Pieces, usize)> {
-        let (mut content, mut length) = (Pieces::new(), 0);
+    pub(super) fn next_content(&mut self, sent: SentBytes) -> Option<(RecordPieces, usize)> {
+        let (mut content, mut length) = (RecordPieces::new(), 0);
         while length < self.size {
             let Some((mut data, tag)) = self.rest.take().or_else(|| (self.data)(sent)) else { break };
             let part = data.split_to((self.size - length).min(data.len()));
@@ -48,20 +48,20 @@ impl<'a> Cutter<'a> {
 }
 
 /// Data being framed into records for a device.
-pub(super) struct Records<'a, 'd> {
+pub(super) struct DeviceRecords<'a, 'd> {
     cutter: &'a mut Cutter<'d>,
     sender: &'a mut Sender,
     acks: &'a mut AckLog,
     counters: &'a mut TlsCounters,
     policy: &'a mut RetransmitPolicy,
     /// The content of a record that could not be begun.
-    left: Option<(Pieces, usize)>,
+    left: Option<(RecordPieces, usize)>,
     /// Length of the framed records in bytes.
     wire: u64,
     framed: smallvec::IntoIter<[(Bytes, TxTag); PIECES]>,
 }
 
-impl<'a, 'd> Records<'a, 'd> {
+impl<'a, 'd> DeviceRecords<'a, 'd> {
     /// Creates records of the data in `cutter`.
     pub(super) fn new(
         cutter: &'a mut Cutter<'d>,
@@ -69,9 +69,9 @@ impl<'a, 'd> Records<'a, 'd> {
         acks: &'a mut AckLog,
         counters: &'a mut TlsCounters,
         policy: &'a mut RetransmitPolicy,
-    ) -> Records<'a, 'd> {
-        let framed = Pieces::new().into_iter();
-        Records { cutter, sender, acks, counters, policy, left: None, wire: 0, framed }
+    ) -> DeviceRecords<'a, 'd> {
+        let framed = RecordPieces::new().into_iter();
+        DeviceRecords { cutter, sender, acks, counters, policy, left: None, wire: 0, framed }
     }
 
     /// Returns the next piece of a record. `sent` tells the bytes sent so far.
@@ -83,7 +83,7 @@ impl<'a, 'd> Records<'a, 'd> {
     }
 
     /// Returns the length of the framed records in bytes, and the content of the record that could not be begun.
-    pub(super) fn end(self) -> (u64, Option<(Pieces, usize)>) {
+    pub(super) fn end(self) -> (u64, Option<(RecordPieces, usize)>) {
         (self.wire, self.left)
     }
 
@@ -94,7 +94,7 @@ impl<'a, 'd> Records<'a, 'd> {
             self.left = Some((content, length));
             return;
         }
-        let mut pieces = Pieces::new();
+        let mut pieces = RecordPieces::new();
         let queue = &mut |bytes, tag| pieces.push((bytes, tag));
         let framed = self.sender.record(ContentType::ApplicationData, Content::Shared(&content), self.counters, queue);
         if framed.is_err() {

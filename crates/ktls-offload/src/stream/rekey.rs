@@ -58,7 +58,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.counters.tx_rekey_ok += 1;
         debug!(parent: &self.span, "transmit key changed");
         if before.is_some() {
-            self.give_back_unused();
+            self.release_unused_contexts();
             self.count_transmit_software();
         }
         self.tx.change_key(before, || self.stream.sent(), &mut self.counters);

@@ -1,13 +1,13 @@
 //! Resynchronization of a receive context that lost its position in the stream.
 //!
-//! - [`Hints`]: with [`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint), the times at which the device is told
+//! - [`ResyncHints`]: with [`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint), the times at which the device is told
 //!   the start of the next record;
 //! - [`HeaderLog`]: with [`ResyncMode::Asynchronous`](offload_api::ResyncMode::Asynchronous), the headers about which
 //!   the device may ask later.
 //!
 //! Limits and counts equal the values of Linux' `net/tls/tls_device.c`.
 
-use crate::record::receive::{Opened, Record};
+use crate::record::receive::{OpenedBy, Record};
 use offload_api::{Handle, ResyncMode};
 use offload_base::Seq;
 use smallvec::SmallVec;
@@ -19,7 +19,7 @@ pub(super) struct Resync {
     /// Start of the context, until a record at or after that position was released. Failures before the start are not
     /// the context's. The comparison is valid only for a while, because sequence numbers wrap.
     start: Option<Seq>,
-    pub(super) hints: Hints,
+    pub(super) hints: ResyncHints,
     pub(super) log: HeaderLog,
     /// The context's open question: whether a record begins at this position.
     pub(super) question: Option<(Handle, Seq)>,
@@ -38,8 +38,8 @@ impl Resync {
         }
         self.start = None;
         match (self.mode, record.opened) {
-            (ResyncMode::CoreHint, Opened::InSoftware) => self.hints.note_encrypted(),
-            (ResyncMode::CoreHint, Opened::ByDevice | Opened::InPart) => self.hints.note_decrypted(),
+            (ResyncMode::CoreHint, OpenedBy::InSoftware) => self.hints.note_encrypted(),
+            (ResyncMode::CoreHint, OpenedBy::ByDevice | OpenedBy::InPart) => self.hints.note_decrypted(),
             (ResyncMode::Asynchronous, _) => return self.log.note(record.start, record.number),
             _ => {}
         }
@@ -52,7 +52,7 @@ impl Resync {
 ///
 /// Invariant: counting restarts after a record of which the device decrypted any byte.
 #[derive(Debug)]
-pub(super) struct Hints {
+pub(super) struct ResyncHints {
     /// Whether the context is new or decrypted something since the last record without decrypted bytes.
     fresh: bool,
     failed: u32,
@@ -61,13 +61,13 @@ pub(super) struct Hints {
     due: bool,
 }
 
-impl Default for Hints {
-    fn default() -> Hints {
-        Hints { fresh: true, failed: 0, target: 0, due: false }
+impl Default for ResyncHints {
+    fn default() -> ResyncHints {
+        ResyncHints { fresh: true, failed: 0, target: 0, due: false }
     }
 }
 
-impl Hints {
+impl ResyncHints {
     /// Notes a record of which the device decrypted some bytes.
     pub(super) fn note_decrypted(&mut self) {
         self.fresh = true;
@@ -167,7 +167,7 @@ mod tests {
 
     /// Returns the records, counted from 1, after which a hint is due, out of `records` records without decrypted
     /// bytes.
-    fn fired(hints: &mut Hints, records: u32) -> Vec<u32> {
+    fn fired(hints: &mut ResyncHints, records: u32) -> Vec<u32> {
         (1..=records)
             .filter(|_| {
                 hints.note_encrypted();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn record(start: Seq, number: u64) -> Record {
-        let (content_type, opened) = (ContentType::ApplicationData, Opened::InSoftware);
+        let (content_type, opened) = (ContentType::ApplicationData, OpenedBy::InSoftware);
         Record { start, number, opened, content_type, content_len: 16_384, wire_len: 16_406 }
     }
 
@@ -194,7 +194,7 @@ mod tests {
             // One record every 512 MiB, 8 GiB in total, so that sequence numbers wrap.
             for number in 1..=16u32 {
                 let at = start + (number << 29);
-                resync.hints = Hints::default();
+                resync.hints = ResyncHints::default();
                 resync.log.start(at, at + 100);
                 (0..600).for_each(|later| assert!(resync.note(&record(at + later * 20, number.into()))));
                 let helped = match mode {
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn hints_back_off_to_one_in_128_records() {
         let expected = [3, 5, 9, 17, 33, 65, 129, 257, 385, 513];
-        let mut hints = Hints::default();
+        let mut hints = ResyncHints::default();
         assert_eq!(fired(&mut hints, 600), expected);
         hints.note_decrypted();
         assert_eq!(fired(&mut hints, 600), expected, "anew, once the device did something");
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_hint_stays_due_until_it_is_given() {
-        let mut hints = Hints::default();
+        let mut hints = ResyncHints::default();
         (0..20).for_each(|_| hints.note_encrypted());
         assert!(hints.is_due());
         hints.note_given();

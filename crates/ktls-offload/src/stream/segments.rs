@@ -1,8 +1,8 @@
 //! The stream as the transport of a protocol above: plaintext ranges keep the sequence numbers of their wire bytes and
 //! the device's verdicts.
 
-use super::above_contexts::{AboveTls, When};
-use super::{KtlsStream, Side, Turn};
+use super::above_contexts::{ContextAvailability, UpperContexts};
+use super::{DirectionState, KtlsStream, WriteOutcome};
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
@@ -74,7 +74,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
             if let Some(event) = self.above.next_event() {
                 return Poll::Ready(Ok(SendTurn::News(event)));
             }
-            if let Turn::Written(first) = ready!(self.poll_write_at_once(cx, pieces))? {
+            if let WriteOutcome::Written(first) = ready!(self.poll_write_at_once(cx, pieces))? {
                 return Poll::Ready(Ok(SendTurn::Queued(first)));
             }
         }
@@ -116,17 +116,17 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn abort(&mut self) {
-        let aborted = Side::Lost(io::ErrorKind::ConnectionAborted);
+        let aborted = DirectionState::Lost(io::ErrorKind::ConnectionAborted);
         self.send.end(aborted.clone());
         self.tx.abort_rekey(&mut self.counters);
         // Queued data will never leave, so the context is no longer needed.
-        self.send.come_back();
+        self.send.return_to_software();
         if self.receive.is_open() || self.receive.has_content() {
             // The peer did not end the stream, so the direction must not look closed.
             self.receive.discard();
             self.end_reading(aborted);
         }
-        self.give_back_unused();
+        self.release_unused_contexts();
         self.note_places();
         self.stream.abort();
         self.waiting.wake_all();
@@ -146,13 +146,13 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
-        let opens = When::of(self.receive_context().is_some(), self.rx.wants_context());
-        let seals = When::of(self.transmit_context().is_some(), self.tx.wants_context());
+        let opens = ContextAvailability::from_flags(self.receive_context().is_some(), self.rx.wants_context());
+        let seals = ContextAvailability::from_flags(self.transmit_context().is_some(), self.tx.wants_context());
         // Events are queued only for a protocol that uses the device.
-        if (opens, seals) != (When::Never, When::Never) {
+        if (opens, seals) != (ContextAvailability::Never, ContextAvailability::Never) {
             self.above.note_watching();
         }
-        self.stream.control(&mut |flow, contexts| f(flow, &mut AboveTls { contexts, opens, seals }))
+        self.stream.control(&mut |flow, contexts| f(flow, &mut UpperContexts { contexts, opens, seals }))
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {

@@ -7,8 +7,8 @@ use super::acks::AckLog;
 use super::contexts::Contexts;
 use super::offload::NotOffloaded;
 use super::policy::RetransmitPolicy;
-use super::records::{Cutter, Pieces, Records};
-use super::{Side, WRITE_MAX};
+use super::records::{Cutter, DeviceRecords, RecordPieces};
+use super::{DirectionState, WRITE_MAX};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::keys::UnsupportedKey;
@@ -23,7 +23,7 @@ use offload_base::tasks::WaitingTasks;
 use std::io;
 
 pub(super) struct SendHalf {
-    side: Side,
+    side: DirectionState,
     sender: Sender,
     /// Sequence number of the next byte to queue. `None` before the first byte.
     next: Option<Seq>,
@@ -39,19 +39,19 @@ pub(super) struct SendHalf {
 
 /// The outcome of an immediate write.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned to")]
-pub(super) enum AtOnce {
+pub(super) enum ImmediateWrite {
     /// The device has events; no data were written.
     News(DeviceEvent),
     /// Records are queued. Holds the sequence number of the first content byte, and content that must wait for another
     /// action.
-    Written(Option<Seq>, Option<(Pieces, usize)>),
+    Written(Option<Seq>, Option<(RecordPieces, usize)>),
 }
 
 impl SendHalf {
     /// Creates the half. `next` is the sequence number of the next byte and the number of bytes sent, if known.
     pub(super) fn new(sender: Sender, next: Option<(Seq, u64)>) -> SendHalf {
         SendHalf {
-            side: Side::Open,
+            side: DirectionState::Open,
             sender,
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
@@ -63,16 +63,16 @@ impl SendHalf {
         }
     }
 
-    pub(super) fn side(&self) -> &Side {
+    pub(super) fn side(&self) -> &DirectionState {
         &self.side
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.side == Side::Open
+        self.side == DirectionState::Open
     }
 
     /// Ends the direction.
-    pub(super) fn end(&mut self, end: Side) {
+    pub(super) fn end(&mut self, end: DirectionState) {
         self.side = end;
     }
 
@@ -82,7 +82,7 @@ impl SendHalf {
     /// The error that ended the direction, or `BrokenPipe` after closing.
     pub(super) fn check(&self) -> io::Result<()> {
         match &self.side {
-            Side::Open => Ok(()),
+            DirectionState::Open => Ok(()),
             ended => Err(ended.error().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())),
         }
     }
@@ -111,8 +111,8 @@ impl SendHalf {
     }
 
     /// Seals in software from the next record on. Returns true if a device sealed before.
-    pub(super) fn come_back(&mut self) -> bool {
-        self.sender.come_back()
+    pub(super) fn return_to_software(&mut self) -> bool {
+        self.sender.return_to_software()
     }
 
     /// Retires the present key: the transport may forget its sealer with the last byte of the key's records.
@@ -188,7 +188,7 @@ impl SendHalf {
 
     /// Returns whether a write of `bytes` bytes consists only of records for a device.
     pub(super) fn writes_at_once(&self, bytes: usize) -> bool {
-        self.side == Side::Open
+        self.side == DirectionState::Open
             && self.sender.context().is_some()
             && !self.update_owed
             && bytes.div_ceil(self.record_size) as u64 <= self.sender.records_left()
@@ -204,12 +204,12 @@ impl SendHalf {
         policy: &mut RetransmitPolicy,
         counters: &mut TlsCounters,
         cutter: &mut Cutter<'_>,
-    ) -> Poll<io::Result<AtOnce>> {
+    ) -> Poll<io::Result<ImmediateWrite>> {
         let SendHalf { sender, acks, .. } = self;
-        let mut records = Records::new(cutter, sender, acks, counters, policy);
+        let mut records = DeviceRecords::new(cutter, sender, acks, counters, policy);
         let first = match ready!(stream.poll_send(cx, waiting.waker_ref(), &mut |sent| records.next(sent)))? {
             SendTurn::Queued(first) => first,
-            SendTurn::News(event) => return Poll::Ready(Ok(AtOnce::News(event))),
+            SendTurn::News(event) => return Poll::Ready(Ok(ImmediateWrite::News(event))),
         };
         let (wire, left) = records.end();
         let first = first.map(|first| {
@@ -217,7 +217,7 @@ impl SendHalf {
             self.update_answered = false;
             first + self.sender.prefix_len() as u32
         });
-        Poll::Ready(Ok(AtOnce::Written(first, left)))
+        Poll::Ready(Ok(ImmediateWrite::Written(first, left)))
     }
 
     /// Divides `pieces` into contents of records.
@@ -255,7 +255,7 @@ impl SendHalf {
         {
             stream.install(Layer::FIRST, Box::new(sealer));
         }
-        let mut pieces = Pieces::new();
+        let mut pieces = RecordPieces::new();
         sender.record(content_type, content, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
         let length: usize = pieces.iter().map(|(bytes, _)| bytes.len()).sum();
         // One call, because each call takes the lock of a shared transport.

@@ -6,20 +6,20 @@
 //! Keys of a direction in software stay there.
 
 use super::offload::NotOffloaded;
-use super::policy::{MOST_SENT_AGAIN, RetransmitPolicy};
+use super::policy::{MAX_RETRANSMIT_SHARE, RetransmitPolicy};
 use crate::counters::TlsCounters;
 use offload_api::{AskAgain, Handle, SentBytes};
 
 #[derive(Debug)]
-pub(super) struct TransmitPlace {
+pub(super) struct TransmitLocation {
     again: AskAgain,
     policy: RetransmitPolicy,
-    rekey: Course,
+    rekey: RekeyState,
 }
 
 /// The pending outcome of the latest key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Course {
+enum RekeyState {
     /// The outcome is decided.
     #[default]
     Settled,
@@ -29,17 +29,17 @@ enum Course {
     Due,
 }
 
-impl Default for TransmitPlace {
-    fn default() -> TransmitPlace {
-        let policy = RetransmitPolicy::new(Some(MOST_SENT_AGAIN));
-        TransmitPlace { again: AskAgain::default(), policy, rekey: Course::Settled }
+impl Default for TransmitLocation {
+    fn default() -> TransmitLocation {
+        let policy = RetransmitPolicy::new(Some(MAX_RETRANSMIT_SHARE));
+        TransmitLocation { again: AskAgain::default(), policy, rekey: RekeyState::Settled }
     }
 }
 
-impl TransmitPlace {
+impl TransmitLocation {
     /// Returns whether a request to the device is planned, now or later.
     pub(super) fn waits(&self) -> bool {
-        self.again.waits() || self.rekey != Course::Settled
+        self.again.waits() || self.rekey != RekeyState::Settled
     }
 
     /// Returns whether the direction should move to a device or return there.
@@ -50,7 +50,7 @@ impl TransmitPlace {
     /// Returns whether to ask the device before the next record of data. A new key may move to the device once the old
     /// key's context is no longer needed.
     pub(super) fn asks_before_record(&mut self) -> bool {
-        if self.rekey == Course::Due && !self.again.waits() {
+        if self.rekey == RekeyState::Due && !self.again.waits() {
             self.again.begin();
         }
         if !self.again.waits() {
@@ -70,7 +70,7 @@ impl TransmitPlace {
         self.policy.begin(sent);
         counters.tx_device += 1;
         counters.offload_later += u64::from(self.again.end());
-        counters.tx_rekey_device += u64::from(self.settle());
+        counters.tx_rekey_device += u64::from(self.take_rekey_state());
     }
 
     /// Notes a refusal.
@@ -90,8 +90,8 @@ impl TransmitPlace {
 
     /// Notes that a context is gone. Its records are all acknowledged.
     pub(super) fn note_gone(&mut self, gone: Handle) {
-        if self.rekey == Course::Waiting(gone) {
-            self.rekey = Course::Due;
+        if self.rekey == RekeyState::Waiting(gone) {
+            self.rekey = RekeyState::Due;
         }
     }
 
@@ -114,11 +114,11 @@ impl TransmitPlace {
         sent: impl FnOnce() -> SentBytes,
         counters: &mut TlsCounters,
     ) {
-        let pending = self.rekey != Course::Settled;
+        let pending = self.rekey != RekeyState::Settled;
         debug_assert!(!pending || before.is_none(), "a direction that waits for a context has none");
         match before {
             Some(context) => {
-                self.rekey = Course::Waiting(context);
+                self.rekey = RekeyState::Waiting(context);
                 self.policy.begin(sent());
             }
             // Either the new key takes the waiting key's place, and no device gets the waiting one; or the direction
@@ -128,17 +128,17 @@ impl TransmitPlace {
     }
 
     pub(super) fn keep_key_in_software(&mut self, counters: &mut TlsCounters) {
-        counters.tx_rekey_sw += u64::from(self.settle());
+        counters.tx_rekey_sw += u64::from(self.take_rekey_state());
     }
 
     /// Notes the end of the direction.
     pub(super) fn abort_rekey(&mut self, counters: &mut TlsCounters) {
-        counters.tx_rekey_aborted += u64::from(self.settle());
+        counters.tx_rekey_aborted += u64::from(self.take_rekey_state());
     }
 
     /// Decides the latest key's outcome. Returns true if that was pending.
-    fn settle(&mut self) -> bool {
-        core::mem::take(&mut self.rekey) != Course::Settled
+    fn take_rekey_state(&mut self) -> bool {
+        core::mem::take(&mut self.rekey) != RekeyState::Settled
     }
 
     pub(super) fn policy(&mut self) -> &mut RetransmitPolicy {

@@ -9,7 +9,7 @@ use offload_api::{TlsSuite, TokioSegments};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
 use rig::tasks::{Task, run, turn, within};
-use rig::{Counting, SUITES};
+use rig::{CountingSchedule, SUITES};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -18,7 +18,7 @@ type Stream = KtlsStream<TokioSegments<DuplexStream>>;
 
 /// Creates two streams with `room` bytes of buffer between them in each direction.
 fn pair(suite: TlsSuite, room: usize) -> (Stream, Stream) {
-    let (one, other, keys) = Counting::pair(suite);
+    let (one, other, keys) = CountingSchedule::pair(suite);
     let (near, far) = tokio::io::duplex(room);
     let near = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(one)).unwrap();
     let far = KtlsStream::new(TokioSegments::new(far), keys.swapped(), Box::new(other)).unwrap();
@@ -176,7 +176,7 @@ proptest! {
 /// Queued data are delivered by any task that polls, even if the closing future was dropped.
 #[test]
 fn a_close_that_is_given_up_is_carried_out_by_whoever_polls() {
-    let (_, _, keys) = Counting::pair(SUITES[0]);
+    let (_, _, keys) = CountingSchedule::pair(SUITES[0]);
     let (near, far) = tokio::io::duplex(10);
     let mut near = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(FixedKeys)).unwrap();
     let mut far = KtlsStream::new(TokioSegments::new(far), keys.swapped(), Box::new(FixedKeys)).unwrap();

@@ -2,9 +2,9 @@
 
 use crate::rig;
 
-use ktls_offload::{KtlsStream, NotOffloaded, Offload, Outcome, TlsError};
+use ktls_offload::{KtlsStream, NotOffloaded, Offload, OffloadOutcome, TlsError};
 use offload_api::{RxMeta, SegmentStream, TlsSuite, TxTag};
-use rig::{Counting, End, Wire, streams};
+use rig::{CountingSchedule, MockTransport, MockWire, streams};
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 
 /// Reads until the end. Returns the data and the end.
-async fn read(stream: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
+async fn read(stream: &mut KtlsStream<MockTransport>) -> (Vec<u8>, io::Result<()>) {
     let mut all = Vec::new();
     loop {
         match stream.next_chunk().await {
@@ -29,8 +29,8 @@ async fn read(stream: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
 
 #[tokio::test]
 async fn only_a_close_looks_complete_to_the_peer() {
-    type Ending = fn(KtlsStream<End>);
-    let endings: [(Ending, bool); 4] = [
+    type CloseCall = fn(KtlsStream<MockTransport>);
+    let endings: [(CloseCall, bool); 4] = [
         (drop, false),
         (|stream| assert_eq!(stream.into_counters().curr_tx_sw, 0), false),
         // The writing task is gone, and so is the read half.
@@ -39,7 +39,7 @@ async fn only_a_close_looks_complete_to_the_peer() {
     ];
     for device in [false, true] {
         for (number, (end, meant)) in endings.into_iter().enumerate() {
-            let wire = Wire::new(3).with_devices(0.0, 3);
+            let wire = MockWire::new(3).with_devices(0.0, 3);
             let (mut near, mut far) = streams(&wire, SUITE);
             if device {
                 near.offload(Offload::BOTH);
@@ -66,11 +66,11 @@ async fn only_a_close_looks_complete_to_the_peer() {
 
 #[tokio::test]
 async fn failed_or_cancelled_writer_does_not_look_complete() {
-    async fn application(mut stream: KtlsStream<End>) -> io::Result<()> {
+    async fn application(mut stream: KtlsStream<MockTransport>) -> io::Result<()> {
         stream.write_all(b"first half").await?;
         Err(io::Error::other("the disk failed"))
     }
-    let wire = Wire::new(3);
+    let wire = MockWire::new(3);
     let (near, mut far) = streams(&wire, SUITE);
     application(near).await.unwrap_err();
     let (got, ended) = read(&mut far).await;
@@ -80,7 +80,7 @@ async fn failed_or_cancelled_writer_does_not_look_complete() {
 #[tokio::test]
 async fn a_reader_does_not_take_its_own_abort_for_an_end() {
     for unread in [false, true] {
-        let wire = Wire::new(3);
+        let wire = MockWire::new(3);
         let (mut near, mut far) = streams(&wire, SUITE);
         near.write_all(b"half of it, and more").await.unwrap();
         far.read_exact(&mut [0; 10]).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_reader_does_not_take_its_own_abort_for_an_end() {
         assert_eq!(far.write_all(b"x").await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
     }
     // A close_notify received before stays valid.
-    let wire = Wire::new(3);
+    let wire = MockWire::new(3);
     let (mut near, mut far) = streams(&wire, SUITE);
     near.close().await.unwrap();
     assert_eq!(far.next_chunk().await.unwrap(), None);
@@ -106,7 +106,7 @@ async fn a_reader_does_not_take_its_own_abort_for_an_end() {
 
 #[tokio::test]
 async fn ended_directions_have_no_context() {
-    let wire = Wire::new(3).with_devices(0.0, 3);
+    let wire = MockWire::new(3).with_devices(0.0, 3);
     let (mut near, mut far) = streams(&wire, SUITE);
     far.offload(Offload::BOTH);
     far.ready().await.unwrap();
@@ -122,23 +122,23 @@ async fn ended_directions_have_no_context() {
 
 /// A waker that counts wakes.
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Woken {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn task() -> (Arc<Woken>, Waker) {
-    let woken = Arc::new(Woken::default());
+fn task() -> (Arc<WakeCounter>, Waker) {
+    let woken = Arc::new(WakeCounter::default());
     (woken.clone(), woken.into())
 }
 
 #[test]
 fn reader_and_writer_notice_each_others_actions() {
-    type Act = fn(&Wire, &mut KtlsStream<End>);
-    let acts: [Act; 3] = [
+    type StreamAction = fn(&MockWire, &mut KtlsStream<MockTransport>);
+    let acts: [StreamAction; 3] = [
         |_, stream| stream.abort(),
         // The writer finds that there is no next key.
         |_, stream| assert!(stream.update_keys(false).is_err()),
@@ -150,8 +150,8 @@ fn reader_and_writer_notice_each_others_actions() {
         },
     ];
     for (number, act) in acts.into_iter().enumerate() {
-        let wire = Wire::new(1);
-        let (_, _, keys) = Counting::pair(SUITE);
+        let wire = MockWire::new(1);
+        let (_, _, keys) = CountingSchedule::pair(SUITE);
         let (a, _b) = wire.ends();
         let mut stream = KtlsStream::new(a, keys, Box::new(ktls_offload::FixedKeys)).unwrap();
         wire.lock()[0].hold = true;
@@ -171,7 +171,7 @@ fn reader_and_writer_notice_each_others_actions() {
 /// The transport wakes one task for device events. Here that task was a writer, which then went away.
 #[test]
 fn news_of_the_device_reach_the_task_that_waits_for_them() {
-    let wire = Wire::new(1).with_devices(0.0, 1);
+    let wire = MockWire::new(1).with_devices(0.0, 1);
     let (mut near, _far) = streams(&wire, SUITE);
     wire.lock()[0].device.as_mut().unwrap().silent = true;
     let asked = near.offload(Offload::BOTH);
@@ -196,7 +196,7 @@ fn news_of_the_device_reach_the_task_that_waits_for_them() {
 /// `offload` receives pending data. A task that waits in a read must still be woken for more.
 #[test]
 fn asking_for_a_device_leaves_a_waiting_reader_awake() {
-    let wire = Wire::new(1).with_devices(0.0, 1);
+    let wire = MockWire::new(1).with_devices(0.0, 1);
     // The device's event would wake the reader too.
     wire.lock()[0].device.as_mut().unwrap().silent = true;
     let (mut near, mut far) = streams(&wire, SUITE);
@@ -212,7 +212,7 @@ fn asking_for_a_device_leaves_a_waiting_reader_awake() {
 /// A failed stream takes no data. A task that waits for their acknowledgement gets an error.
 #[test]
 fn failed_stream_does_not_wait_for_unsent_data() {
-    let wire = Wire::new(1);
+    let wire = MockWire::new(1);
     let (mut near, mut far) = streams(&wire, SUITE);
     near.send("taken".into(), TxTag::PLAIN);
     let cx = &mut Context::from_waker(Waker::noop());
@@ -232,10 +232,10 @@ fn failed_stream_does_not_wait_for_unsent_data() {
 /// `ready` receives pending data. If the connection is then lost, complete records are still read.
 #[tokio::test]
 async fn data_before_a_lost_connection_are_read() {
-    let wire = Wire::new(3).with_devices(0.0, 3);
+    let wire = MockWire::new(3).with_devices(0.0, 3);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, SUITE);
-    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Deferred);
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, OffloadOutcome::Deferred);
     // A record, and a part of the next.
     wire.lock()[0].hold = true;
     near.send("whole".into(), TxTag::PLAIN);
@@ -245,7 +245,7 @@ async fn data_before_a_lost_connection_are_read() {
     assert!(far.poll_ready(cx).is_pending());
     wire.lose(1);
     let outcome = far.ready().await;
-    assert_eq!(outcome.unwrap(), Outcome::Refused(NotOffloaded::Closed));
+    assert_eq!(outcome.unwrap(), OffloadOutcome::Refused(NotOffloaded::Closed));
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "whole");
     assert_eq!(far.next_chunk().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
@@ -254,13 +254,13 @@ async fn data_before_a_lost_connection_are_read() {
 /// error.
 #[tokio::test]
 async fn invalid_record_header_fails_without_waiting() {
-    let wire = Wire::new(3).with_devices(0.0, 3);
+    let wire = MockWire::new(3).with_devices(0.0, 3);
     let (_near, mut far) = streams(&wire, SUITE);
     wire.inject(1, b"GET / HTTP/1.1", RxMeta::default());
-    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Refused(NotOffloaded::Closed));
-    assert_eq!(far.ready().await.unwrap(), Outcome::Refused(NotOffloaded::Closed));
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, OffloadOutcome::Refused(NotOffloaded::Closed));
+    assert_eq!(far.ready().await.unwrap(), OffloadOutcome::Refused(NotOffloaded::Closed));
     let error = far.next_chunk().await.unwrap_err();
     assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::UnexpectedRecord(b'G')));
     // The same after the stream ended.
-    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Refused(NotOffloaded::Closed));
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, OffloadOutcome::Refused(NotOffloaded::Closed));
 }

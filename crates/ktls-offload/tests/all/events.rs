@@ -1,13 +1,13 @@
 //! Trace events report offload changes and contain no key and no data.
 
-use crate::rig::{End, Wire};
+use crate::rig::{MockTransport, MockWire};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsKey, TlsSuite, TlsVersion, TrafficKeys};
 use offload_api::{EventLog, Refused};
 
 const DATA: &str = "plaintext";
 
 /// Creates a pair of streams with devices. The key bytes are easy to find in text.
-fn streams(wire: &Wire) -> (KtlsStream<End>, KtlsStream<End>) {
+fn streams(wire: &MockWire) -> (KtlsStream<MockTransport>, KtlsStream<MockTransport>) {
     let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte ^ 0xff; 12]).unwrap();
     let keys = TrafficKeys { transmit: (0, key(0xa5)), receive: (0, key(0xc3)) };
     let (near, far) = wire.ends();
@@ -15,7 +15,7 @@ fn streams(wire: &Wire) -> (KtlsStream<End>, KtlsStream<End>) {
     (stream(near, keys.clone()), stream(far, keys.swapped()))
 }
 
-async fn exchange(near: &mut KtlsStream<End>, far: &mut KtlsStream<End>) {
+async fn exchange(near: &mut KtlsStream<MockTransport>, far: &mut KtlsStream<MockTransport>) {
     near.send_chunk(DATA.into()).await.unwrap();
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), DATA);
 }
@@ -25,7 +25,7 @@ fn events_tell_of_the_offload_and_of_no_key() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let ((), lines) = EventLog::collect(|| {
         runtime.block_on(async {
-            let wire = Wire::new(7).with_devices(0.0, 7);
+            let wire = MockWire::new(7).with_devices(0.0, 7);
             let (mut near, mut far) = streams(&wire);
             near.offload(Offload::BOTH).tx.handle().unwrap();
             far.offload(Offload::BOTH);

@@ -1,6 +1,6 @@
 //! The cost of records that a peer may send in any number: bounded per poll and in memory.
 
-use crate::rig::{Counting, End, Wire, counted, record};
+use crate::rig::{CountingSchedule, MockTransport, MockWire, counted, record};
 use ktls_offload::KtlsStream;
 use offload_api::{RxMeta, TlsSuite};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// An allocator that counts the allocations of a thread.
-struct Counted;
+struct CountingAllocator;
 
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
@@ -23,7 +23,7 @@ fn count(bytes: isize) {
 
 // SAFETY: the system allocator does all work; counting allocates nothing.
 #[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counted {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
         // SAFETY: the caller guarantees a valid layout.
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counted {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counted = Counted;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn live() -> isize {
     LIVE.with(Cell::get)
@@ -46,15 +46,15 @@ fn live() -> isize {
 const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 
 /// Creates a stream, and the end of its peer.
-fn victim() -> (Wire, KtlsStream<End>, End) {
-    let wire = Wire::new(0);
-    let (_, schedule, keys) = Counting::pair(SUITE);
+fn victim() -> (MockWire, KtlsStream<MockTransport>, MockTransport) {
+    let wire = MockWire::new(0);
+    let (_, schedule, keys) = CountingSchedule::pair(SUITE);
     let (a, b) = wire.ends();
     let victim = KtlsStream::new(b, keys.swapped(), Box::new(schedule)).unwrap();
     (wire, victim, a)
 }
 
-fn chunks(victim: &mut KtlsStream<End>) -> usize {
+fn chunks(victim: &mut KtlsStream<MockTransport>) -> usize {
     let mut bytes = 0;
     while let Poll::Ready(chunk) = victim.poll_chunk(&mut Context::from_waker(Waker::noop())) {
         bytes += chunk.unwrap().unwrap().len();
@@ -89,9 +89,9 @@ fn record_in_tiny_segments_takes_and_frees_little_memory() {
 
 /// A waker that counts wakes.
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Woken {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ fn any_number_of_cover_records_leaves_turns_to_other_tasks() {
         wire.inject(1, &record(&key, number, 23, b"", 100), RxMeta::default());
     }
     wire.inject(1, &record(&key, RECORDS, 23, b"something", 0), RxMeta::default());
-    let woken = Arc::new(Woken::default());
+    let woken = Arc::new(WakeCounter::default());
     let waker = Waker::from(woken.clone());
     let mut polls = 0;
     let chunk = loop {
@@ -122,12 +122,12 @@ fn any_number_of_cover_records_leaves_turns_to_other_tasks() {
 #[test]
 fn a_stream_that_had_traffic_and_is_idle_takes_little() {
     // A third of this are two expanded keys.
-    const MOST: isize = 3200;
+    const MAX_ALLOCATED: isize = 3200;
     for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
-        let wire = Wire::new(0);
-        let (_, schedule, keys) = Counting::pair(suite);
+        let wire = MockWire::new(0);
+        let (_, schedule, keys) = CountingSchedule::pair(suite);
         let (_peer, end) = wire.ends();
-        let (transport, before) = (size_of::<End>() as isize, live());
+        let (transport, before) = (size_of::<MockTransport>() as isize, live());
         let mut stream = Box::new(KtlsStream::new(end, keys.swapped(), Box::new(schedule)).unwrap());
         let key = counted(suite, 1);
         for number in 0..20 {
@@ -137,7 +137,7 @@ fn a_stream_that_had_traffic_and_is_idle_takes_little() {
             }
         }
         let held = live() - before - transport;
-        println!("{suite:?}: {held} bytes, {} of them in place", size_of::<KtlsStream<End>>());
-        assert!(held < MOST, "{held} bytes");
+        println!("{suite:?}: {held} bytes, {} of them in place", size_of::<KtlsStream<MockTransport>>());
+        assert!(held < MAX_ALLOCATED, "{held} bytes");
     }
 }

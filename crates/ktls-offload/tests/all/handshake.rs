@@ -5,7 +5,7 @@ use crate::rig;
 use ktls_offload::{
     HandshakeError, KtlsStream, SegmentStream, StartHandshake, TlsAcceptor, TlsConnector, accept, connect,
 };
-use rig::{End, Wire};
+use rig::{MockTransport, MockWire};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
@@ -32,7 +32,7 @@ fn configs(version: &'static SupportedProtocolVersion) -> (Arc<ClientConfig>, Ar
 }
 
 /// Polls both ends until complete. Returns `None` if they wait for each other.
-fn both<A, B>(wire: &Wire, near: impl Future<Output = A>, far: impl Future<Output = B>) -> Option<(A, B)> {
+fn both<A, B>(wire: &MockWire, near: impl Future<Output = A>, far: impl Future<Output = B>) -> Option<(A, B)> {
     let (mut near, mut far) = (pin!(near), pin!(far));
     let mut cx = Context::from_waker(Waker::noop());
     let (mut near_end, mut far_end) = (None, None);
@@ -60,8 +60,8 @@ fn both<A, B>(wire: &Wire, near: impl Future<Output = A>, far: impl Future<Outpu
 fn shake(
     window: usize,
     version: &'static SupportedProtocolVersion,
-) -> Option<(Wire, KtlsStream<End>, KtlsStream<End>)> {
-    let wire = Wire::new(1);
+) -> Option<(MockWire, KtlsStream<MockTransport>, KtlsStream<MockTransport>)> {
+    let wire = MockWire::new(1);
     wire.lock().iter_mut().for_each(|half| half.window = window);
     let (a, b) = wire.ends();
     let (client, server) = configs(version);
@@ -98,7 +98,7 @@ fn server_name_is_known_at_both_ends() {
     for version in [&TLS12, &TLS13] {
         let (client, server) = configs(version);
         let (connector, acceptor) = (TlsConnector::from(client.clone()), TlsAcceptor::from(server.clone()));
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (a, b) = wire.ends();
         let (near, far) =
             both(&wire, connector.connect("localhost".try_into().unwrap(), a), acceptor.accept(b)).expect("stuck");
@@ -108,7 +108,7 @@ fn server_name_is_known_at_both_ends() {
         let mut silent = ClientConfig::clone(&client);
         // Without SNI neither end knows a server name.
         silent.enable_sni = false;
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (a, b) = wire.ends();
         let (near, far) = both(&wire, connect(a, Arc::new(silent), "localhost".try_into().unwrap()), accept(b, server))
             .expect("stuck");
@@ -121,7 +121,7 @@ fn server_name_is_known_at_both_ends() {
 fn server_chooses_its_configuration_by_the_hello() {
     for version in [&TLS12, &TLS13] {
         let (client, server) = configs(version);
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (a, b) = wire.ends();
         // Only the chosen configuration has the protocol that both ends negotiate below.
         let accepting = async move {
@@ -144,7 +144,7 @@ fn server_chooses_its_configuration_by_the_hello() {
 
 #[test]
 fn start_answers_garbage_with_an_alert() {
-    let wire = Wire::new(1);
+    let wire = MockWire::new(1);
     let (mut a, b) = wire.ends();
     a.send(bytes::Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n"), offload_api::TxTag::PLAIN);
     let alert = async { std::future::poll_fn(|cx| a.poll_segment(cx)).await.unwrap().unwrap().data.to_vec() };

@@ -9,7 +9,7 @@ use offload_base::{Alarm, Clock, Instant, Rng, Seed, Timers};
 use offload_jobs::{CpuConfig, CpuQueue, RunQueue, SharedQueue};
 use proptest::prelude::*;
 use rig::tasks::{Task, run_beside};
-use rig::{CIPHERS, Cipher, Counting, Cut, End, Wire, data};
+use rig::{CIPHERS, Cipher, CountingSchedule, MockTransport, MockWire, SegmentLengths, data};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -17,21 +17,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 /// A clock that does not advance.
-struct Still;
+struct FixedClock;
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Instant {
         Instant::ZERO
     }
 }
 
-impl Timers for Still {
+impl Timers for FixedClock {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Still)
+        Box::new(FixedClock)
     }
 }
 
-impl Alarm for Still {
+impl Alarm for FixedClock {
     fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
         Poll::Pending
     }
@@ -39,9 +39,9 @@ impl Alarm for Still {
 
 /// An accelerator whose jobs finish in random order when the test says so. Some jobs fail.
 #[derive(Clone)]
-struct Tangled(Arc<Mutex<State>>);
+struct RandomAccelerator(Arc<Mutex<AcceleratorState>>);
 
-struct State {
+struct AcceleratorState {
     depth: usize,
     under_way: Vec<Done>,
     ended: Vec<Done>,
@@ -55,11 +55,11 @@ struct State {
 }
 
 /// The accelerator's job queue, with a CPU queue that does the work.
-struct Queue(Tangled, CpuQueue);
+struct Queue(RandomAccelerator, CpuQueue);
 
-impl Tangled {
-    fn new(seed: u64, depth: usize, lost: u64) -> Tangled {
-        Tangled(Arc::new(Mutex::new(State {
+impl RandomAccelerator {
+    fn new(seed: u64, depth: usize, lost: u64) -> RandomAccelerator {
+        RandomAccelerator(Arc::new(Mutex::new(AcceleratorState {
             depth,
             under_way: Vec::new(),
             ended: Vec::new(),
@@ -71,7 +71,7 @@ impl Tangled {
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AcceleratorState> {
         self.0.lock().unwrap()
     }
 
@@ -158,13 +158,17 @@ impl JobQueue for Queue {
     }
 }
 
-type Tls = KtlsStream<LookasideStream<End>>;
+type Tls = KtlsStream<LookasideStream<MockTransport>>;
 
 /// Creates two streams over one accelerator, and the tasks that must run for them.
-fn streams(wire: &Wire, tangled: &Tangled, cipher: Cipher) -> (Tls, Tls, RunQueue, [RunLookaside<End>; 2]) {
+fn streams(
+    wire: &MockWire,
+    tangled: &RandomAccelerator,
+    cipher: Cipher,
+) -> (Tls, Tls, RunQueue, [RunLookaside<MockTransport>; 2]) {
     let queue = Queue(tangled.clone(), CpuQueue::new(CpuConfig::default()));
-    let (queue, runs) = SharedQueue::new(queue, Arc::new(Still));
-    let (one, other, keys) = Counting::pair(cipher);
+    let (queue, runs) = SharedQueue::new(queue, Arc::new(FixedClock));
+    let (one, other, keys) = CountingSchedule::pair(cipher);
     let (a, b) = wire.ends();
     let (a, sends_a) = LookasideStream::new(a, &queue);
     let (b, sends_b) = LookasideStream::new(b, &queue);
@@ -174,7 +178,7 @@ fn streams(wire: &Wire, tangled: &Tangled, cipher: Cipher) -> (Tls, Tls, RunQueu
 }
 
 #[derive(Clone, Debug)]
-struct Plan {
+struct LookasidePlan {
     seed: u64,
     cipher: Cipher,
     writes: Vec<usize>,
@@ -182,7 +186,7 @@ struct Plan {
     rekeys: Vec<bool>,
     record_size: usize,
     padding: usize,
-    cut: Cut,
+    cut: SegmentLengths,
     window: usize,
     tx: bool,
     rx: bool,
@@ -192,7 +196,7 @@ struct Plan {
     end: Option<(usize, bool)>,
 }
 
-struct Run {
+struct LookasideRun {
     wire: Vec<u8>,
     plain: Vec<u8>,
     sender: LookasideCounters,
@@ -200,11 +204,11 @@ struct Run {
     overtook: usize,
 }
 
-fn run(plan: &Plan) -> Run {
-    let wire = Wire::new(plan.seed);
+fn run(plan: &LookasidePlan) -> LookasideRun {
+    let wire = MockWire::new(plan.seed);
     wire.lock()[0].cut = plan.cut;
     wire.lock()[0].window = plan.window;
-    let tangled = Tangled::new(plan.seed, plan.depth, plan.lost);
+    let tangled = RandomAccelerator::new(plan.seed, plan.depth, plan.lost);
     let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, plan.cipher);
     let (sender, plain) = (RefCell::default(), RefCell::new((Vec::new(), LookasideCounters::default())));
     let write = async {
@@ -250,7 +254,7 @@ fn run(plan: &Plan) -> Run {
     assert_eq!(halves[1].consumed, halves[1].received, "every byte was given back to the window");
     let (plain, receiver) = plain.into_inner();
     let overtook = tangled.lock().overtook;
-    Run { wire: halves[0].wire.clone(), plain, sender: sender.into_inner(), receiver, overtook }
+    LookasideRun { wire: halves[0].wire.clone(), plain, sender: sender.into_inner(), receiver, overtook }
 }
 
 proptest! {
@@ -261,7 +265,7 @@ proptest! {
         writes in prop::collection::vec((0usize..40_000, prop::bool::weighted(0.2)), 1..6),
         record_size in prop_oneof![Just(16384usize), 200usize..2000],
         padding in prop_oneof![Just(1usize), 2usize..500],
-        cut in prop_oneof![Just(Cut::Every(1448)), (20u64..3000).prop_map(Cut::UpTo), Just(Cut::Every(65536))],
+        cut in prop_oneof![Just(SegmentLengths::Every(1448)), (20u64..3000).prop_map(SegmentLengths::UpTo), Just(SegmentLengths::Every(65536))],
         window in prop_oneof![Just(usize::MAX), 1000usize..20_000],
         tx: bool,
         rx: bool,
@@ -271,8 +275,8 @@ proptest! {
         seed: u64,
     ) {
         let (writes, rekeys) = writes.into_iter().unzip();
-        let plan = Plan { seed, cipher, writes, rekeys, record_size, padding, cut, window, tx, rx, depth, lost, end };
-        let software = run(&Plan { tx: false, rx: false, lost: 0, end: None, ..plan.clone() });
+        let plan = LookasidePlan { seed, cipher, writes, rekeys, record_size, padding, cut, window, tx, rx, depth, lost, end };
+        let software = run(&LookasidePlan { tx: false, rx: false, lost: 0, end: None, ..plan.clone() });
         let expected: Vec<u8> =
             (0..).zip(&plan.writes).flat_map(|(number, length)| data(plan.seed ^ number, *length)).collect();
         prop_assert_eq!(&software.plain, &expected);
@@ -289,15 +293,15 @@ proptest! {
     }
 }
 
-fn plan(tx: bool, rx: bool) -> Plan {
-    Plan {
+fn plan(tx: bool, rx: bool) -> LookasidePlan {
+    LookasidePlan {
         seed: 5,
         cipher: TlsSuite::Aes128Gcm.into(),
         writes: vec![200_000; 5],
         rekeys: vec![false; 5],
         record_size: 16_384,
         padding: 1,
-        cut: Cut::Every(1448),
+        cut: SegmentLengths::Every(1448),
         window: usize::MAX,
         tx,
         rx,
@@ -320,7 +324,7 @@ fn jobs_overtake_each_other_and_records_do_not() {
 /// After a reset the streams return to the accelerator by themselves.
 #[test]
 fn a_reset_costs_the_records_under_way_and_no_more() {
-    let run = run(&Plan { end: Some((20, false)), ..plan(true, true) });
+    let run = run(&LookasidePlan { end: Some((20, false)), ..plan(true, true) });
     assert_eq!(run.plain.len(), 1_000_000);
     assert!(run.sender.sealed_here > 0 && run.sender.contexts_lost == 1, "{:?}", run.sender);
     assert_eq!(
@@ -333,7 +337,7 @@ fn a_reset_costs_the_records_under_way_and_no_more() {
 /// A dropped stream sends no close_notify, but the jobs of written data are awaited.
 #[test]
 fn written_data_arrive_after_the_stream_is_dropped() {
-    let (wire, tangled) = (Wire::new(1), Tangled::new(1, 256, 0));
+    let (wire, tangled) = (MockWire::new(1), RandomAccelerator::new(1, 256, 0));
     let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes256Gcm.into());
     let got = RefCell::new(0);
     let write = async {
@@ -361,7 +365,7 @@ fn written_data_arrive_after_the_stream_is_dropped() {
 /// Without a task that passes on sealed records, the stream seals in software.
 #[test]
 fn without_its_runner_a_stream_goes_on_in_software() {
-    let (wire, tangled) = (Wire::new(2), Tangled::new(2, 256, 0));
+    let (wire, tangled) = (MockWire::new(2), RandomAccelerator::new(2, 256, 0));
     let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::ChaCha20Poly1305.into());
     let write = async {
         near.offload(Offload { tx: true, rx: false });
@@ -387,7 +391,7 @@ fn without_its_runner_a_stream_goes_on_in_software() {
 /// A record changed in transit must not yield plaintext. The stream above reports the error as in software.
 #[test]
 fn a_forged_record_fails_the_stream() {
-    let (wire, tangled) = (Wire::new(3), Tangled::new(3, 256, 0));
+    let (wire, tangled) = (MockWire::new(3), RandomAccelerator::new(3, 256, 0));
     let (near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes128Gcm.into());
     drop(near);
     far.offload(Offload { tx: false, rx: true });
@@ -416,20 +420,20 @@ fn ciphertext_lies_in_host_memory_by_jobs_and_never_inline() {
     // A part of the second record, as on the wire and before sealing.
     let (at, length) = (16_406 + 5 + 1000, 64);
     let plain = &content[16_384 + 1000..][..length];
-    let look = |wire: &Wire| {
+    let look = |wire: &MockWire| {
         let halves = wire.lock();
         let (queued, sealed) = (halves[0].queued_bytes(), halves[0].wire[at..at + length].to_vec());
         (has(&queued, plain), has(&queued, &sealed))
     };
 
-    let inline = Wire::new(4).with_devices(0.0, 4);
+    let inline = MockWire::new(4).with_devices(0.0, 4);
     let (mut near, _far) = rig::streams(&inline, TlsSuite::Aes128Gcm);
     near.offload(Offload { tx: true, rx: false });
     let sends = async { near.send_chunk(Bytes::from(content.clone())).await.unwrap() };
     assert!(run_beside(vec![Box::pin(sends)], |_| false));
     assert_eq!(look(&inline), (true, false), "plaintext, and no ciphertext");
 
-    let (wire, tangled) = (Wire::new(4), Tangled::new(4, 256, 0));
+    let (wire, tangled) = (MockWire::new(4), RandomAccelerator::new(4, 256, 0));
     let (mut near, far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes128Gcm.into());
     near.offload(Offload { tx: true, rx: false });
     let writes = async {

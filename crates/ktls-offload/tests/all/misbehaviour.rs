@@ -5,20 +5,20 @@ use crate::rig;
 use ktls_offload::{AlertDescription, FixedKeys, KtlsStream, TlsError};
 use offload_api::{Handle, RxMeta, TlsSuite, TlsVersion, Verdict};
 use proptest::prelude::*;
-use rig::{CIPHERS, Cipher, Counting, End, Wire, counted, data, record};
+use rig::{CIPHERS, Cipher, CountingSchedule, MockTransport, MockWire, counted, data, record};
 use std::io;
 use tokio::io::AsyncReadExt;
 
 const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 
 /// Creates a stream whose peer is the test.
-fn victim() -> (Wire, KtlsStream<End>) {
+fn victim() -> (MockWire, KtlsStream<MockTransport>) {
     victim_with(SUITE.into())
 }
 
-fn victim_with(cipher: Cipher) -> (Wire, KtlsStream<End>) {
-    let wire = Wire::new(0);
-    let (_, schedule, keys) = Counting::pair(cipher);
+fn victim_with(cipher: Cipher) -> (MockWire, KtlsStream<MockTransport>) {
+    let wire = MockWire::new(0);
+    let (_, schedule, keys) = CountingSchedule::pair(cipher);
     let (_, b) = wire.ends();
     let victim = KtlsStream::new(b, keys.swapped(), Box::new(schedule)).unwrap();
     (wire, victim)
@@ -30,7 +30,7 @@ fn protected(number: u64, content_type: u8, content: &[u8], padding: usize) -> V
 }
 
 /// Reads until the end. Returns the data and the end.
-async fn read(victim: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
+async fn read(victim: &mut KtlsStream<MockTransport>) -> (Vec<u8>, io::Result<()>) {
     let mut content = Vec::new();
     loop {
         match victim.next_chunk().await {
@@ -234,8 +234,8 @@ async fn peer_errors_are_counted() {
     assert_eq!((victim.counters().decrypt_error, victim.counters().rx_records_sw), (1, 1));
 
     // A KeyUpdate to an end with a fixed key.
-    let (_, _, keys) = Counting::pair(SUITE);
-    let wire = Wire::new(0);
+    let (_, _, keys) = CountingSchedule::pair(SUITE);
+    let wire = MockWire::new(0);
     let (_, b) = wire.ends();
     let mut fixed = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     wire.inject(1, &protected(0, 22, &[24, 0, 0, 1, 0], 0), RxMeta::default());
@@ -246,8 +246,8 @@ async fn peer_errors_are_counted() {
 
 #[tokio::test]
 async fn tickets_to_a_server_are_unexpected() {
-    let (_, _, keys) = Counting::pair(SUITE);
-    let wire = Wire::new(0);
+    let (_, _, keys) = CountingSchedule::pair(SUITE);
+    let wire = MockWire::new(0);
     let (_, b) = wire.ends();
     let mut server = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     wire.inject(1, &protected(0, 22, &[4, 0, 0, 0], 0), RxMeta::default());

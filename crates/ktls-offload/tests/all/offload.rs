@@ -3,17 +3,17 @@
 use crate::rig;
 
 use bytes::Bytes;
-use ktls_offload::{NotOffloaded, Offload, Outcome, TlsCounters};
+use ktls_offload::{NotOffloaded, Offload, OffloadOutcome, TlsCounters};
 use offload_api::{DeviceEvent, Refused, SegmentStream, TlsContexts, TlsSuite, TxTag};
 use proptest::prelude::*;
-use rig::{CIPHERS, Cipher, Cut, Wire, data, streams};
+use rig::{CIPHERS, Cipher, MockWire, SegmentLengths, data, streams};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 /// The results of one run.
-struct Run {
+struct OffloadRun {
     wire: Vec<u8>,
     plaintext: Vec<u8>,
     sender: TlsCounters,
@@ -21,14 +21,14 @@ struct Run {
 }
 
 #[derive(Clone, Debug)]
-struct Plan {
+struct OffloadPlan {
     cipher: Cipher,
     /// The padding multiple of the inner plaintext, where the version has padding.
     padding: usize,
     writes: Vec<usize>,
     chunks: bool,
     record_size: usize,
-    cut: Cut,
+    cut: SegmentLengths,
     tx: bool,
     rx: bool,
     /// Whether the receiver offloads before any data arrive.
@@ -38,12 +38,12 @@ struct Plan {
     seed: u64,
 }
 
-fn run(plan: &Plan) -> Run {
+fn run(plan: &OffloadPlan) -> OffloadRun {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         // One record tells the receiver's transport its position, as after a handshake.
         const PRELUDE: &str = "go";
-        let wire = Wire::new(plan.seed).with_devices(plan.miss, plan.seed);
+        let wire = MockWire::new(plan.seed).with_devices(plan.miss, plan.seed);
         wire.lock()[0].cut = plan.cut;
         wire.lock()[0].window = plan.window;
         let (mut near, mut far) = streams(&wire, plan.cipher);
@@ -85,7 +85,7 @@ fn run(plan: &Plan) -> Run {
         assert_eq!(halves[1].consumed, halves[1].received, "every byte was given back to the window");
         assert_eq!(halves[0].device.as_ref().unwrap().contexts(), 0, "no context is left behind");
         assert_eq!(halves[1].device.as_ref().unwrap().contexts(), 0, "no context is left behind");
-        Run { wire: halves[0].wire.clone(), plaintext, sender, receiver }
+        OffloadRun { wire: halves[0].wire.clone(), plaintext, sender, receiver }
     })
 }
 
@@ -98,7 +98,7 @@ proptest! {
         writes in prop::collection::vec(0usize..40_000, 1..6),
         chunks: bool,
         record_size in prop_oneof![Just(16384usize), 1usize..16384, 200usize..2000],
-        cut in prop_oneof![Just(Cut::Every(1448)), (20u64..3000).prop_map(Cut::UpTo), Just(Cut::Every(65536))],
+        cut in prop_oneof![Just(SegmentLengths::Every(1448)), (20u64..3000).prop_map(SegmentLengths::UpTo), Just(SegmentLengths::Every(65536))],
         tx: bool,
         rx: bool,
         early: bool,
@@ -108,12 +108,12 @@ proptest! {
     ) {
         // One-byte records are slow, so write less data.
         let writes: Vec<usize> = if record_size < 100 { writes.iter().map(|w| w / 20).collect() } else { writes };
-        let plan = Plan { cipher, padding, writes, chunks, record_size, cut, tx, rx, early, miss, window, seed: seed >> 1 };
+        let plan = OffloadPlan { cipher, padding, writes, chunks, record_size, cut, tx, rx, early, miss, window, seed: seed >> 1 };
         let expected: Vec<u8> =
             plan.writes.iter().enumerate().flat_map(|(i, length)| data(plan.seed + i as u64, *length)).collect();
         let one = run(&plan);
         prop_assert!(one.plaintext == expected, "plaintext differs");
-        let software = run(&Plan { tx: false, rx: false, chunks: !chunks, window: usize::MAX, cut: Cut::Every(999), ..plan.clone() });
+        let software = run(&OffloadPlan { tx: false, rx: false, chunks: !chunks, window: usize::MAX, cut: SegmentLengths::Every(999), ..plan.clone() });
         prop_assert!(software.plaintext == expected);
         prop_assert!(one.wire == software.wire, "the wire bytes differ");
         if tx {
@@ -129,13 +129,13 @@ proptest! {
 fn every_split_of_a_record_works_on_both_paths() {
     for cipher in CIPHERS {
         for (cut, miss) in (1..=75).flat_map(|cut| [(cut, 0.0), (cut, 0.5), (cut, 1.0)]) {
-            let plan = Plan {
+            let plan = OffloadPlan {
                 cipher,
                 padding: 1,
                 writes: vec![50, 3, 40],
                 chunks: true,
                 record_size: 50,
-                cut: Cut::Every(cut),
+                cut: SegmentLengths::Every(cut),
                 tx: true,
                 rx: true,
                 early: cut % 2 == 0,
@@ -160,7 +160,7 @@ fn every_split_of_a_record_works_on_both_paths() {
 
 #[tokio::test]
 async fn a_receive_context_may_be_there_before_the_first_byte() {
-    let wire = Wire::new(11).with_devices(0.0, 11);
+    let wire = MockWire::new(11).with_devices(0.0, 11);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     let rx = far.offload(Offload::BOTH).rx;
     assert_eq!(far.ready().await.unwrap(), rx);
@@ -172,10 +172,10 @@ async fn a_receive_context_may_be_there_before_the_first_byte() {
 
 #[tokio::test]
 async fn where_the_transport_cannot_tell_the_first_bytes_do() {
-    let wire = Wire::new(12).with_devices(0.0, 12);
+    let wire = MockWire::new(12).with_devices(0.0, 12);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
-    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Deferred);
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, OffloadOutcome::Deferred);
     assert!(poll_fn(|cx| Poll::Ready(far.poll_ready(cx).is_pending())).await);
     near.send_chunk("first".into()).await.unwrap();
     assert!(far.ready().await.unwrap().handle().is_some());
@@ -190,7 +190,7 @@ async fn where_the_transport_cannot_tell_the_first_bytes_do() {
 fn ready_does_not_wait_for_a_window_that_a_reader_must_open() {
     const WINDOW: usize = 25;
     let cx = &mut Context::from_waker(Waker::noop());
-    let wire = Wire::new(3).with_devices(0.0, 3);
+    let wire = MockWire::new(3).with_devices(0.0, 3);
     (wire.lock()[0].hold, wire.lock()[0].window) = (true, WINDOW);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     near.send(data(1, 1000).into(), TxTag::PLAIN);
@@ -202,7 +202,7 @@ fn ready_does_not_wait_for_a_window_that_a_reader_must_open() {
     }
     let mut some = [0; 50];
     assert!(Pin::new(&mut far).poll_read(cx, &mut ReadBuf::new(&mut some)).is_ready());
-    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Deferred);
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, OffloadOutcome::Deferred);
     for _ in 0..3 {
         if far.poll_ready(cx).is_ready() {
             break;
@@ -214,10 +214,10 @@ fn ready_does_not_wait_for_a_window_that_a_reader_must_open() {
 
 #[tokio::test]
 async fn event_of_a_reset_before_a_context_does_not_lose_it() {
-    let wire = Wire::new(13).with_devices(0.0, 13);
+    let wire = MockWire::new(13).with_devices(0.0, 13);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
-    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Deferred);
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, OffloadOutcome::Deferred);
     wire.lock()[1].device.as_mut().unwrap().push_event(DeviceEvent::Reset);
     near.send_chunk("adds the context".into()).await.unwrap();
     far.next_chunk().await.unwrap();
@@ -237,7 +237,7 @@ async fn event_of_a_reset_before_a_context_does_not_lose_it() {
 
 #[tokio::test]
 async fn with_everything_on_devices_the_cpu_does_no_crypto() {
-    let wire = Wire::new(1).with_devices(0.0, 1);
+    let wire = MockWire::new(1).with_devices(0.0, 1);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     // One record tells the receiver its position; data follow after its "go".
     near.send_chunk("prelude".into()).await.unwrap();
@@ -271,7 +271,7 @@ async fn a_reset_in_the_middle_of_a_record_is_never_seen_on_the_wire() {
     let payload: Vec<u8> = MARKER.iter().copied().cycle().take(100_000).collect();
     let mut wires = Vec::new();
     for reset_after in [None, Some(0), Some(4), Some(5), Some(6), Some(9_000), Some(16_405), Some(40_000)] {
-        let wire = Wire::new(3).with_devices(0.0, 3);
+        let wire = MockWire::new(3).with_devices(0.0, 3);
         let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
         near.offload(Offload { tx: true, rx: false });
         wire.lock()[0].hold = true;
@@ -304,7 +304,7 @@ async fn a_reset_in_the_middle_of_a_record_is_never_seen_on_the_wire() {
 
 #[tokio::test]
 async fn a_device_that_comes_back_is_used_again() {
-    let wire = Wire::new(4).with_devices(0.0, 4);
+    let wire = MockWire::new(4).with_devices(0.0, 4);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes256Gcm);
     let mut expected = Vec::new();
     near.offload(Offload { tx: true, rx: false });
@@ -321,9 +321,9 @@ async fn a_device_that_comes_back_is_used_again() {
         let mut got = vec![0; 50_000];
         far.read_exact(&mut got).await.unwrap();
         assert!(got == expected[expected.len() - 50_000..]);
-        assert!(matches!(far.ready().await.unwrap(), Outcome::Device(_)));
+        assert!(matches!(far.ready().await.unwrap(), OffloadOutcome::Device(_)));
         wire.reset(1);
-        assert!(matches!(far.ready().await.unwrap(), Outcome::Device(_)), "the next context");
+        assert!(matches!(far.ready().await.unwrap(), OffloadOutcome::Device(_)), "the next context");
     }
     assert_eq!((near.counters().tx_device, near.counters().device_resets), (4, 3), "the last one was not looked at");
     assert_eq!((far.counters().rx_device, far.counters().device_resets), (5, 4));
@@ -332,7 +332,7 @@ async fn a_device_that_comes_back_is_used_again() {
 
 #[tokio::test]
 async fn flows_return_to_a_device_that_is_busy_at_first() {
-    let wire = Wire::new(14).with_devices(0.0, 14);
+    let wire = MockWire::new(14).with_devices(0.0, 14);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     near.offload(Offload { tx: true, rx: false });
     far.offload(Offload { tx: false, rx: true });
@@ -364,7 +364,7 @@ async fn flows_return_to_a_device_that_is_busy_at_first() {
 async fn verdicts_of_old_contexts_count_after_many_new_ones() {
     const RX: Offload = Offload { tx: false, rx: true };
     for resets in 0..=9 {
-        let wire = Wire::new(7).with_devices(0.0, 7);
+        let wire = MockWire::new(7).with_devices(0.0, 7);
         let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
         near.send_chunk("go".into()).await.unwrap();
         assert_eq!(far.next_chunk().await.unwrap().unwrap(), "go");
@@ -377,7 +377,7 @@ async fn verdicts_of_old_contexts_count_after_many_new_ones() {
             far.offload(RX);
             let outcome = far.ready().await.unwrap();
             assert_eq!(outcome.handle().is_some(), reset < 7, "{outcome:?}: eight contexts are remembered");
-            assert_eq!(outcome == Outcome::Refused(NotOffloaded::Unread), reset >= 7);
+            assert_eq!(outcome == OffloadOutcome::Refused(NotOffloaded::Unread), reset >= 7);
         }
         near.send_chunk(Bytes::from(data(2, 9_000))).await.unwrap();
         let mut got = vec![0; 18_000];
@@ -401,8 +401,8 @@ async fn verdicts_of_old_contexts_count_after_many_new_ones() {
 #[tokio::test]
 async fn a_context_begins_behind_everything_that_arrived() {
     for arrived in 0..=120 {
-        let wire = Wire::new(5).with_devices(0.0, 5);
-        wire.lock()[0].cut = Cut::Every(13);
+        let wire = MockWire::new(5).with_devices(0.0, 5);
+        wire.lock()[0].cut = SegmentLengths::Every(13);
         let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
         wire.lock()[0].hold = true;
         for _ in 0..6 {
@@ -412,10 +412,10 @@ async fn a_context_begins_behind_everything_that_arrived() {
         let outcome = far.offload(Offload { tx: false, rx: true }).rx;
         // A partial header leaves the next record's position unknown.
         let deferred = (1..5).contains(&(arrived % 52));
-        assert_eq!(outcome == Outcome::Deferred, deferred, "{arrived} bytes: {outcome:?}");
+        assert_eq!(outcome == OffloadOutcome::Deferred, deferred, "{arrived} bytes: {outcome:?}");
         wire.pump(0, 20); // the rest of a header at least, and less than two records
         let ready = poll_fn(|cx| Poll::Ready(far.poll_ready(cx))).await;
-        assert!(matches!(ready, Poll::Ready(Ok(Outcome::Device(_)))), "{arrived} bytes: {ready:?}");
+        assert!(matches!(ready, Poll::Ready(Ok(OffloadOutcome::Device(_)))), "{arrived} bytes: {ready:?}");
         wire.lock()[0].hold = false;
         wire.pump(0, usize::MAX);
         near.close().await.unwrap();
@@ -429,28 +429,28 @@ async fn a_context_begins_behind_everything_that_arrived() {
 
 #[tokio::test]
 async fn refusals_have_reasons_and_change_no_state() {
-    let wire = Wire::new(6);
+    let wire = MockWire::new(6);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     let none = near.offload(Offload::BOTH);
-    assert_eq!(none.tx, Outcome::Refused(NotOffloaded::NoDevice));
-    assert_eq!(none.rx, Outcome::Refused(NotOffloaded::NoDevice));
-    assert_eq!(near.ready().await.unwrap(), Outcome::Refused(NotOffloaded::NoDevice));
+    assert_eq!(none.tx, OffloadOutcome::Refused(NotOffloaded::NoDevice));
+    assert_eq!(none.rx, OffloadOutcome::Refused(NotOffloaded::NoDevice));
+    assert_eq!(near.ready().await.unwrap(), OffloadOutcome::Refused(NotOffloaded::NoDevice));
     assert_eq!(near.counters().offload_refused, 2);
 
     let wire = wire.with_devices(0.0, 6);
     wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::NoSpace);
-    assert_eq!(near.offload(Offload::BOTH).tx, Outcome::Refused(NotOffloaded::Device(Refused::NoSpace)));
+    assert_eq!(near.offload(Offload::BOTH).tx, OffloadOutcome::Refused(NotOffloaded::Device(Refused::NoSpace)));
     near.send_chunk("still here".into()).await.unwrap();
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "still here");
     near.close().await.unwrap();
-    assert_eq!(near.offload(Offload { tx: true, rx: false }).tx, Outcome::Refused(NotOffloaded::Closed));
+    assert_eq!(near.offload(Offload { tx: true, rx: false }).tx, OffloadOutcome::Refused(NotOffloaded::Closed));
     assert_eq!(far.next_chunk().await.unwrap(), None);
-    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Refused(NotOffloaded::Closed));
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, OffloadOutcome::Refused(NotOffloaded::Closed));
 }
 
 #[tokio::test]
 async fn a_context_that_the_device_takes_away_is_not_used() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     let handle = near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     near.send_chunk("one".into()).await.unwrap();
@@ -469,7 +469,7 @@ async fn a_context_that_the_device_takes_away_is_not_used() {
 async fn pieces_sent_at_once_share_records() {
     let mut wires = Vec::new();
     for tx in [false, true] {
-        let wire = Wire::new(9).with_devices(0.0, 9);
+        let wire = MockWire::new(9).with_devices(0.0, 9);
         let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
         assert_eq!(near.offload(Offload { tx, rx: false }).tx.handle().is_some(), tx);
         let mut expected = Vec::new();
@@ -502,8 +502,8 @@ async fn pieces_sent_at_once_share_records() {
 
 #[tokio::test]
 async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
-    let wire = Wire::new(8).with_devices(0.0, 8);
-    wire.lock()[0].cut = Cut::Every(100);
+    let wire = MockWire::new(8).with_devices(0.0, 8);
+    wire.lock()[0].cut = SegmentLengths::Every(100);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
     // Records, segments and reads all have different boundaries.
     near.set_record_size(150);

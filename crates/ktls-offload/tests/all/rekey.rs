@@ -4,12 +4,12 @@ use crate::rig;
 
 use bytes::Bytes;
 use ktls_offload::{
-    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, Outcome, ScheduleError, TlsCounters,
-    TlsError, TrafficKeys,
+    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, OffloadOutcome, ScheduleError,
+    TlsCounters, TlsError, TrafficKeys,
 };
 use offload_api::{Refused, SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use proptest::prelude::*;
-use rig::{Cipher, Counting, Cut, SUITES, Wire, data, streams};
+use rig::{Cipher, CountingSchedule, MockWire, SUITES, SegmentLengths, data, streams};
 use std::future::poll_fn;
 use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 #[tokio::test]
 async fn keys_change_in_both_directions_when_asked() {
     for suite in SUITES {
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (mut near, mut far) = streams(&wire, suite);
         let mut got = vec![0; 3];
         for round in 0..5u64 {
@@ -38,7 +38,7 @@ async fn keys_change_in_both_directions_when_asked() {
 
 #[tokio::test]
 async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
-    let wire = Wire::new(2);
+    let wire = MockWire::new(2);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     for _ in 0..10 {
         near.update_keys(true).unwrap();
@@ -55,7 +55,7 @@ async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
 
 #[tokio::test]
 async fn keys_change_by_themselves_before_they_are_used_up() {
-    let wire = Wire::new(3);
+    let wire = MockWire::new(3);
     let (mut near, mut far) = streams(&wire, SUITES[1]);
     // 50 records, with at most four per key including the KeyUpdate.
     near.set_record_size(100);
@@ -72,7 +72,7 @@ async fn keys_change_by_themselves_before_they_are_used_up() {
 
 #[tokio::test]
 async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
-    let wire = Wire::new(3);
+    let wire = MockWire::new(3);
     let (mut near, mut far) = streams(&wire, SUITES[1]);
     for _ in 0..5 {
         near.write_all(b"x").await.unwrap();
@@ -90,12 +90,12 @@ async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
 
 #[tokio::test]
 async fn stream_ends_without_room_for_a_key_update() {
-    let (_, _, keys) = Counting::pair(SUITES[0]);
+    let (_, _, keys) = CountingSchedule::pair(SUITES[0]);
     // The first record number is beyond the key's limit already.
     let keys = TrafficKeys { transmit: (u64::MAX - 2, keys.transmit.1), ..keys };
-    let wire = Wire::new(4);
+    let wire = MockWire::new(4);
     let (a, b) = wire.ends();
-    let mut near = KtlsStream::new(a, keys.clone(), Box::new(NeverAsked)).unwrap();
+    let mut near = KtlsStream::new(a, keys.clone(), Box::new(UnusedSchedule)).unwrap();
     let mut far = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     for _ in 0..2 {
         let error = near.write_all(b"x").await.unwrap_err();
@@ -112,7 +112,7 @@ async fn stream_ends_without_room_for_a_key_update() {
 async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
     let cipher = Cipher { version: TlsVersion::Tls12, suite: TlsSuite::Aes128Gcm };
     for device in [false, true] {
-        let wire = Wire::new(5).with_devices(0.0, 5);
+        let wire = MockWire::new(5).with_devices(0.0, 5);
         let (mut near, mut far) = streams(&wire, cipher);
         if device {
             assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
@@ -140,8 +140,8 @@ async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
 
 #[tokio::test]
 async fn stream_without_a_next_key_ends_before_a_number_repeats() {
-    let (_, _, keys) = Counting::pair(SUITES[0]);
-    let (a, b) = Wire::new(4).ends();
+    let (_, _, keys) = CountingSchedule::pair(SUITES[0]);
+    let (a, b) = MockWire::new(4).ends();
     let mut near = KtlsStream::new(a, keys.clone(), Box::new(FixedKeys)).unwrap();
     let mut far = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     near.set_records_per_key(3);
@@ -158,7 +158,7 @@ async fn stream_without_a_next_key_ends_before_a_number_repeats() {
 
 #[tokio::test]
 async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
-    let wire = Wire::new(5).with_devices(0.0, 5);
+    let wire = MockWire::new(5).with_devices(0.0, 5);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     let handle = near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     wire.lock()[0].hold = true;
@@ -183,7 +183,7 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
 /// Like Linux: software seals with the new key until the old key's records are acknowledged, then the device.
 #[tokio::test]
 async fn transmit_key_moves_to_the_device_after_the_last_ack() {
-    let wire = Wire::new(5).with_devices(0.0, 5);
+    let wire = MockWire::new(5).with_devices(0.0, 5);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     wire.lock()[0].hold = true;
@@ -222,8 +222,9 @@ async fn transmit_key_moves_to_the_device_after_the_last_ack() {
 /// The transport drops a sealer when the next one is installed, but a next key may never come.
 #[tokio::test]
 async fn sealer_without_a_key_follows_the_replaced_sealer() {
-    for end in [|stream: &mut KtlsStream<rig::End>| stream.update_keys(false).unwrap(), SegmentStream::finish] {
-        let wire = Wire::new(5).with_devices(0.0, 5);
+    for end in [|stream: &mut KtlsStream<rig::MockTransport>| stream.update_keys(false).unwrap(), SegmentStream::finish]
+    {
+        let wire = MockWire::new(5).with_devices(0.0, 5);
         let (mut near, _far) = streams(&wire, SUITES[0]);
         near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
         near.send_chunk("sealed by the device".into()).await.unwrap();
@@ -236,7 +237,7 @@ async fn sealer_without_a_key_follows_the_replaced_sealer() {
 
 #[tokio::test]
 async fn a_receive_key_goes_to_the_device_by_itself() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITES[1]);
     near.send_chunk("go".into()).await.unwrap();
     far.next_chunk().await.unwrap();
@@ -263,7 +264,7 @@ fn check_rekeys(counters: &TlsCounters) {
 }
 
 #[derive(Clone, Debug)]
-enum Turn {
+enum RekeyStep {
     Write(usize),
     Rekey(bool),
     Offload(Offload),
@@ -273,17 +274,17 @@ enum Turn {
     Hold(bool),
 }
 
-fn turns() -> impl Strategy<Value = Vec<(usize, Turn)>> {
-    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Turn::Offload(Offload { tx, rx }));
+fn turns() -> impl Strategy<Value = Vec<(usize, RekeyStep)>> {
+    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| RekeyStep::Offload(Offload { tx, rx }));
     let turn = prop_oneof![
-        4 => (1usize..3_000).prop_map(Turn::Write),
-        4 => any::<bool>().prop_map(Turn::Rekey),
-        2 => Just(Turn::Offload(Offload::BOTH)),
+        4 => (1usize..3_000).prop_map(RekeyStep::Write),
+        4 => any::<bool>().prop_map(RekeyStep::Rekey),
+        2 => Just(RekeyStep::Offload(Offload::BOTH)),
         1 => ask,
-        3 => Just(Turn::Read),
-        1 => prop::sample::select(vec![None, Some(Refused::Unsupported), Some(Refused::NoSpace), Some(Refused::Busy)]).prop_map(Turn::Refuse),
-        1 => Just(Turn::Reset),
-        1 => any::<bool>().prop_map(Turn::Hold),
+        3 => Just(RekeyStep::Read),
+        1 => prop::sample::select(vec![None, Some(Refused::Unsupported), Some(Refused::NoSpace), Some(Refused::Busy)]).prop_map(RekeyStep::Refuse),
+        1 => Just(RekeyStep::Reset),
+        1 => any::<bool>().prop_map(RekeyStep::Hold),
     ];
     prop::collection::vec((0usize..2, turn), 1..60)
 }
@@ -293,7 +294,7 @@ proptest! {
     /// the KeyUpdates sent, in both directions. All data arrive.
     #[test]
     fn what_becomes_of_keys_adds_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
-        let wire = Wire::new(seed).with_devices(miss, seed);
+        let wire = MockWire::new(seed).with_devices(miss, seed);
         let streams = streams(&wire, SUITES[0]);
         let mut ends = [streams.0, streams.1];
         let (mut written, mut read) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
@@ -302,25 +303,25 @@ proptest! {
             for (side, turn) in turns {
                 let end = &mut ends[side];
                 match turn {
-                    Turn::Write(bytes) => {
+                    RekeyStep::Write(bytes) => {
                         let payload = data(written[side].len() as u64, bytes);
                         written[side].extend_from_slice(&payload);
                         end.send_chunk(payload.into()).await.unwrap();
                     }
                     // Each KeyUpdate is followed by data, because a reader limits KeyUpdates without data.
-                    Turn::Rekey(both) => {
+                    RekeyStep::Rekey(both) => {
                         let payload = data(7, 1);
                         written[side].extend_from_slice(&payload);
                         end.update_keys(both).unwrap();
                         end.send_chunk(payload.into()).await.unwrap();
                     }
-                    Turn::Offload(ask) => {
+                    RekeyStep::Offload(ask) => {
                         end.offload(ask);
                     }
-                    Turn::Read => read_what_is_there(end, &mut read[side]).await,
-                    Turn::Refuse(refusal) => wire.lock()[side].device.as_mut().unwrap().refuse = refusal,
-                    Turn::Reset => wire.lock()[side].device.as_mut().unwrap().reset(),
-                    Turn::Hold(hold) => {
+                    RekeyStep::Read => read_what_is_there(end, &mut read[side]).await,
+                    RekeyStep::Refuse(refusal) => wire.lock()[side].device.as_mut().unwrap().refuse = refusal,
+                    RekeyStep::Reset => wire.lock()[side].device.as_mut().unwrap().reset(),
+                    RekeyStep::Hold(hold) => {
                         wire.lock()[side].hold = hold;
                         // Held data must leave when the hold ends.
                         if !hold {
@@ -348,7 +349,7 @@ proptest! {
     }
 }
 
-async fn read_what_is_there(end: &mut KtlsStream<rig::End>, read: &mut Vec<u8>) {
+async fn read_what_is_there(end: &mut KtlsStream<rig::MockTransport>, read: &mut Vec<u8>) {
     loop {
         let chunk = poll_fn(|cx| match end.poll_chunk(cx) {
             Poll::Ready(chunk) => Poll::Ready(chunk),
@@ -361,9 +362,14 @@ async fn read_what_is_there(end: &mut KtlsStream<rig::End>, read: &mut Vec<u8>) 
 
 #[tokio::test]
 async fn bytes_decrypted_with_a_replaced_key_are_restored() {
-    for (cut, miss) in [(Cut::Every(100), 0.0), (Cut::Every(1448), 0.0), (Cut::UpTo(300), 0.3), (Cut::Every(37), 0.5)] {
+    for (cut, miss) in [
+        (SegmentLengths::Every(100), 0.0),
+        (SegmentLengths::Every(1448), 0.0),
+        (SegmentLengths::UpTo(300), 0.3),
+        (SegmentLengths::Every(37), 0.5),
+    ] {
         for suite in SUITES {
-            let wire = Wire::new(6).with_devices(miss, 6);
+            let wire = MockWire::new(6).with_devices(miss, 6);
             wire.lock()[0].cut = cut;
             let (mut near, mut far) = streams(&wire, suite);
             near.set_record_size(1000);
@@ -389,7 +395,11 @@ async fn bytes_decrypted_with_a_replaced_key_are_restored() {
             // A packet with the end of a record has a wrong tag and passes up as ciphertext. Only smaller packets are
             // garbled.
             let restored = far.counters().rx_restored_bytes > 0;
-            assert_eq!(restored, !matches!(cut, Cut::Every(1448)), "{cut:?}: the model decrypts with the old key");
+            assert_eq!(
+                restored,
+                !matches!(cut, SegmentLengths::Every(1448)),
+                "{cut:?}: the model decrypts with the old key"
+            );
             assert_eq!(far.counters().decrypt_error, 0);
             assert_eq!(far.counters().rx_sw, 3, "at first, and after each of two keys");
         }
@@ -398,7 +408,7 @@ async fn bytes_decrypted_with_a_replaced_key_are_restored() {
 
 #[tokio::test]
 async fn the_device_may_have_the_next_key() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITES[2]);
     let mut handles = Vec::new();
     for round in 0..4 {
@@ -406,7 +416,7 @@ async fn the_device_may_have_the_next_key() {
         near.send_chunk("go".into()).await.unwrap();
         assert_eq!(far.next_chunk().await.unwrap().unwrap(), "go");
         far.offload(Offload { tx: false, rx: true });
-        let Outcome::Device(handle) = far.ready().await.unwrap() else { panic!("refused") };
+        let OffloadOutcome::Device(handle) = far.ready().await.unwrap() else { panic!("refused") };
         handles.push(handle);
         near.send_chunk(Bytes::from(data(round, 9_000))).await.unwrap();
         let segment = poll_fn(|cx| far.poll_segment(cx)).await.unwrap().unwrap();
@@ -422,9 +432,9 @@ async fn the_device_may_have_the_next_key() {
 
 #[tokio::test]
 async fn bytes_of_one_context_survive_later_keys() {
-    let wire = Wire::new(8).with_devices(0.0, 8);
+    let wire = MockWire::new(8).with_devices(0.0, 8);
     // With packets smaller than a record, the device decrypts some with an outdated key.
-    wire.lock()[0].cut = Cut::Every(37);
+    wire.lock()[0].cut = SegmentLengths::Every(37);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     near.send_chunk("go".into()).await.unwrap();
     far.next_chunk().await.unwrap();
@@ -440,7 +450,7 @@ async fn bytes_of_one_context_survive_later_keys() {
         assert!(got == data(round, 1000), "round {round}");
         let outcome = far.offload(Offload { tx: false, rx: true }).rx;
         // The first context decrypted all data, so at most seven more may follow while some are unread.
-        let refused = outcome == Outcome::Refused(NotOffloaded::Unread);
+        let refused = outcome == OffloadOutcome::Refused(NotOffloaded::Unread);
         assert_eq!(refused, (7..11).contains(&round), "round {round}: {outcome:?}");
     }
     assert!(far.counters().rx_restored_bytes > 0);
@@ -448,9 +458,9 @@ async fn bytes_of_one_context_survive_later_keys() {
 }
 
 /// A key schedule that must not be used.
-struct NeverAsked;
+struct UnusedSchedule;
 
-impl KeySchedule for NeverAsked {
+impl KeySchedule for UnusedSchedule {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
         panic!("asked for a key that nothing can announce")
     }

@@ -7,14 +7,14 @@ use ktls_offload::{KtlsStream, Offload};
 use offload_api::{DeviceEvent, Handle, ResyncMode, RxMeta, TlsSuite, Verdict};
 use offload_base::Seq;
 use rig::device::FLOW;
-use rig::{End, Wire, counted, data, record, streams};
+use rig::{MockTransport, MockWire, counted, data, record, streams};
 use tokio::io::AsyncReadExt;
 
 /// A receiver on a device that decrypts nothing, with its peer. Every record has 52 bytes on the wire.
-struct Setup {
-    wire: Wire,
-    near: KtlsStream<End>,
-    far: KtlsStream<End>,
+struct ResyncSetup {
+    wire: MockWire,
+    near: KtlsStream<MockTransport>,
+    far: KtlsStream<MockTransport>,
     context: Handle,
     start: Seq,
     sent: u32,
@@ -22,9 +22,9 @@ struct Setup {
 
 const RECORD: u32 = 52;
 
-impl Setup {
-    async fn new(mode: ResyncMode) -> Setup {
-        let wire = Wire::new(3).with_devices(1.0, 3);
+impl ResyncSetup {
+    async fn new(mode: ResyncMode) -> ResyncSetup {
+        let wire = MockWire::new(3).with_devices(1.0, 3);
         wire.lock()[1].device.as_mut().unwrap().resync = mode;
         let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
         far.offload(Offload { tx: false, rx: true });
@@ -32,7 +32,7 @@ impl Setup {
         let start = near.offload(Offload { tx: true, rx: false });
         assert!(start.tx.handle().is_some());
         let start = wire.first(0);
-        Setup { wire, near, far, context, start, sent: 0 }
+        ResyncSetup { wire, near, far, context, start, sent: 0 }
     }
 
     /// Returns the position of record `number`.
@@ -86,7 +86,7 @@ impl Setup {
 
 #[tokio::test]
 async fn a_request_is_answered_early_late_and_with_no() {
-    let mut setup = Setup::new(ResyncMode::DriverRequest).await;
+    let mut setup = ResyncSetup::new(ResyncMode::DriverRequest).await;
     setup.exchange(3).await;
     setup.asks(setup.at(3));
     setup.exchange(1).await;
@@ -106,7 +106,7 @@ async fn a_request_is_answered_early_late_and_with_no() {
 
 #[tokio::test]
 async fn hints_follow_the_3rd_5th_and_9th_encrypted_record() {
-    let mut setup = Setup::new(ResyncMode::CoreHint).await;
+    let mut setup = ResyncSetup::new(ResyncMode::CoreHint).await;
     // The device decrypts nothing, so every record counts.
     let mut hinted = Vec::new();
     for record in 1..=150 {
@@ -129,7 +129,7 @@ async fn hints_follow_the_3rd_5th_and_9th_encrypted_record() {
 
 #[tokio::test]
 async fn hint_waits_for_a_drained_socket_and_names_the_next_record() {
-    let mut setup = Setup::new(ResyncMode::CoreHint).await;
+    let mut setup = ResyncSetup::new(ResyncMode::CoreHint).await;
     setup.send(10).await;
     setup.read(9).await;
     assert_eq!(setup.told(), [], "the device is past everything up to the tenth");
@@ -144,7 +144,7 @@ async fn hint_waits_for_a_drained_socket_and_names_the_next_record() {
 
 #[tokio::test]
 async fn a_hint_waits_for_a_header_that_is_here_in_part() {
-    let mut setup = Setup::new(ResyncMode::CoreHint).await;
+    let mut setup = ResyncSetup::new(ResyncMode::CoreHint).await;
     setup.send(3).await;
     setup.wire.lock()[0].hold = true;
     setup.send(1).await;
@@ -160,7 +160,7 @@ async fn a_hint_waits_for_a_header_that_is_here_in_part() {
 
 #[tokio::test]
 async fn an_asynchronous_question_is_answered_long_after() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     setup.exchange(5).await;
     // The packet at which the device lost its position held the headers of records 5, 6 and 7.
     setup.started(setup.at(4) + 30, setup.at(7) + 5);
@@ -175,7 +175,7 @@ async fn an_asynchronous_question_is_answered_long_after() {
 
 #[tokio::test]
 async fn headers_read_before_the_announcement_count() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     setup.exchange(8).await;
     setup.started(setup.at(4) + 30, setup.at(7) + 5);
     setup.exchange(100).await;
@@ -186,7 +186,7 @@ async fn headers_read_before_the_announcement_count() {
 
 #[tokio::test]
 async fn asynchronous_request_off_a_header_is_denied() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     setup.started(setup.at(2), setup.at(4));
     setup.exchange(6).await;
     setup.asks(setup.at(3) + 1);
@@ -211,7 +211,7 @@ async fn asynchronous_request_off_a_header_is_denied() {
 /// Uses Linux' limit of 65,535 records.
 #[tokio::test]
 async fn an_asynchronous_question_that_never_comes_is_given_up() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     let key = counted(TlsSuite::Aes128Gcm, 1);
     let sealed = |number: u64| record(&key, number, 23, b"x", 0);
     let length = sealed(0).len() as u32;
@@ -231,7 +231,7 @@ async fn an_asynchronous_question_that_never_comes_is_given_up() {
 #[tokio::test]
 async fn software_decrypts_only_the_rest_of_a_partial_record() {
     for decrypted in [1, 16, 400, 999, 1000] {
-        let setup = Setup::new(ResyncMode::DriverRequest).await;
+        let setup = ResyncSetup::new(ResyncMode::DriverRequest).await;
         let (wire, mut far) = (setup.wire, setup.far);
         let content = data(5, 1000);
         let sealed = record(&counted(TlsSuite::Aes128Gcm, 1), 0, 23, &content, 0);

@@ -2,9 +2,9 @@
 
 use crate::rig;
 
-use ktls_offload::{KtlsStream, NotOffloaded, Offload, Outcome};
+use ktls_offload::{KtlsStream, NotOffloaded, Offload, OffloadOutcome};
 use offload_api::{Contexts, Refused, TlsSuite};
-use rig::{End, Wire, streams};
+use rig::{MockTransport, MockWire, streams};
 use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -12,11 +12,11 @@ const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 const TX: Offload = Offload { tx: true, rx: false };
 const RX: Offload = Offload { tx: false, rx: true };
 
-fn refuse(wire: &Wire, with: Option<Refused>) {
+fn refuse(wire: &MockWire, with: Option<Refused>) {
     wire.lock().iter_mut().for_each(|half| half.device.as_mut().unwrap().refuse = with);
 }
 
-async fn exchange(near: &mut KtlsStream<End>, far: &mut KtlsStream<End>, records: usize) {
+async fn exchange(near: &mut KtlsStream<MockTransport>, far: &mut KtlsStream<MockTransport>, records: usize) {
     for _ in 0..records {
         near.send_chunk("more".into()).await.unwrap();
         assert_eq!(far.next_chunk().await.unwrap().unwrap(), "more");
@@ -24,7 +24,7 @@ async fn exchange(near: &mut KtlsStream<End>, far: &mut KtlsStream<End>, records
 }
 
 /// Creates two streams: one sends to a device, the other receives from one.
-async fn offloaded(wire: &Wire) -> (KtlsStream<End>, KtlsStream<End>) {
+async fn offloaded(wire: &MockWire) -> (KtlsStream<MockTransport>, KtlsStream<MockTransport>) {
     let (mut near, mut far) = streams(wire, SUITE);
     exchange(&mut near, &mut far, 1).await;
     near.offload(TX).tx.handle().unwrap();
@@ -36,14 +36,14 @@ async fn offloaded(wire: &Wire) -> (KtlsStream<End>, KtlsStream<End>) {
 #[tokio::test]
 async fn a_device_that_is_busy_when_a_key_changes_gets_it_later() {
     for passing in [Refused::Busy, Refused::Resetting] {
-        let wire = Wire::new(7).with_devices(0.0, 7);
+        let wire = MockWire::new(7).with_devices(0.0, 7);
         let (mut near, mut far) = offloaded(&wire).await;
         refuse(&wire, Some(passing));
         near.update_keys(false).unwrap();
         exchange(&mut near, &mut far, 3).await;
         assert_eq!((near.transmit_context(), far.receive_context()), (None, None));
         // An application that asks gets the refusal, which changes nothing.
-        let refused = Outcome::Refused(NotOffloaded::Device(passing));
+        let refused = OffloadOutcome::Refused(NotOffloaded::Device(passing));
         assert_eq!(far.ready().await.unwrap(), refused);
         assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (refused, refused));
         refuse(&wire, None);
@@ -56,10 +56,10 @@ async fn a_device_that_is_busy_when_a_key_changes_gets_it_later() {
 
 #[tokio::test]
 async fn busy_device_takes_the_stream_later() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::Busy));
-    let busy = Outcome::Refused(NotOffloaded::Device(Refused::Busy));
+    let busy = OffloadOutcome::Refused(NotOffloaded::Device(Refused::Busy));
     assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (busy, busy));
     exchange(&mut near, &mut far, 3).await;
     refuse(&wire, None);
@@ -74,10 +74,10 @@ async fn busy_device_takes_the_stream_later() {
 
 #[tokio::test]
 async fn full_device_is_asked_less_often_and_later_takes_the_stream() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::NoSpace));
-    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    let full = OffloadOutcome::Refused(NotOffloaded::Device(Refused::NoSpace));
     assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (full, full));
     exchange(&mut near, &mut far, 100).await;
     for counters in [near.counters(), far.counters()] {
@@ -98,7 +98,7 @@ async fn full_device_is_asked_less_often_and_later_takes_the_stream() {
 /// A device may give up contexts repeatedly, if its resources are short.
 #[tokio::test]
 async fn a_device_that_gave_contexts_up_is_asked_less_and_less_often() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = offloaded(&wire).await;
     let mut records = Vec::new();
     for _ in 0..4 {
@@ -127,12 +127,12 @@ async fn a_device_that_gave_contexts_up_is_asked_less_and_less_often() {
 /// Other streams must free space, and they may wait for this stream.
 #[tokio::test]
 async fn ready_reports_a_full_device_at_once_and_asks_each_time() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     wire.lock()[1].tells_next = false;
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::NoSpace));
-    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
-    assert_eq!(far.offload(RX).rx, Outcome::Deferred);
+    let full = OffloadOutcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    assert_eq!(far.offload(RX).rx, OffloadOutcome::Deferred);
     near.send_chunk("first".into()).await.unwrap();
     for _ in 0..5 {
         // The answer must come in the first poll: waiting for space could be a deadlock.
@@ -146,10 +146,10 @@ async fn ready_reports_a_full_device_at_once_and_asks_each_time() {
 
 #[tokio::test]
 async fn permanently_refused_context_is_not_requested_again() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::Unsupported));
-    let never = Outcome::Refused(NotOffloaded::Device(Refused::Unsupported));
+    let never = OffloadOutcome::Refused(NotOffloaded::Device(Refused::Unsupported));
     assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (never, never));
     refuse(&wire, None);
     exchange(&mut near, &mut far, 100).await;
@@ -161,7 +161,7 @@ async fn permanently_refused_context_is_not_requested_again() {
 
 #[tokio::test]
 async fn reset_makes_room_for_waiting_streams() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITE);
     refuse(&wire, Some(Refused::NoSpace));
     near.offload(TX);
@@ -175,7 +175,7 @@ async fn reset_makes_room_for_waiting_streams() {
 
 #[tokio::test]
 async fn many_key_updates_at_once_do_not_push_a_stream_off_its_device() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = offloaded(&wire).await;
     wire.lock()[0].hold = true;
     for _ in 0..40 {
@@ -197,7 +197,7 @@ async fn many_key_updates_at_once_do_not_push_a_stream_off_its_device() {
 #[tokio::test]
 async fn key_updates_between_records_of_a_byte_cost_the_device_little() {
     const ROUNDS: usize = 400;
-    let wire = Wire::new(8).with_devices(0.0, 8);
+    let wire = MockWire::new(8).with_devices(0.0, 8);
     let (mut near, mut far) = offloaded(&wire).await;
     for _ in 0..ROUNDS {
         near.update_keys(false).unwrap();
@@ -213,7 +213,7 @@ async fn key_updates_between_records_of_a_byte_cost_the_device_little() {
 #[tokio::test]
 async fn peer_of_an_active_reader_may_change_keys_at_any_rate() {
     for device in [false, true] {
-        let wire = Wire::new(9).with_devices(0.0, 9);
+        let wire = MockWire::new(9).with_devices(0.0, 9);
         let (mut server, mut client) = streams(&wire, SUITE);
         if device {
             server.offload(Offload::BOTH);

@@ -14,7 +14,7 @@ use offload_api::{Refused, SegmentStream, TlsVersion, TxTag};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
 use rig::tasks::{Task, run_beside, turn, within};
-use rig::{CIPHERS, Cipher, Cut, End, Wire, streams};
+use rig::{CIPHERS, Cipher, MockTransport, MockWire, SegmentLengths, streams};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The end of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum WriterEnd {
     Close,
     /// The writer polls a close once, and leaves.
     CloseGivenUp,
@@ -34,35 +34,39 @@ enum Ending {
 }
 
 #[derive(Clone, Debug)]
-struct Plan {
+struct SchedulePlan {
     seed: u64,
     cipher: Cipher,
     window: usize,
     send_buffer: usize,
-    cut: Cut,
+    cut: SegmentLengths,
     record_size: usize,
     padding: usize,
     miss: f64,
-    endings: [Ending; 2],
+    endings: [WriterEnd; 2],
     /// Whether the reader of the first end leaves early.
     leaves: bool,
     /// Whether futures are dropped.
     gives_up: bool,
 }
 
-fn plans() -> impl Strategy<Value = Plan> {
+fn plans() -> impl Strategy<Value = SchedulePlan> {
     let ending = || {
         prop_oneof![
-            4 => Just(Ending::Close),
-            1 => Just(Ending::CloseGivenUp),
-            1 => Just(Ending::Drop),
-            1 => Just(Ending::Abort),
+            4 => Just(WriterEnd::Close),
+            1 => Just(WriterEnd::CloseGivenUp),
+            1 => Just(WriterEnd::Drop),
+            1 => Just(WriterEnd::Abort),
         ]
     };
     let wire = (
         prop::sample::select(vec![1usize, 100, 3000, 1 << 20]),
         prop::sample::select(vec![1usize, 500, 1 << 16]),
-        prop_oneof![Just(Cut::Every(1)), Just(Cut::Every(1448)), (2u64..600).prop_map(Cut::UpTo)],
+        prop_oneof![
+            Just(SegmentLengths::Every(1)),
+            Just(SegmentLengths::Every(1448)),
+            (2u64..600).prop_map(SegmentLengths::UpTo)
+        ],
         prop_oneof![Just(0.0), 0.0..0.3f64],
     );
     let stream = (
@@ -73,15 +77,15 @@ fn plans() -> impl Strategy<Value = Plan> {
     let plan = (any::<u64>(), wire, stream, [ending(), ending()], any::<bool>(), any::<bool>());
     plan.prop_map(|(seed, (window, send_buffer, cut, miss), stream, endings, leaves, gives_up)| {
         let (cipher, record_size, padding) = stream;
-        Plan { seed, cipher, window, send_buffer, cut, record_size, padding, miss, endings, leaves, gives_up }
+        SchedulePlan { seed, cipher, window, send_buffer, cut, record_size, padding, miss, endings, leaves, gives_up }
     })
 }
 
 /// An application: its stream and its history.
-struct Side {
+struct Application {
     number: usize,
     /// `None` once dropped.
-    stream: RefCell<Option<KtlsStream<End>>>,
+    stream: RefCell<Option<KtlsStream<MockTransport>>>,
     /// Number of tasks that use the stream.
     users: Cell<usize>,
     accepted: Cell<usize>,
@@ -95,9 +99,9 @@ struct Side {
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Side {
-    fn new(number: usize, stream: KtlsStream<End>) -> Side {
-        Side {
+impl Application {
+    fn new(number: usize, stream: KtlsStream<MockTransport>) -> Application {
+        Application {
             number,
             stream: RefCell::new(Some(stream)),
             users: Cell::new(2),
@@ -113,7 +117,10 @@ impl Side {
     }
 
     /// Waits for the result of `poll`. Returns `None` if the stream was dropped.
-    async fn wait<T>(&self, mut poll: impl FnMut(&mut KtlsStream<End>, &mut Context<'_>) -> Poll<T>) -> Option<T> {
+    async fn wait<T>(
+        &self,
+        mut poll: impl FnMut(&mut KtlsStream<MockTransport>, &mut Context<'_>) -> Poll<T>,
+    ) -> Option<T> {
         poll_fn(|cx| match &mut *self.stream.borrow_mut() {
             None => Poll::Ready(None),
             Some(stream) => {
@@ -127,7 +134,7 @@ impl Side {
         .await
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut KtlsStream<End>) -> T) -> Option<T> {
+    fn with<T>(&self, f: impl FnOnce(&mut KtlsStream<MockTransport>) -> T) -> Option<T> {
         self.stream.borrow_mut().as_mut().map(f)
     }
 
@@ -151,12 +158,12 @@ fn byte(side: usize, place: usize) -> u8 {
 }
 
 /// Returns the number of polls after which a future is dropped.
-fn polls(plan: &Plan, rng: &mut Rng) -> u64 {
+fn polls(plan: &SchedulePlan, rng: &mut Rng) -> u64 {
     if plan.gives_up && rng.chance(0.4) { rng.below(4) } else { u64::MAX }
 }
 
-async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng) {
-    let tiny = plan.record_size == 1 || matches!(plan.cut, Cut::Every(1));
+async fn write(plan: &SchedulePlan, wire: &MockWire, side: &Application, peer: &Application, rng: &mut Rng) {
+    let tiny = plan.record_size == 1 || matches!(plan.cut, SegmentLengths::Every(1));
     let most = if tiny { 100 } else { 3000 };
     for _ in 0..STEPS {
         let result = match rng.below(9) {
@@ -197,7 +204,7 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
             }
             6 => {
                 let (both, times) = (rng.chance(0.5), 1 + rng.below(3));
-                let update = |stream: &mut KtlsStream<End>| match stream.update_keys(both) {
+                let update = |stream: &mut KtlsStream<MockTransport>| match stream.update_keys(both) {
                     Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                         assert_eq!(plan.cipher.version, TlsVersion::Tls12);
                         Ok(())
@@ -231,21 +238,21 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
         assert!(waiting <= plan.send_buffer + most as usize * overhead + 8192, "{waiting} bytes queued");
     }
     match plan.endings[side.number] {
-        Ending::Close => {
+        WriterEnd::Close => {
             side.closed.set(true);
             if let Some(Err(error)) = side.wait(|stream, cx| Pin::new(stream).poll_shutdown(cx)).await {
                 assert!(peer.aborted.get() || side.ended.borrow().as_ref().is_some_and(Result::is_err), "{error}");
             }
         }
-        Ending::CloseGivenUp => {
+        WriterEnd::CloseGivenUp => {
             side.closed.set(true);
             within(1, side.wait(|stream, cx| Pin::new(stream).poll_shutdown(cx))).await;
         }
-        Ending::Drop => {
+        WriterEnd::Drop => {
             side.dropped.set(true);
             side.drop_stream();
         }
-        Ending::Abort => {
+        WriterEnd::Abort => {
             side.aborted.set(true);
             side.with(SegmentStream::abort);
         }
@@ -254,7 +261,7 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
 }
 
 /// Applies a random device failure.
-fn trouble(wire: &Wire, side: usize, rng: &mut Rng) {
+fn trouble(wire: &MockWire, side: usize, rng: &mut Rng) {
     // Random numbers are drawn without a device too, so that both runs have the same schedule.
     let (kind, refuse) =
         (rng.below(4), [None, None, Some(Refused::Busy), Some(Refused::NoSpace)][rng.below(4) as usize]);
@@ -268,7 +275,7 @@ fn trouble(wire: &Wire, side: usize, rng: &mut Rng) {
     }
 }
 
-async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
+async fn read(plan: &SchedulePlan, side: &Application, peer: &Application, rng: &mut Rng) {
     let leaves_at = if plan.leaves && side.number == 0 { rng.below(5000) as usize } else { usize::MAX };
     loop {
         if side.got.get() >= leaves_at {
@@ -332,10 +339,10 @@ async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
 }
 
 /// For each direction, the number of bytes that arrived, and whether the end was clean.
-type Outcome = [(usize, bool); 2];
+type RunOutcome = [(usize, bool); 2];
 
-fn play(plan: &Plan, device: bool) -> Outcome {
-    let mut wire = Wire::new(plan.seed);
+fn play(plan: &SchedulePlan, device: bool) -> RunOutcome {
+    let mut wire = MockWire::new(plan.seed);
     if device {
         wire = wire.with_devices(plan.miss, plan.seed);
     }
@@ -348,7 +355,7 @@ fn play(plan: &Plan, device: bool) -> Outcome {
         stream.set_record_size(plan.record_size);
         stream.set_padding(plan.padding);
         number += 1;
-        Side::new(number - 1, stream)
+        Application::new(number - 1, stream)
     });
     let mut random =
         ["one writes", "one reads", "other writes", "other reads", "wire"].map(|name| Seed(plan.seed).stream(name));
@@ -362,7 +369,7 @@ fn play(plan: &Plan, device: bool) -> Outcome {
     let mut steps = 0;
     let mut step = |busy: bool| {
         steps += 1;
-        assert!(steps < MOST_STEPS, "the run does not terminate");
+        assert!(steps < MAX_STEPS, "the run does not terminate");
         // The wire is slower than the tasks, so queues fill up.
         if busy && network.chance(0.7) {
             return true;
@@ -408,7 +415,7 @@ proptest! {
     fn what_was_accepted_arrives_whatever_two_applications_do(plan in plans()) {
         let plain = play(&plan, false);
         let offloaded = play(&plan, true);
-        if !plan.gives_up && !plan.leaves && plan.endings.iter().all(|ending| *ending == Ending::Close) {
+        if !plan.gives_up && !plan.leaves && plan.endings.iter().all(|ending| *ending == WriterEnd::Close) {
             prop_assert_eq!(plain, offloaded);
             prop_assert!(plain.iter().all(|(_, clean)| *clean));
         }
@@ -418,4 +425,4 @@ proptest! {
 /// Actions of a writer.
 const STEPS: usize = 30;
 /// Maximum number of polls and wire steps in a run.
-const MOST_STEPS: u32 = 2_000_000;
+const MAX_STEPS: u32 = 2_000_000;

@@ -7,14 +7,14 @@ use ktls_offload::{KtlsStream, Offload, TlsError};
 use offload_api::rx::NvmeVerdict;
 use offload_api::{Handle, RxMeta, RxSegment, SegmentStream, TlsKey, TlsSuite, Verdict, engines};
 use proptest::prelude::*;
-use rig::{CIPHERS, Cipher, End, SUITES, Wire, counted, device, record, streams};
+use rig::{CIPHERS, Cipher, MockTransport, MockWire, SUITES, counted, device, record, streams};
 use std::task::{Context, Poll, Waker};
 
 /// The treatment of a piece of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+enum PieceKind {
     /// Not decrypted.
-    Wire,
+    Ciphertext,
     /// Decrypted by the first context.
     First,
     /// Decrypted by the second context, which has the same key.
@@ -24,16 +24,16 @@ enum Piece {
 }
 
 /// A stream with two known contexts, and its peer.
-struct Victim {
-    wire: Wire,
-    stream: KtlsStream<End>,
+struct TrustSetup {
+    wire: MockWire,
+    stream: KtlsStream<MockTransport>,
     contexts: [Handle; 2],
-    _peer: KtlsStream<End>,
+    _peer: KtlsStream<MockTransport>,
 }
 
-impl Victim {
-    fn new(cipher: Cipher) -> Victim {
-        let wire = Wire::new(1).with_devices(0.0, 1);
+impl TrustSetup {
+    fn new(cipher: Cipher) -> TrustSetup {
+        let wire = MockWire::new(1).with_devices(0.0, 1);
         let (peer, mut stream) = streams(&wire, cipher);
         let contexts = [(); 2].map(|()| {
             stream.offload(Offload { tx: false, rx: true });
@@ -41,7 +41,7 @@ impl Victim {
             wire.reset(1);
             outcome.handle().unwrap()
         });
-        Victim { wire, stream, contexts, _peer: peer }
+        TrustSetup { wire, stream, contexts, _peer: peer }
     }
 
     fn inject(&self, bytes: &[u8], meta: RxMeta) {
@@ -49,12 +49,12 @@ impl Victim {
     }
 
     /// Returns the device's metadata of a piece.
-    fn meta(&self, piece: Piece) -> RxMeta {
+    fn meta(&self, piece: PieceKind) -> RxMeta {
         let handle = match piece {
-            Piece::Wire => return RxMeta::default(),
-            Piece::First => self.contexts[0],
-            Piece::Second => self.contexts[1],
-            Piece::Stranger => Handle { generation: self.contexts[1].generation - 1, ..self.contexts[1] },
+            PieceKind::Ciphertext => return RxMeta::default(),
+            PieceKind::First => self.contexts[0],
+            PieceKind::Second => self.contexts[1],
+            PieceKind::Stranger => Handle { generation: self.contexts[1].generation - 1, ..self.contexts[1] },
         };
         RxMeta::default().marked(handle, Verdict::Done)
     }
@@ -109,24 +109,24 @@ proptest! {
         length in 0usize..3000,
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         kinds in prop::collection::vec(
-            prop::sample::select(vec![Piece::Wire, Piece::First, Piece::Second, Piece::Stranger]), 8),
+            prop::sample::select(vec![PieceKind::Ciphertext, PieceKind::First, PieceKind::Second, PieceKind::Stranger]), 8),
         flip in prop::option::of((any::<prop::sample::Index>(), 0u8..8)),
     ) {
         let key = counted(cipher, 1);
-        let mut victim = Victim::new(cipher);
+        let mut victim = TrustSetup::new(cipher);
         let content = rig::data(7, length);
         let (sealed, plain) = sealed_and_plain(&key, 0, &content);
         let prefix = device::prefix_len(&key);
         // Pieces may begin anywhere, even within the header or the tag.
         let places = places(&cuts, sealed.len());
-        let pieces: Vec<(usize, usize, Piece)> =
+        let pieces: Vec<(usize, usize, PieceKind)> =
             places.windows(2).zip(&kinds).map(|(place, kind)| (place[0], place[1], *kind)).collect();
         // A single context that decrypted the whole record has verified the tag.
         let by_one = pieces.iter().all(|(.., kind)| *kind == pieces[0].2)
-            && matches!(pieces[0].2, Piece::First | Piece::Second);
+            && matches!(pieces[0].2, PieceKind::First | PieceKind::Second);
         let flip = flip.map(|(at, bit)| (prefix + at.index(sealed.len() - prefix), bit));
         for (from, to, kind) in pieces {
-            let decrypted = matches!(kind, Piece::First | Piece::Second);
+            let decrypted = matches!(kind, PieceKind::First | PieceKind::Second);
             let mut bytes = if decrypted { &plain } else { &sealed }[from..to].to_vec();
             if let Some((at, bit)) = flip && (from..to).contains(&at) {
                 bytes[at - from] ^= 1 << bit;
@@ -155,14 +155,14 @@ fn a_record_that_two_contexts_decrypted_between_them_is_checked() {
         let key = counted(suite, 1);
         let (_, plain) = sealed_and_plain(&key, 0, &[7; 1000]);
         for wrong in [None, Some(100), Some(900), Some(plain.len() - 1)] {
-            let mut victim = Victim::new(suite.into());
+            let mut victim = TrustSetup::new(suite.into());
             let mut bytes = plain.clone();
             if let Some(at) = wrong {
                 bytes[at] ^= 1;
             }
             let (first, second) = bytes.split_at(600);
-            victim.inject(first, victim.meta(Piece::First));
-            victim.inject(second, victim.meta(Piece::Second));
+            victim.inject(first, victim.meta(PieceKind::First));
+            victim.inject(second, victim.meta(PieceKind::Second));
             let (ranges, error) = victim.read();
             match wrong {
                 None => assert_eq!((bytes_of(&ranges), error), (vec![7; 1000], None)),
@@ -182,7 +182,7 @@ fn bytes_of_an_earlier_key_are_restored_and_checked() {
         let (old, new) = (counted(suite, 1), counted(suite, 2));
         let (sealed, _) = sealed_and_plain(&new, 0, &[7; CONTENT]);
         for wrong in [None, Some(5), Some(GARBLED - 1), Some(GARBLED), Some(sealed.len() - 1)] {
-            let mut victim = Victim::new(suite.into());
+            let mut victim = TrustSetup::new(suite.into());
             victim.inject(&record(&old, 0, 22, &[24, 0, 0, 1, 0], 0), RxMeta::default());
             let mut bytes = sealed.clone();
             // The device keeps counting with the old key.
@@ -193,7 +193,7 @@ fn bytes_of_an_earlier_key_are_restored_and_checked() {
             }
             let (garbled, rest) = bytes.split_at(GARBLED);
             // An engine above TLS claims a verdict over the garbled bytes.
-            let meta = victim.meta(Piece::Second).marked(NVME, Verdict::Done);
+            let meta = victim.meta(PieceKind::Second).marked(NVME, Verdict::Done);
             victim.inject(garbled, meta);
             victim.inject(rest, RxMeta::default().marked(NVME, Verdict::Done));
             let (ranges, error) = victim.read();
@@ -212,7 +212,7 @@ fn bytes_of_an_earlier_key_are_restored_and_checked() {
 #[test]
 fn replaced_keys_are_dropped_after_all_data_are_read() {
     let suite: TlsSuite = SUITES[0];
-    let wire = Wire::new(4).with_devices(0.0, 4);
+    let wire = MockWire::new(4).with_devices(0.0, 4);
     let (mut near, mut far) = streams(&wire, suite);
     far.offload(Offload { tx: false, rx: true });
     assert!(far.poll_ready(&mut context()).is_ready());
@@ -221,7 +221,7 @@ fn replaced_keys_are_dropped_after_all_data_are_read() {
         near.flush();
         near.update_keys(false).unwrap();
     };
-    let read = |far: &mut KtlsStream<End>| {
+    let read = |far: &mut KtlsStream<MockTransport>| {
         while let Poll::Ready(chunk) = far.poll_chunk(&mut context()) {
             chunk.unwrap().unwrap();
         }

@@ -18,7 +18,7 @@ pub(crate) const FLOW: FlowKey = FlowKey::tcp(
 );
 
 pub(crate) struct MockDevice {
-    contexts: Vec<(Handle, Context)>,
+    contexts: Vec<(Handle, DeviceContext)>,
     next_index: u32,
     events: VecDeque<DeviceEvent>,
     /// Share of packets that the device leaves untouched.
@@ -35,7 +35,7 @@ pub(crate) struct MockDevice {
     rng: Rng,
 }
 
-enum Context {
+enum DeviceContext {
     Transmit { key: TlsKey, start: Seq, number: u64 },
     Receive(Box<Tracker>),
 }
@@ -98,7 +98,8 @@ impl MockDevice {
 
     /// Seals a record, if the context is known.
     pub(crate) fn transmit(&mut self, handle: Handle, at: Seq, number: u64, plain: &[Bytes]) -> Option<Bytes> {
-        let (_, Context::Transmit { key, start, number: first }) = self.contexts.iter().find(|(h, _)| *h == handle)?
+        let (_, DeviceContext::Transmit { key, start, number: first }) =
+            self.contexts.iter().find(|(h, _)| *h == handle)?
         else {
             panic!("a record sent with a receive context");
         };
@@ -123,7 +124,7 @@ impl MockDevice {
         let missed = self.rng.chance(self.miss);
         let end = seq + payload.len() as u32;
         for (handle, context) in &mut self.contexts {
-            let Context::Receive(tracker) = context else { continue };
+            let DeviceContext::Receive(tracker) = context else { continue };
             if end.at_or_before(tracker.expected) {
                 continue; // the segment precedes the context
             }
@@ -208,13 +209,13 @@ impl Contexts for MockDevice {
         let handle = Handle { index: self.next_index, generation: 1 };
         self.next_index += 1;
         let context = match direction {
-            Direction::Transmit => Context::Transmit { key, start, number },
+            Direction::Transmit => DeviceContext::Transmit { key, start, number },
             Direction::Receive => {
                 if !self.silent {
                     self.events.push_back(DeviceEvent::Ready { flow: FLOW, handle });
                 }
                 let tracker = Tracker { key, expected: start, number, head: vec![], state: None, tag: vec![] };
-                Context::Receive(Box::new(tracker))
+                DeviceContext::Receive(Box::new(tracker))
             }
         };
         self.contexts.push((handle, context));

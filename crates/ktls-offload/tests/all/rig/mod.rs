@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 
 /// The lengths of segments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cut {
+pub(crate) enum SegmentLengths {
     /// Segments of this length.
     Every(usize),
     /// Random lengths from 1 to this.
@@ -30,12 +30,12 @@ pub(crate) enum Cut {
 
 /// The connection.
 #[derive(Clone)]
-pub(crate) struct Wire {
-    halves: Arc<Mutex<[Half; 2]>>,
+pub(crate) struct MockWire {
+    halves: Arc<Mutex<[WireHalf; 2]>>,
 }
 
 /// State of one end.
-pub(crate) struct Half {
+pub(crate) struct WireHalf {
     chunks: Vec<(u64, Bytes, TxTag)>,
     sealers: Vec<(u64, Box<dyn Sealer>)>,
     queued: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Half {
     pub(crate) tells_next: bool,
     /// Receive window: bytes that may be sent before the peer consumes some.
     pub(crate) window: usize,
-    pub(crate) cut: Cut,
+    pub(crate) cut: SegmentLengths,
     pub(crate) device: Option<MockDevice>,
     /// Contexts to remove when all data before an offset were sent.
     releases: Vec<(u64, Handle)>,
@@ -68,20 +68,20 @@ pub(crate) struct Half {
     lost: bool,
     /// Number of queued bytes at which the end reports no room.
     pub(crate) send_buffer: usize,
-    wakers: Wakers,
+    wakers: WaitingWakers,
     rng: Rng,
 }
 
 /// The wakers of waiting tasks, by the awaited event.
 #[derive(Default)]
-struct Wakers {
+struct WaitingWakers {
     readable: Option<Waker>,
     writable: Option<Waker>,
     acknowledged: Option<Waker>,
     event: Option<Waker>,
 }
 
-impl Wakers {
+impl WaitingWakers {
     fn wake_reader(&mut self) {
         self.readable.take().into_iter().for_each(Waker::wake);
     }
@@ -101,9 +101,9 @@ impl Wakers {
     }
 }
 
-impl Wire {
-    pub(crate) fn new(seed: u64) -> Wire {
-        let half = |name, first| Half {
+impl MockWire {
+    pub(crate) fn new(seed: u64) -> MockWire {
+        let half = |name, first| WireHalf {
             chunks: Vec::new(),
             sealers: Vec::new(),
             queued: 0,
@@ -115,7 +115,7 @@ impl Wire {
             hold: false,
             tells_next: true,
             window: usize::MAX,
-            cut: Cut::Every(1448),
+            cut: SegmentLengths::Every(1448),
             device: None,
             releases: Vec::new(),
             released: Vec::new(),
@@ -127,19 +127,19 @@ impl Wire {
             peer_finished: false,
             lost: false,
             send_buffer: usize::MAX,
-            wakers: Wakers::default(),
+            wakers: WaitingWakers::default(),
             rng: Seed(seed).stream(name),
         };
         // Both start close to the end of the sequence space, to test wrapping.
-        Wire { halves: Arc::new(Mutex::new([half("a", Seq(u32::MAX - 1000)), half("b", Seq(u32::MAX - 5))])) }
+        MockWire { halves: Arc::new(Mutex::new([half("a", Seq(u32::MAX - 1000)), half("b", Seq(u32::MAX - 5))])) }
     }
 
     /// Returns the two ends.
-    pub(crate) fn ends(&self) -> (End, End) {
-        (End { wire: self.clone(), side: 0 }, End { wire: self.clone(), side: 1 })
+    pub(crate) fn ends(&self) -> (MockTransport, MockTransport) {
+        (MockTransport { wire: self.clone(), side: 0 }, MockTransport { wire: self.clone(), side: 1 })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, [Half; 2]> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, [WireHalf; 2]> {
         self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -149,7 +149,7 @@ impl Wire {
     }
 
     /// Adds a device at both ends.
-    pub(crate) fn with_devices(self, miss: f64, seed: u64) -> Wire {
+    pub(crate) fn with_devices(self, miss: f64, seed: u64) -> MockWire {
         for (side, half) in self.lock().iter_mut().enumerate() {
             half.device = Some(MockDevice::new(Seed(seed).stream(["device a", "device b"][side]), miss));
         }
@@ -191,8 +191,8 @@ impl Wire {
             // A dropped end consumes nothing, but must not block its peer.
             let unconsumed = if to.dropped { 0 } else { (to.received - to.consumed) as usize };
             let cut = match from.cut {
-                Cut::Every(bytes) => bytes,
-                Cut::UpTo(bytes) => 1 + from.rng.below(bytes) as usize,
+                SegmentLengths::Every(bytes) => bytes,
+                SegmentLengths::UpTo(bytes) => 1 + from.rng.below(bytes) as usize,
             };
             let at = from.wire.len() as u64;
             let most = cut.min(left).min((from.queued - at) as usize).min(from.window.saturating_sub(unconsumed));
@@ -218,7 +218,7 @@ impl Wire {
             to.peer_finished = true;
             to.wakers.wake_reader();
         }
-        [from, to].into_iter().for_each(Half::tell_events);
+        [from, to].into_iter().for_each(WireHalf::tell_events);
     }
 
     /// Adds a received segment at `side`, as if sent by the peer.
@@ -245,10 +245,10 @@ impl Wire {
     }
 }
 
-impl Half {
+impl WireHalf {
     /// Forgets all wakers, as if other tasks had registered since.
     pub(crate) fn forget_wakers(&mut self) {
-        self.wakers = Wakers::default();
+        self.wakers = WaitingWakers::default();
     }
 
     /// Returns the number of installed sealers.
@@ -336,13 +336,13 @@ impl Half {
 }
 
 /// One end of the connection, as a transport.
-pub(crate) struct End {
-    wire: Wire,
+pub(crate) struct MockTransport {
+    wire: MockWire,
     side: usize,
 }
 
-impl End {
-    fn half<R>(&self, f: impl FnOnce(&mut Half) -> R) -> R {
+impl MockTransport {
+    fn half<R>(&self, f: impl FnOnce(&mut WireHalf) -> R) -> R {
         f(&mut self.wire.lock()[self.side])
     }
 
@@ -353,7 +353,7 @@ impl End {
     }
 }
 
-impl SegmentStream for End {
+impl SegmentStream for MockTransport {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         self.half(|half| match half.arrived.pop_front() {
             Some(segment) => Poll::Ready(Ok(Some(segment))),
@@ -519,7 +519,7 @@ impl SegmentStream for End {
     }
 }
 
-impl Drop for End {
+impl Drop for MockTransport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -534,24 +534,24 @@ impl Drop for End {
 
 /// A key schedule that needs no handshake: each key is derived from a counter.
 #[derive(Clone)]
-pub(crate) struct Counting {
+pub(crate) struct CountingSchedule {
     cipher: Cipher,
     transmit: u8,
     receive: u8,
 }
 
-impl Counting {
+impl CountingSchedule {
     /// Returns the schedules of the two ends, and the first keys of the first end.
-    pub(crate) fn pair(cipher: impl Into<Cipher>) -> (Counting, Counting, TrafficKeys) {
+    pub(crate) fn pair(cipher: impl Into<Cipher>) -> (CountingSchedule, CountingSchedule, TrafficKeys) {
         let cipher = cipher.into();
         let keys = TrafficKeys { transmit: (0, counted(cipher, 1)), receive: (0, counted(cipher, 101)) };
-        let one = Counting { cipher, transmit: 1, receive: 101 };
-        let other = Counting { cipher, transmit: 101, receive: 1 };
+        let one = CountingSchedule { cipher, transmit: 1, receive: 101 };
+        let other = CountingSchedule { cipher, transmit: 101, receive: 1 };
         (one, other, keys)
     }
 }
 
-impl KeySchedule for Counting {
+impl KeySchedule for CountingSchedule {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
         self.transmit = self.transmit.wrapping_add(1);
         Ok(counted(self.cipher, self.transmit))
@@ -574,8 +574,11 @@ pub(crate) fn counted(cipher: impl Into<Cipher>, number: u8) -> TlsKey {
 }
 
 /// Creates two connected streams over `wire`.
-pub(crate) fn streams(wire: &Wire, cipher: impl Into<Cipher>) -> (KtlsStream<End>, KtlsStream<End>) {
-    let (one, other, keys) = Counting::pair(cipher);
+pub(crate) fn streams(
+    wire: &MockWire,
+    cipher: impl Into<Cipher>,
+) -> (KtlsStream<MockTransport>, KtlsStream<MockTransport>) {
+    let (one, other, keys) = CountingSchedule::pair(cipher);
     let (a, b) = wire.ends();
     let near = KtlsStream::new(a, keys.clone(), Box::new(one)).unwrap();
     let far = KtlsStream::new(b, keys.swapped(), Box::new(other)).unwrap();

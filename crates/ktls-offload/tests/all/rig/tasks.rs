@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// A flag that tells whether a task was woken.
-struct Flag(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Flag {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -25,8 +25,8 @@ pub(crate) fn run(tasks: Vec<Task<'_>>) -> bool {
 /// Runs tasks like [`run`], with another activity: `step` is called between polls and told whether any task is awake.
 /// It returns false if no task is awake and nothing more will happen.
 pub(crate) fn run_beside(tasks: Vec<Task<'_>>, mut step: impl FnMut(bool) -> bool) -> bool {
-    let mut tasks: Vec<(Option<Task<'_>>, Arc<Flag>)> =
-        tasks.into_iter().map(|task| (Some(task), Arc::new(Flag(AtomicBool::new(true))))).collect();
+    let mut tasks: Vec<(Option<Task<'_>>, Arc<WakeFlag>)> =
+        tasks.into_iter().map(|task| (Some(task), Arc::new(WakeFlag(AtomicBool::new(true))))).collect();
     loop {
         let mut polled = false;
         for (slot, flag) in &mut tasks {
