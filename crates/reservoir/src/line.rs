@@ -41,7 +41,7 @@ struct State {
     timers: Arc<dyn Timers>,
     stall: Duration,
     broken: AtomicBool,
-    /// /// Number of started requests with unread responses.
+    /// Number of started requests with unread responses.
     under_way: AtomicUsize,
     /// Minimum time in nanoseconds from the end of a request to its response, without other requests in flight; 0 if
     /// unknown.

@@ -96,7 +96,7 @@ pub struct KeptKey {
     _locked: File,
 }
 
-/// /// Returns the secret in a file. Creates the secret if the file is missing.
+/// Returns the secret in a file. Creates the secret if the file is missing.
 fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
     let mut options = File::options();
     options.read(true).write(true).mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);

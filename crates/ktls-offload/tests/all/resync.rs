@@ -227,7 +227,7 @@ async fn an_asynchronous_question_that_never_comes_is_given_up() {
     assert_eq!(setup.told(), [(setup.start, None)], "the log is discarded");
 }
 
-/// /// Software decrypts only the remaining bytes of a partly decrypted record.
+/// Software decrypts only the remaining bytes of a partly decrypted record.
 #[tokio::test]
 async fn software_decrypts_only_the_rest_of_a_partial_record() {
     for decrypted in [1, 16, 400, 999, 1000] {

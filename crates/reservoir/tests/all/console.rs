@@ -1,5 +1,5 @@
-//! //! The program `reservoir` without a writable standard output or standard error: the server keeps running, and a
-//! copy copies all //! files.
+//! The program `reservoir` without a writable standard output or standard error: the server keeps running, and a copy
+//! copies all files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -12,17 +12,17 @@ fn reservoir(folder: &Path) -> Command {
     command
 }
 
-/// /// Returns an output for which each write fails, as on a full disk.
+/// Returns an output for which each write fails, as on a full disk.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
 
-/// /// Returns a pipe without a reader.
+/// Returns a pipe without a reader.
 fn gone() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
 
-/// /// A token "test", with all rights.
+/// A token "test", with all rights.
 const TOKENS: &str = r#"
     [[token]]
     name = "me"

@@ -1,5 +1,5 @@
-//! //! Servers, copies, and the program, in virtual time. There is one test program because one program builds and
-//! links faster than many.
+//! Servers, copies, and the program, in virtual time. There is one test program because one program builds and links
+//! faster than many.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 

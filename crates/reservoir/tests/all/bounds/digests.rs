@@ -1,4 +1,4 @@
-//! //! Requests for digests of whole files.
+//! Requests for digests of whole files.
 
 use super::{Bed, head_of};
 use core::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
 #[test]
 fn small_file_digest_passes_huge_file_digests() {
     let mut bed = Bed::new(Limits::default());
-    // // One user requests a hundred digests of two huge files.
+    // One user requests a hundred digests of two huge files.
     let _huge: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
     bed.executor.run_for(Duration::from_millis(40));
     for token in ["test", "abc"] {
@@ -40,7 +40,7 @@ fn equal_requests_share_one_computation() {
     let read = bed.folders.read.load(Ordering::Relaxed);
     // Twenty separate computations would read more than 50 pieces.
     assert!((20..=50).contains(&read), "{read} pieces of a millisecond each in 40 ms");
-    // // The computation continues for one request, and ends with the last request.
+    // The computation continues for one request, and ends with the last request.
     equal.truncate(1);
     bed.executor.run_for(Duration::from_millis(40));
     let more = bed.folders.read.load(Ordering::Relaxed);
@@ -52,7 +52,7 @@ fn equal_requests_share_one_computation() {
     assert_eq!(bed.folders.read.load(Ordering::Relaxed), ended);
 }
 
-/// /// The answer leaves the digest out if the computation would take days. HTTP allows that.
+/// The answer leaves the digest out if the computation would take days. HTTP allows that.
 #[test]
 fn digest_that_takes_too_long_is_left_out() {
     let mut bed = Bed::new(Limits::default());
@@ -62,7 +62,7 @@ fn digest_that_takes_too_long_is_left_out() {
     bed.blocked.store(86_400_000, Ordering::Relaxed);
     let head = bed.executor.block_on(head_of(&mut stream));
     assert!(head.starts_with("HTTP/1.1 200") && !head.contains("repr-digest"), "{head}");
-    // // The digest would take six days at 16 MiB per second.
+    // The digest would take six days at 16 MiB per second.
     let days = (bed.shell.now() - began).as_secs() / 86_400;
     assert!((6..=9).contains(&days), "{days} days");
     bed.executor.run_for(Duration::from_secs(86_400));
@@ -91,7 +91,7 @@ fn copy_by_hash_ends_without_a_hash_from_the_server() {
     assert!((120..130).contains(&(bed.shell.now() - began).as_secs()));
 }
 
-/// /// Serves files of three bytes, and never answers a request for a digest.
+/// Serves files of three bytes, and never answers a request for a digest.
 async fn answer_without_digests(mut stream: DuplexStream) {
     loop {
         let mut head = Vec::new();

@@ -1,5 +1,5 @@
-//! //! A folder that counts its reads. `/` is an infinite list, `/broken` is a list that fails, and `/huge` is a file
-//! of 8 TiB.
+//! A folder that counts its reads. `/` is an infinite list, `/broken` is a list that fails, and `/huge` is a file of 8
+//! TiB.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_reservoir::name::Name;
@@ -10,10 +10,10 @@ use std::time::SystemTime;
 
 #[derive(Default)]
 pub(crate) struct Folders {
-    /// /// The number of entries that the server has read.
+    /// The number of entries that the server has read.
     pub(crate) listed: Arc<AtomicU64>,
     pub(crate) lists: Arc<()>,
-    /// /// The number of pieces of files that the server has read.
+    /// The number of pieces of files that the server has read.
     pub(crate) read: Arc<AtomicU64>,
 }
 

@@ -1,4 +1,4 @@
-//! //! Limits of folder lists.
+//! Limits of folder lists.
 
 use super::{Bed, head_of};
 use core::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ fn list_is_read_no_further_than_its_client_reads() {
     assert!((20 * 512..20 * 64_000).contains(&listed), "{listed} entries");
     bed.executor.run_for(Duration::from_secs(5));
     assert_eq!(bed.folders.listed.load(Ordering::Relaxed), listed, "nobody has read");
-    // // One client reads, and its list continues. The other clients disconnect, and their lists end.
+    // One client reads, and its list continues. The other clients disconnect, and their lists end.
     assert_eq!(Arc::strong_count(&bed.folders.lists), 21);
     readers.truncate(1);
     let mut read = vec![0; 4 << 20];
@@ -32,7 +32,7 @@ fn list_is_read_no_further_than_its_client_reads() {
     assert_eq!(Arc::strong_count(&bed.folders.lists), 1);
 }
 
-/// /// A client must not take a list that breaks off for a shorter list.
+/// A client must not take a list that breaks off for a shorter list.
 #[test]
 fn list_that_fails_half_way_is_reported_as_cut_off() {
     let mut bed = Bed::new(Limits::default());

@@ -1,5 +1,5 @@
-//! //! Limits on the work and the memory that clients can cause, in virtual time: unread lists, digests of huge files,
-//! connections //! without a token.
+//! Limits on the work and the memory that clients can cause, in virtual time: unread lists, digests of huge files,
+//! connections without a token.
 
 mod digests;
 mod folder;
@@ -17,13 +17,13 @@ use offload_testbed::{Runtime, VirtualTime};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// /// A server on its own executor.
+/// A server on its own executor.
 struct Bed {
     executor: VirtualTime,
     shell: Shell,
     folders: Arc<Folders>,
     server: Server,
-    /// /// The duration of a blocking call, in milliseconds.
+    /// The duration of a blocking call, in milliseconds.
     blocked: Arc<AtomicU64>,
 }
 
@@ -53,7 +53,7 @@ impl Bed {
         Bed { executor, shell, folders, server, blocked: span }
     }
 
-    /// /// Connects to the server, and sends a request with the token "abc".
+    /// Connects to the server, and sends a request with the token "abc".
     fn ask(&mut self, head: &str) -> DuplexStream {
         self.ask_with("abc", head)
     }
@@ -79,7 +79,7 @@ impl Bed {
     }
 }
 
-/// /// Reads the head of an answer.
+/// Reads the head of an answer.
 async fn head_of(stream: &mut DuplexStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -88,7 +88,7 @@ async fn head_of(stream: &mut DuplexStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// /// Users "one" and "two", with the tokens "abc" and "test".
+/// Users "one" and "two", with the tokens "abc" and "test".
 const TOKENS: &str = r#"
 [[token]]
 name = "one"

@@ -1,9 +1,9 @@
-//! //! The `reservoir` program and its limit of open files.
+//! The `reservoir` program and its limit of open files.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-/// /// Starts `reservoir serve` with the limits of open files of `ulimit`. Returns the process and its first line.
+/// Starts `reservoir serve` with the limits of open files of `ulimit`. Returns the process and its first line.
 fn serve(ulimit: &str) -> (Child, String, tempfile::TempDir) {
     let there = tempfile::tempdir().unwrap();
     let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
@@ -20,7 +20,7 @@ fn serve(ulimit: &str) -> (Child, String, tempfile::TempDir) {
     (child, first, there)
 }
 
-/// /// Ends the program. Returns its standard error.
+/// Ends the program. Returns its standard error.
 fn end(mut child: Child) -> String {
     child.kill().unwrap();
     let mut said = String::new();

@@ -1,4 +1,4 @@
-//! //! Connections without a token, with a token, and of one user.
+//! Connections without a token, with a token, and of one user.
 
 use super::{Bed, head_of};
 use core::net::IpAddr;
@@ -7,7 +7,7 @@ use offload_reservoir::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 impl Bed {
-    /// /// Opens a connection from `address`. Returns `None` if the server has no slot for the connection.
+    /// Opens a connection from `address`. Returns `None` if the server has no slot for the connection.
     fn enter(&mut self, address: [u8; 4]) -> Option<DuplexStream> {
         let slot = self.server.enter(IpAddr::from(address))?;
         let (ours, theirs) = tokio::io::duplex(1 << 12);
@@ -16,7 +16,7 @@ impl Bed {
         Some(ours)
     }
 
-    /// /// Returns the status of the answer to a request with a token.
+    /// Returns the status of the answer to a request with a token.
     fn status(&mut self, stream: &mut DuplexStream, target: &str, token: &str) -> u16 {
         let request = format!("GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
         let head = self.executor.block_on(async {
@@ -26,7 +26,7 @@ impl Bed {
         head[9..12].parse().unwrap()
     }
 
-    /// /// Counts the connections that have ended.
+    /// Counts the connections that have ended.
     fn ended(&mut self, streams: &mut [DuplexStream]) -> usize {
         self.executor.run_for(Duration::from_millis(10));
         let ended = streams.iter_mut().filter_map(|stream| {
@@ -55,7 +55,7 @@ const OTHER: [u8; 4] = [192, 0, 2, 2];
 fn connections_without_a_token_leave_slots_to_others() {
     let mut bed = limited(8);
     let mut strangers: Vec<_> = (0..20).map(|_| bed.enter(ONE).unwrap()).collect();
-    // // An invalid token has the same effect as no token.
+    // An invalid token has the same effect as no token.
     let last = strangers.len() - 1;
     assert_eq!(bed.status(&mut strangers[last], "/small", "guess"), 401);
     for from in [OTHER, ONE] {
@@ -92,7 +92,7 @@ fn one_user_leaves_slots_to_others() {
     assert_eq!(statuses, [vec![200; 126], vec![503]].concat());
     let mut other = bed.enter(ONE).unwrap();
     assert_eq!(bed.status(&mut other, "/huge", "test"), 200);
-    // // The end of a download frees a slot.
+    // The end of a download frees a slot.
     drop(readers.remove(0));
     bed.executor.run_for(Duration::from_millis(10));
     let mut again = bed.enter(ONE).unwrap();

@@ -1,4 +1,4 @@
-//! //! Servers that have lost an upload and cannot resume the upload: the copy reports the reason.
+//! Servers that have lost an upload and cannot resume the upload: the copy reports the reason.
 
 use super::medium::Medium;
 use super::shell;
@@ -18,7 +18,7 @@ use offload_reservoir::{Limits, Server};
 use offload_testbed::VirtualTime;
 use std::sync::{Arc, OnceLock};
 
-/// /// The server loses the upload at its end, and then forbids a second upload.
+/// The server loses the upload at its end, and then forbids a second upload.
 #[test]
 fn copy_reports_why_a_server_does_not_resume_an_upload() {
     let medium = Medium::new(Seed(1));
@@ -44,7 +44,7 @@ fn copy_reports_why_a_server_does_not_resume_an_upload() {
     assert_eq!(begun.load(Ordering::Relaxed), 2, "asked once more than needed");
 }
 
-/// /// A token becomes invalid during a copy. The copy reports that, and a copy with another token resumes.
+/// A token becomes invalid during a copy. The copy reports that, and a copy with another token resumes.
 #[test]
 fn expired_token_is_reported_and_the_next_copy_resumes() {
     let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
@@ -66,7 +66,7 @@ fn expired_token_is_reported_and_the_next_copy_resumes() {
     };
     let server = Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).with_log(Arc::new(log));
     let server = served.get_or_init(|| server);
-    // // SHA-256 of "abc".
+    // SHA-256 of "abc".
     server.set_tokens(tokens("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
     let (spawner, dialed) = (shell.clone(), server.clone());
     let dial = Arc::new(Plain::new(move |_: &str, _| {
@@ -84,7 +84,7 @@ fn expired_token_is_reported_and_the_next_copy_resumes() {
     };
     let outcome = copy("abc");
     assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("has expired"), "{outcome:?}");
-    // // SHA-256 of "another".
+    // SHA-256 of "another".
     server.set_tokens(tokens("ae448ac86c4e8e4dec645729708ef41873ae79c6dff84eff73360989487f08e5"));
     let outcome = copy("another");
     assert!(outcome.failed.is_empty() && outcome.resumed >= 5 * 1024, "{outcome:?}");

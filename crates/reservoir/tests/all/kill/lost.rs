@@ -1,5 +1,5 @@
-//! //! A medium that loses all unsynced bytes and names before one of its calls, for each call in turn: every file that
-//! succeeds in the //! end is on the medium.
+//! A medium that loses all unsynced bytes and names before one of its calls, for each call in turn: every file that
+//! succeeds in the end is on the medium.
 
 use super::medium::Medium;
 use super::shell;
@@ -15,7 +15,7 @@ use offload_testbed::VirtualTime;
 use std::io;
 use std::sync::Arc;
 
-/// /// Half of each second block is written while the block before it is synced.
+/// Half of each second block is written while the block before it is synced.
 #[test]
 fn block_or_name_that_is_lost_is_written_again() {
     for seed in 0..4 {
@@ -35,7 +35,7 @@ fn block_or_name_that_is_lost_is_written_again() {
                         landing.write(&[number as u8; 512], blocks.range(number).start + 512)?;
                         let mut hasher = BlockHasher::new(blocks, number);
                         hasher.update(&[number as u8; 1024]);
-                        // // The next attempt resumes a failed block.
+                        // The next attempt resumes a failed block.
                         let _ = landing.done(number, hasher.finish(), epoch);
                     }
                 }
@@ -52,7 +52,7 @@ fn block_or_name_that_is_lost_is_written_again() {
     }
 }
 
-/// /// Small files go in packs, to a server and from a server.
+/// Small files go in packs, to a server and from a server.
 #[test]
 fn pack_that_is_lost_is_written_again() {
     for (seed, up) in [(1, true), (2, true), (1, false), (2, false)] {
@@ -94,8 +94,8 @@ fn pack_that_is_lost_is_written_again() {
     }
 }
 
-/// /// The client of an upload dies after a loss. The next client finds a file with the right size and time. The name
-/// of that file may be /// lost.
+/// The client of an upload dies after a loss. The next client finds a file with the right size and time. The name of
+/// that file may be lost.
 #[test]
 fn file_that_a_later_client_finds_has_a_name_that_lasts() {
     let name = Name::from_url("/file").unwrap();
@@ -140,7 +140,7 @@ fn file_that_a_later_client_finds_has_a_name_that_lasts() {
     }
 }
 
-/// /// A successful copy may have found the file of an earlier, failed copy.
+/// A successful copy may have found the file of an earlier, failed copy.
 #[test]
 fn copy_between_servers_succeeds_with_a_name_that_lasts() {
     let name = Name::from_url("/file").unwrap();
@@ -197,7 +197,7 @@ fn copy_between_servers_succeeds_with_a_name_that_lasts() {
     }
 }
 
-/// /// A push sends the version that the client requested, at whatever time another file takes the name.
+/// A push sends the version that the client requested, at whatever time another file takes the name.
 #[test]
 fn push_sends_the_version_that_its_precondition_names() {
     let name = Name::from_url("/file").unwrap();
@@ -236,7 +236,7 @@ fn push_sends_the_version_that_its_precondition_names() {
     }
 }
 
-/// /// Repeats an attempt until the attempt succeeds. Only the one loss, or a later report of the loss, can fail it.
+/// Repeats an attempt until the attempt succeeds. Only the one loss, or a later report of the loss, can fail it.
 fn again<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
     for _ in 0..4 {
         if let Ok(done) = attempt() {

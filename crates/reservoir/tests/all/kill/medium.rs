@@ -1,9 +1,11 @@
-//! //! A medium in memory that loses unsynced bytes. Its processes die inside a call, and its power can fail. //! //!
+//! A medium in memory that loses unsynced bytes. Its processes die inside a call, and its power can fail.
+//!
 //! All processes see a write at once. Synced bytes survive a power failure. Of the unsynced sectors, any selection
-//! survives. Of the //! changes to names, a prefix survives, as with journaling file systems. //! //! Once per run, the
-//! medium can lose all unsynced bytes while the machine runs, as on Linux. Every process still sees the bytes, and //!
-//! each open file and folder gets an error from its next sync. No later sync brings the bytes to the medium unless a
-//! process writes //! them again, either into a hole or after it dropped the cache, as on ext4.
+//! survives. Of the changes to names, a prefix survives, as with journaling file systems.
+//!
+//! Once per run, the medium can lose all unsynced bytes while the machine runs, as on Linux. Every process still sees
+//! the bytes, and each open file and folder gets an error from its next sync. No later sync brings the bytes to the
+//! medium unless a process writes them again, either into a hole or after it dropped the cache, as on ext4.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,18 +19,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// /// The medium, which outlives processes.
+/// The medium, which outlives processes.
 #[derive(Clone)]
 pub(crate) struct Medium(Arc<Mutex<State>>);
 
 struct State {
     names: BTreeMap<Name, u64>,
-    /// /// The names that survive any power failure. `changes` are the later changes.
+    /// The names that survive any power failure. `changes` are the later changes.
     durable_names: BTreeMap<Name, u64>,
     changes: Vec<Change>,
-    /// /// The number of calls until the medium loses all unsynced bytes. `None` for no loss.
+    /// The number of calls until the medium loses all unsynced bytes. `None` for no loss.
     fails_in: Option<u64>,
-    /// /// The losses so far, and whether a sync has reported the last loss.
+    /// The losses so far, and whether a sync has reported the last loss.
     failures: Failures,
     name_failures: Failures,
     files: BTreeMap<u64, File>,
@@ -37,9 +39,9 @@ struct State {
     process: u64,
     calls_left: Option<u64>,
     room: u64,
-    /// /// The number of calls until another program makes a file, and that file.
+    /// The number of calls until another program makes a file, and that file.
     appears: Option<(u64, Name, Vec<u8>)>,
-    /// /// The ranges of unfinished files that were written since the last call of `take_written`.
+    /// The ranges of unfinished files that were written since the last call of `take_written`.
     written: Vec<(PathBuf, Range<u64>)>,
     lies_in: Option<u64>,
     lied: Vec<(PathBuf, u64)>,
@@ -53,7 +55,7 @@ enum Change {
     Remove(Name),
 }
 
-/// /// The failed writes of a file or of a file system. The next file to be opened gets the errors that no sync has
+/// The failed writes of a file or of a file system. The next file to be opened gets the errors that no sync has
 /// reported yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Failures {
@@ -62,12 +64,12 @@ struct Failures {
 }
 
 impl Failures {
-    /// /// Adds a failure. `told` means that a sync of another process has reported the failure.
+    /// Adds a failure. `told` means that a sync of another process has reported the failure.
     fn add(&mut self, told: bool) {
         *self = Failures { count: self.count + 1, told };
     }
 
-    /// /// Returns the number of failures that a newly opened file counts as reported.
+    /// Returns the number of failures that a newly opened file counts as reported.
     fn at_open(self) -> u64 {
         if self.told { self.count } else { self.count.saturating_sub(1) }
     }
@@ -85,14 +87,14 @@ impl Failures {
 struct File {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// /// Written and unsynced bytes.
+    /// Written and unsynced bytes.
     dirty: Vec<Range<usize>>,
     resized: bool,
-    /// /// Lost bytes. Later writes to these bytes are also lost.
+    /// Lost bytes. Later writes to these bytes are also lost.
     stuck: Vec<Range<usize>>,
     failures: Failures,
     modified: u64,
-    /// /// A counter in place of a time of change.
+    /// A counter in place of a time of change.
     changes: u64,
     locked_by: Option<(u64, u64)>,
     spoilt_from: Option<u64>,
@@ -100,7 +102,7 @@ struct File {
     extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// /// The medium as one process sees it. The process is dead as soon as another process has mounted the medium.
+/// The medium as one process sees it. The process is dead as soon as another process has mounted the medium.
 #[derive(Clone)]
 pub(crate) struct Mounted {
     medium: Medium,
@@ -125,7 +127,7 @@ impl File {
         }
     }
 
-    /// /// Gives these bytes another place on the medium, so that writes to the bytes work again.
+    /// Gives these bytes another place on the medium, so that writes to the bytes work again.
     fn free(&mut self, range: &Range<usize>) {
         let pieces = self.stuck.drain(..).flat_map(|stuck| {
             let (before, after) = (stuck.start..stuck.end.min(range.start), stuck.start.max(range.end)..stuck.end);
@@ -166,7 +168,7 @@ impl Medium {
         })))
     }
 
-    /// /// Starts a new process. With `calls`, the process dies in its call of that number.
+    /// Starts a new process. With `calls`, the process dies in its call of that number.
     pub(crate) fn mount(&self, calls: Option<u64>) -> Mounted {
         let mut state = self.state();
         state.process += 1;
@@ -174,33 +176,33 @@ impl Medium {
         Mounted { medium: self.clone(), process: state.process }
     }
 
-    /// /// Makes the bytes from `from` on unreadable.
+    /// Makes the bytes from `from` on unreadable.
     pub(crate) fn spoil(&self, path: &Path, from: u64) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().spoilt_from = Some(from);
     }
 
-    /// /// Changes a file after `reads` reads, as another program does.
+    /// Changes a file after `reads` reads, as another program does.
     pub(crate) fn touch_after(&self, path: &Path, reads: u64) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().touched_in = Some(reads);
     }
 
-    /// /// Gives a file an extended attribute, though processes cannot set attributes here.
+    /// Gives a file an extended attribute, though processes cannot set attributes here.
     pub(crate) fn give_attribute(&self, path: &Path, name: &[u8], value: &[u8]) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().extended.push((name.to_vec(), value.to_vec()));
     }
 
-    /// /// Tests whether the process of the medium dies in a later call.
+    /// Tests whether the process of the medium dies in a later call.
     pub(crate) fn kills(&self) -> bool {
         self.state().calls_left.is_some()
     }
 
-    /// /// Limits the number of bytes that can still be written.
+    /// Limits the number of bytes that can still be written.
     pub(crate) fn set_room(&self, room: u64) {
         self.state().room = room;
     }
@@ -209,34 +211,34 @@ impl Medium {
         self.state().put(name, bytes);
     }
 
-    /// /// Makes a file just before the call of number `calls` from now on, as another program does.
+    /// Makes a file just before the call of number `calls` from now on, as another program does.
     pub(crate) fn put_in(&self, calls: u64, name: &Name, bytes: &[u8]) {
         self.state().appears = Some((calls, name.clone(), bytes.into()));
     }
 
-    /// /// Tests whether the file of `put_in` does not exist yet.
+    /// Tests whether the file of `put_in` does not exist yet.
     pub(crate) fn awaits_a_file(&self) -> bool {
         self.state().appears.is_some()
     }
 
-    /// /// Makes the medium lose all unsynced bytes in this call from now on, or in the next call that finds any.
+    /// Makes the medium lose all unsynced bytes in this call from now on, or in the next call that finds any.
     pub(crate) fn lose_in(&self, calls: Option<u64>) {
         self.state().fails_in = calls;
     }
 
-    /// /// Returns the number of losses.
+    /// Returns the number of losses.
     pub(crate) fn losses(&self) -> u64 {
         let state = self.state();
         state.failures.count + state.name_failures.count
     }
 
-    /// /// Returns the content of this file after the worst power failure.
+    /// Returns the content of this file after the worst power failure.
     pub(crate) fn durable(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
         state.id(path).map(|id| state.files[&id].durable.clone())
     }
 
-    /// /// Tests whether the file keeps its name after a power failure.
+    /// Tests whether the file keeps its name after a power failure.
     pub(crate) fn is_name_durable(&self, name: &Name) -> bool {
         let state = self.state();
         state.durable_names.get(name) == state.names.get(name)
@@ -251,12 +253,12 @@ impl Medium {
         self.state().names.keys().map(|name| name.path().to_owned()).collect()
     }
 
-    /// /// Makes the write of number `writes` to an unfinished file change one bit.
+    /// Makes the write of number `writes` to an unfinished file change one bit.
     pub(crate) fn lie(&self, writes: u64) {
         self.state().lies_in = Some(writes);
     }
 
-    /// /// Changes a byte without a write.
+    /// Changes a byte without a write.
     pub(crate) fn corrupt(&self, path: &Path, at: usize) {
         let mut state = self.state();
         if let Some(id) = state.id(path) {
@@ -266,17 +268,17 @@ impl Medium {
         }
     }
 
-    /// /// Returns the places of the writes that changed a bit.
+    /// Returns the places of the writes that changed a bit.
     pub(crate) fn lied(&self) -> Vec<(PathBuf, u64)> {
         self.state().lied.clone()
     }
 
-    /// /// Returns the ranges of unfinished files that were written since the last call.
+    /// Returns the ranges of unfinished files that were written since the last call.
     pub(crate) fn take_written(&self) -> Vec<(PathBuf, Range<u64>)> {
         core::mem::take(&mut self.state().written)
     }
 
-    /// /// Ends the process. If `power`, the power fails too.
+    /// Ends the process. If `power`, the power fails too.
     pub(crate) fn crash(&self, power: bool) {
         let mut state = self.state();
         let state = &mut *state;
@@ -346,7 +348,7 @@ impl State {
         self.durable_names.insert(name.clone(), id);
     }
 
-    /// /// Counts a call. Just before the call, the medium may fail, or another program may make a file.
+    /// Counts a call. Just before the call, the medium may fail, or another program may make a file.
     fn tick(&mut self) {
         if let Some((left, ..)) = &mut self.appears {
             *left -= 1;
@@ -375,13 +377,13 @@ impl State {
 }
 
 impl Mounted {
-    /// /// Tests whether the process has died.
+    /// Tests whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         let state = self.medium.state();
         state.process != self.process || state.calls_left == Some(0)
     }
 
-    /// /// Starts a call. Also returns whether the process dies inside the call.
+    /// Starts a call. Also returns whether the process dies inside the call.
     fn call(&self) -> io::Result<(MutexGuard<'_, State>, bool)> {
         let mut state = self.medium.state();
         if state.process != self.process || state.calls_left == Some(0) {
@@ -396,7 +398,7 @@ impl Mounted {
         Ok((state, dies))
     }
 
-    /// /// Starts a call that takes effect completely or not at all.
+    /// Starts a call that takes effect completely or not at all.
     fn whole_call(&self) -> io::Result<MutexGuard<'_, State>> {
         let (mut state, dies) = self.call()?;
         if dies && state.random.below(2) == 0 {
@@ -511,7 +513,7 @@ impl OpenFolder for OpenNames {
 
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
-        // // Writes the folder as it is now, if it has changed.
+        // Writes the folder as it is now, if it has changed.
         if !state.changes.is_empty() {
             state.changes.clear();
             state.durable_names = state.names.clone();
@@ -626,8 +628,8 @@ impl Stored for Open {
         self.write_at(&vec![0; length as usize], offset)
     }
 
-    /// /// Frees the lost bytes for new writes. Reads still come from the cache, because other processes may have the
-    /// file open.
+    /// Frees the lost bytes for new writes. Reads still come from the cache, because other processes may have the file
+    /// open.
     fn drop_cache(&self) {
         self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
     }
@@ -676,5 +678,5 @@ impl Drop for Open {
 
 const SECTOR: usize = 512;
 
-/// /// The size of the largest file on the medium.
+/// The size of the largest file on the medium.
 const LARGEST: u64 = 1 << 30;

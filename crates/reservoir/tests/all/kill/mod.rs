@@ -1,8 +1,9 @@
-//! //! Copies that are killed again and again in virtual time: at any call of a medium and at any byte of a wire, at
-//! either end. No byte //! is wrong, no journaled block is sent or written twice, and a copy does not trust a journal
-//! over its medium. Media fail at any call //! and lose unsynced bytes. All the same, each block that a copy or a
-//! journal counts as present is on the medium. //! //! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir
-//! --test all kill` runs as many schedules.
+//! Copies that are killed again and again in virtual time: at any call of a medium and at any byte of a wire, at either
+//! end. No byte is wrong, no journaled block is sent or written twice, and a copy does not trust a journal over its
+//! medium. Media fail at any call and lose unsynced bytes. All the same, each block that a copy or a journal counts as
+//! present is on the medium.
+//!
+//! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test all kill` runs as many schedules.
 
 mod forgotten;
 mod lost;
@@ -44,12 +45,12 @@ fn kills_cost_no_byte_and_no_block_twice() {
         Schedule::new(Seed(seed)).run(&mut told);
     }
     println!("{seeds} schedules: {told:?}");
-    // // Smaller counts would mean that the test kills too few processes.
+    // Smaller counts would mean that the test kills too few processes.
     assert!(told.kills > seeds && told.vouched > seeds && told.healed > 0 && told.power > 0, "{told:?}");
     assert!(told.losses > seeds / 4, "{told:?}");
 }
 
-/// /// A copy reports a full disk, and loses no complete blocks: as soon as there is room, the copy resumes.
+/// A copy reports a full disk, and loses no complete blocks: as soon as there is room, the copy resumes.
 #[test]
 fn full_disk_is_reported_and_the_next_copy_resumes() {
     for (way, says) in [(Way::Pull, "no storage space"), (Way::Push, "disk is full"), (Way::Here, "no storage space")] {
@@ -67,7 +68,7 @@ fn full_disk_is_reported_and_the_next_copy_resumes() {
     }
 }
 
-/// /// An unreadable source fails under its own name, and the copy copies the other files.
+/// An unreadable source fails under its own name, and the copy copies the other files.
 #[test]
 fn a_file_that_cannot_be_read_fails_alone() {
     for way in [Way::Pull, Way::Push, Way::Here] {
@@ -80,7 +81,7 @@ fn a_file_that_cannot_be_read_fails_alone() {
         let began = timers.now();
         let outcome = schedule.whole_run(&mut executor, &shell);
         assert_eq!((outcome.copied, outcome.failed.len()), (2, 1), "{way:?}: {outcome:?}");
-        // // An error of this end is reported at once and in its own words.
+        // An error of this end is reported at once and in its own words.
         if way != Way::Pull {
             assert!(outcome.failed[0].1.ends_with("file-1: a sector cannot be read"), "{outcome:?}");
             assert!(timers.now() - began < Duration::from_secs(1), "{way:?} waits for an answer");
@@ -90,7 +91,7 @@ fn a_file_that_cannot_be_read_fails_alone() {
     }
 }
 
-/// /// Some system files have bytes but the size zero. A copy must not silently lose the bytes.
+/// Some system files have bytes but the size zero. A copy must not silently lose the bytes.
 #[test]
 fn file_without_a_size_is_refused() {
     let there = tempfile::tempdir().unwrap();
@@ -104,7 +105,7 @@ fn file_without_a_size_is_refused() {
     assert!(!to.exists());
 }
 
-/// /// A copy reports a source that changes during the copy, and makes no file.
+/// A copy reports a source that changes during the copy, and makes no file.
 #[test]
 fn source_that_changes_during_a_copy_is_reported() {
     for way in [Way::Pull, Way::Push, Way::Here] {
@@ -119,12 +120,12 @@ fn source_that_changes_during_a_copy_is_reported() {
     }
 }
 
-/// /// A copy reports extended attributes that the server or the destination's medium cannot store, before it copies a
+/// A copy reports extended attributes that the server or the destination's medium cannot store, before it copies a
 /// byte.
 #[test]
 fn unsupported_attributes_are_reported_at_once() {
     let preserve = Preserve { mode: false, extended: true };
-    // // HTTP encodes one such byte as three.
+    // HTTP encodes one such byte as three.
     let cases = [
         (Way::Push, 1000, "leave xattrs out"),
         (Way::Pull, 1000, "leave xattrs out"),
@@ -149,19 +150,19 @@ fn unsupported_attributes_are_reported_at_once() {
     }
 }
 
-/// /// The counts of all schedules.
+/// The counts of all schedules.
 #[derive(Debug, Default)]
 struct Told {
     kills: u64,
     power: u64,
-    /// /// Blocks in a journal after a kill.
+    /// Blocks in a journal after a kill.
     vouched: u64,
     healed: u64,
-    /// /// Schedules with a loss of unsynced bytes or names.
+    /// Schedules with a loss of unsynced bytes or names.
     losses: u64,
 }
 
-/// /// The direction of a copy.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Pull,
@@ -177,11 +178,11 @@ struct Schedule {
     block: u64,
     streams: usize,
     files: Vec<(Name, Vec<u8>)>,
-    /// /// The disks of the client and of the server. One disk has the sources and one has the destinations. It can be
-    /// the same disk.
+    /// The disks of the client and of the server. One disk has the sources and one has the destinations. It can be the
+    /// same disk.
     here: Medium,
     there: Medium,
-    /// /// The blocks that the medium has lost once.
+    /// The blocks that the medium has lost once.
     lost: BTreeSet<(PathBuf, u64)>,
 }
 
@@ -205,7 +206,7 @@ impl Schedule {
         Schedule { random, ..Schedule::of(seed, way, block, streams, files) }
     }
 
-    /// /// Makes a schedule with blocks of 1 KiB, two streams, and these files.
+    /// Makes a schedule with blocks of 1 KiB, two streams, and these files.
     fn with(seed: Seed, way: Way, files: Vec<Vec<u8>>) -> Schedule {
         let named = files.into_iter().enumerate();
         let named = named.map(|(number, bytes)| (Name::from_url(&format!("/file-{number}")).unwrap(), bytes));
@@ -221,7 +222,7 @@ impl Schedule {
         Schedule { seed, random, way, block, streams, files, here, there, lost: BTreeSet::new() }
     }
 
-    /// /// Returns the name of a file at the destination.
+    /// Returns the name of a file at the destination.
     fn target(&self, name: &Name) -> Name {
         Name::from_url(&format!("/to{}", name.to_url())).unwrap()
     }
@@ -230,7 +231,7 @@ impl Schedule {
         if matches!(self.way, Way::Pull | Way::Here) { &self.here } else { &self.there }
     }
 
-    /// /// Runs a copy without a kill.
+    /// Runs a copy without a kill.
     fn whole_run(&self, executor: &mut VirtualTime, shell: &Shell) -> Outcome {
         let (server, client) = (self.server(shell, None), self.here.mount(None));
         let copy = self.copy(shell, &server.0, &self.wire(&client, &server.1), false).retries(2);
@@ -241,7 +242,7 @@ impl Schedule {
         outcome
     }
 
-    /// /// Returns a wire that never breaks.
+    /// Returns a wire that never breaks.
     fn wire(&self, client: &Mounted, server: &Mounted) -> Arc<Fate> {
         let bytes = AtomicU64::new(u64::MAX);
         Arc::new(Fate { bytes, ends: [client.clone(), server.clone()], died: Notify::new() })
@@ -264,7 +265,7 @@ impl Schedule {
             let calls = |random: &mut Rng| (!last && random.below(3) == 0).then(|| 1 + random.below(60));
             let client = self.here.mount(calls(&mut self.random));
             let calls = calls(&mut self.random);
-            // // In some rounds the server survives the client's death, with all its state.
+            // In some rounds the server survives the client's death, with all its state.
             if calls.is_some() || self.there.kills() || server.1.is_dead() || self.random.below(2) == 0 {
                 self.there.crash(false);
                 server = self.server(&shell, calls);
@@ -274,7 +275,7 @@ impl Schedule {
                 self.destination().lie(writes);
             }
             let bytes = if last { u64::MAX } else { 1 + self.random.below(60 << 10) };
-            // // A copy that ends because of a failed medium is repeated on a working medium.
+            // A copy that ends because of a failed medium is repeated on a working medium.
             let fails = round <= kills && self.random.below(3) == 0;
             let calls = fails.then(|| 1 + self.random.below(150));
             self.destination().lose_in(calls);
@@ -293,10 +294,10 @@ impl Schedule {
                 }
             });
             let dead = wire.is_dead();
-            // // The tasks of the dead processes notice the end.
+            // The tasks of the dead processes notice the end.
             executor.run_for(core::time::Duration::from_secs(1));
             self.destination().lose_in(None);
-            // // A file that is opened after a loss may still get the error.
+            // A file that is opened after a loss may still get the error.
             let has_lost = self.destination().losses() > 0;
             self.check_written(&vouched);
             let whole =
@@ -361,14 +362,14 @@ impl Schedule {
             Way::Pull | Way::Relay => on_server(name),
             Way::Push | Way::Here => on_client(name),
         });
-        // // A single file would take the name of the folder.
+        // A single file would take the name of the folder.
         let to = if self.files.len() == 1 { self.target(&self.files[0].0) } else { to };
         let to = if matches!(self.way, Way::Pull | Way::Here) { on_client(&to) } else { on_server(&to) };
         (sources.collect(), to)
     }
 
-    /// /// Returns the blocks that a journal counts as present and that the medium has. It must have them at any time,
-    /// because a surviving /// server remembers the lost blocks.
+    /// Returns the blocks that a journal counts as present and that the medium has. It must have them at any time,
+    /// because a surviving server remembers the lost blocks.
     fn vouched(&self) -> BTreeSet<(PathBuf, u64)> {
         let mut vouched = BTreeSet::new();
         for (name, bytes) in &self.files {
@@ -377,7 +378,7 @@ impl Schedule {
             let (journal, data) = (hidden(&target, "journal"), hidden(&target, "part"));
             let medium = self.destination();
             let (Some(text), Some(there)) = (medium.get(&journal), medium.get(&data)) else { continue };
-            // // A later line about a block may withdraw an earlier line.
+            // A later line about a block may withdraw an earlier line.
             let mut lines = BTreeMap::new();
             for line in text.split(|byte| *byte == b'\n').skip(1) {
                 let line = str::from_utf8(line).ok().and_then(|line| line.rsplit_once(' '));
@@ -403,7 +404,7 @@ impl Schedule {
         vouched
     }
 
-    /// /// Checks that no write of the last round touched a block of `vouched`.
+    /// Checks that no write of the last round touched a block of `vouched`.
     fn check_written(&self, vouched: &BTreeSet<(PathBuf, u64)>) {
         for (name, range) in self.destination().take_written() {
             for block in range.start / self.block..range.end.div_ceil(self.block) {
@@ -412,7 +413,7 @@ impl Schedule {
         }
     }
 
-    /// /// Checks that no block of `vouched` was sent again.
+    /// Checks that no block of `vouched` was sent again.
     fn check_moved(&self, vouched: &BTreeSet<(PathBuf, u64)>, copy: &Copy, outcome: &Outcome) {
         let mut needed = 0;
         for (name, bytes) in &self.files {
@@ -426,7 +427,7 @@ impl Schedule {
         assert!(moved <= needed + outcome.healed * self.block, "{}: {moved} bytes, not {needed}", self.what());
     }
 
-    /// /// Corrupts a journaled block in some rounds.
+    /// Corrupts a journaled block in some rounds.
     fn corrupt_sometimes(&mut self) {
         if self.random.below(4) != 0 {
             return;
@@ -437,7 +438,7 @@ impl Schedule {
         }
     }
 
-    /// /// Checks after a run without a kill that the files keep their names in a power failure.
+    /// Checks after a run without a kill that the files keep their names in a power failure.
     fn check_names(&self) {
         for (name, _) in &self.files {
             let is_durable = self.destination().is_name_durable(&self.target(name));
@@ -453,20 +454,20 @@ impl Schedule {
             let durable = self.destination().durable(target.path());
             assert!(durable.as_ref() == Some(bytes), "{}: {name} is not on the medium", self.what());
         }
-        // // A lost name may have made an upload start again. If a kill ends that upload, the earlier file counts as
+        // A lost name may have made an upload start again. If a kill ends that upload, the earlier file counts as
         // present.
         if self.destination().losses() > 0 {
             return;
         }
-        // // A kill between the rename of the file and the removal of its journal leaves the journal. The next copy of
-        // the name takes it over.
+        // A kill between the rename of the file and the removal of its journal leaves the journal. The next copy of the
+        // name takes it over.
         let left = self.destination().paths();
         let parts = left.iter().filter(|path| path.extension().is_some_and(|kind| kind == "part")).count();
         assert_eq!(parts, 0, "{}: {left:?}", self.what());
     }
 }
 
-/// /// Returns the path of a hidden file next to a target.
+/// Returns the path of a hidden file next to a target.
 fn hidden(target: &Name, kind: &str) -> PathBuf {
     let hash: String = blake3::hash(target.last().unwrap().as_encoded_bytes()).to_hex().as_str()[..24].into();
     target.folder().path().join(format!(".reservoir-{hash}.{kind}"))
@@ -477,7 +478,7 @@ fn shell(runtime: Arc<dyn Runtime>) -> Shell {
     Shell::new(timers, Arc::new(InPlace), Arc::new(move |task: Task| runtime.spawn_task("task".into(), task)))
 }
 
-/// /// Both ends of all connections, and the byte at which one end dies.
+/// Both ends of all connections, and the byte at which one end dies.
 struct Fate {
     bytes: AtomicU64,
     ends: [Mounted; 2],
@@ -493,7 +494,7 @@ impl Fate {
         dead
     }
 
-    /// /// Lets bytes pass, up to the byte at which the end dies. Returns the number of passed bytes.
+    /// Lets bytes pass, up to the byte at which the end dies. Returns the number of passed bytes.
     fn pass(&self, bytes: usize) -> io::Result<usize> {
         if self.is_dead() {
             return Err(io::ErrorKind::ConnectionReset.into());

@@ -1,4 +1,4 @@
-//! //! A refused upload releases its name only after its bytes are gone.
+//! A refused upload releases its name only after its bytes are gone.
 
 use super::medium::Medium;
 use super::shell;
@@ -9,8 +9,8 @@ use offload_testbed::VirtualTime;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// /// The medium has no extended attributes, so the server refuses the first upload. A concurrent upload of the same
-/// name is not harmed.
+/// The medium has no extended attributes, so the server refuses the first upload. A concurrent upload of the same name
+/// is not harmed.
 #[test]
 fn a_name_is_free_once_the_bytes_are_gone() {
     let medium = Medium::new(Seed(1));

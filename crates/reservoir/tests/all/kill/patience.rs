@@ -1,4 +1,4 @@
-//! //! Clients that stop sending: the server closes their connections after a while and removes their files.
+//! Clients that stop sending: the server closes their connections after a while and removes their files.
 
 use super::medium::Medium;
 use super::shell;
@@ -9,7 +9,7 @@ use offload_testbed::VirtualTime;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// /// The bytes that a client sends before it stops, and the range of seconds in which the server ends the connection.
+/// The bytes that a client sends before it stops, and the range of seconds in which the server ends the connection.
 const STILL: [(&str, u64, u64); 4] = [
     ("", 60, 61),
     ("GET /file HTT", 10, 11),
@@ -40,7 +40,7 @@ fn a_client_that_stands_still_is_given_up() {
     }
 }
 
-/// /// One byte per second counts as no progress, and keeps its place for one minute.
+/// One byte per second counts as no progress, and keeps its place for one minute.
 #[test]
 fn a_client_that_trickles_is_given_up() {
     let medium = Medium::new(Seed(1));

@@ -1,5 +1,5 @@
-//! //! Permissions of a copy: only the owner can read an arriving file. A complete file has the permissions of its
-//! source or of the replaced //! file.
+//! Permissions of a copy: only the owner can read an arriving file. A complete file has the permissions of its source
+//! or of the replaced file.
 
 use super::shell;
 use offload_reservoir::attributes::Preserve;
@@ -16,7 +16,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// /// As with `cp`, the readers of a copy are at most the readers of the source.
+/// As with `cp`, the readers of a copy are at most the readers of the source.
 #[test]
 fn new_file_gets_the_rights_of_its_source() {
     for way in WAYS {
@@ -33,7 +33,7 @@ fn new_file_gets_the_rights_of_its_source() {
     }
 }
 
-/// /// Many small files go in packs.
+/// Many small files go in packs.
 #[test]
 fn packed_file_gets_the_rights_of_its_source() {
     for way in WAYS {
@@ -47,7 +47,7 @@ fn packed_file_gets_the_rights_of_its_source() {
     }
 }
 
-/// /// A user may have made the file private, or given the file to another owner.
+/// A user may have made the file private, or given the file to another owner.
 #[test]
 fn replaced_file_keeps_its_rights_and_its_owner() {
     for (way, files) in WAYS.into_iter().flat_map(|way| [(way, 2), (way, 20)]) {
@@ -61,7 +61,7 @@ fn replaced_file_keeps_its_rights_and_its_owner() {
             let there = world.path("to").join(&name);
             let given = chown(&there, Some(1), Some(1));
             if given.is_err() && number == 0 {
-                // // The test harness hides the output of `eprintln` for a successful test.
+                // The test harness hides the output of `eprintln` for a successful test.
                 std::io::stderr()
                     .write_all(b"SKIPPED: the owner of a replaced file: only root gives files away\n")
                     .unwrap();
@@ -115,7 +115,7 @@ enum Way {
 
 const WAYS: [Way; 4] = [Way::Here, Way::Push, Way::Pull, Way::Relay];
 
-/// /// A source folder and a destination folder.
+/// A source folder and a destination folder.
 struct World(tempfile::TempDir);
 
 impl World {
@@ -139,7 +139,7 @@ impl World {
         fs::metadata(self.path("to").join(name)).unwrap().mode() & 0o777
     }
 
-    /// /// Returns the bits that the system removes from the permissions of a new file.
+    /// Returns the bits that the system removes from the permissions of a new file.
     fn umask(&self) -> u32 {
         let probe = self.path("probe");
         File::options().write(true).create(true).truncate(false).mode(0o777).open(&probe).unwrap();

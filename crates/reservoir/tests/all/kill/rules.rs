@@ -1,4 +1,4 @@
-//! //! Preconditions, ranges, `Host` and methods, as bytes of HTTP/1.1 to a server.
+//! Preconditions, ranges, `Host` and methods, as bytes of HTTP/1.1 to a server.
 
 use super::medium::Medium;
 use super::shell;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// /// Each case has a method, fields, and the statuses for an existing file and for an absent name. `TAG` stands for
-/// the file's tag.
+/// Each case has a method, fields, and the statuses for an existing file and for an absent name. `TAG` stands for the
+/// file's tag.
 #[test]
 fn preconditions_of_every_method_are_evaluated() {
     const PAST: &str = "Fri, 01 Jan 1960 00:00:00 GMT";
@@ -86,7 +86,7 @@ fn preconditions_of_every_method_are_evaluated() {
                 assert_eq!(answer.fields.get("last-modified").unwrap(), "Sun, 09 Sep 2001 01:46:40 GMT");
                 assert_eq!((answer.fields.get("content-length"), &*answer.body), (None, ""), "{method} {condition}");
             }
-            // // The status of an absent name is 404 under every condition (RFC 9110 13.2.1).
+            // The status of an absent name is 404 under every condition (RFC 9110 13.2.1).
             assert_eq!(bed.ask(method, "/absent", &format!("{condition}\r\n"), "").status, 404, "{method} {condition}");
         }
     }
@@ -99,7 +99,7 @@ fn preconditions_of_every_method_are_evaluated() {
     assert_eq!(bed.ask("GET", "/", "if-match: \"x\"\r\n", "").status, 412);
 }
 
-/// /// The server also evaluates the condition at the end of the upload, not only at the start of the request.
+/// The server also evaluates the condition at the end of the upload, not only at the start of the request.
 #[test]
 fn file_that_appears_during_an_upload_is_not_replaced() {
     let name = Name::from_url("/f").unwrap();
@@ -107,7 +107,7 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
     let new = "if-none-match: *\r\n";
     let part = "content-range: bytes 0-2/3\r\ncontent-length: 3\r\n";
     let finish = "content-range: bytes */3\r\ncontent-length: 0\r\n";
-    // // The file comes in parts, with the condition at the start, at the end, or at both.
+    // The file comes in parts, with the condition at the start, at the end, or at both.
     for (first, last) in [(new, ""), ("", new), (new, new)] {
         let mut bed = Bed::in_memory(Server::open_to_all);
         assert_eq!(bed.ask("POST", "/f", &format!("{upload}{blocks}{first}"), "").status, 200);
@@ -118,18 +118,18 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
         if (first, last) != (new, "") {
             continue;
         }
-        // // Now the client knows the other file, and may replace it.
+        // Now the client knows the other file, and may replace it.
         assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{finish}"), "").status, 204);
         assert_eq!(bed.medium().get(name.path()).unwrap(), b"new");
     }
-    // // The parts have no upload name but the digest of the file. The first part has the condition.
+    // The parts have no upload name but the digest of the file. The first part has the condition.
     let mut bed = Bed::in_memory(Server::open_to_all);
     let digest = "repr-digest: sha-256=:EVB6Di9eadXfpApiob17buV+a82FxnybhDGzb/8hxDc=:\r\n";
     let part = |range: &str, fields: &str| format!("content-range: bytes {range}/3\r\n{digest}{fields}");
     assert_eq!(bed.ask("PUT", "/f", &part("0-1", "content-length: 2\r\nif-none-match: *\r\n"), "ne").status, 202);
     bed.medium().put(&name, b"other");
     assert_eq!(bed.ask("PUT", "/f", &part("2-2", "content-length: 1\r\n"), "w").status, 412);
-    // // The file comes in one request, and the other file appears during the body.
+    // The file comes in one request, and the other file appears during the body.
     for (condition, path) in [(new, "/f"), ("if-match: TAG\r\n", "/old")] {
         let mut bed = Bed::in_memory(Server::open_to_all);
         let tag = bed.ask("PUT", "/old", "content-length: 3\r\n", "old").tag_at(&mut bed, "/old");
@@ -138,7 +138,7 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
         let appears = move || medium.put(&at, b"other");
         assert_eq!(bed.ask_in_two("PUT", path, &head, "ne", appears, "w").status, 412);
         assert_eq!(bed.medium().get(Path::new(&path[1..])).unwrap(), b"other");
-        // // The upload leaves no files, and an upload without the condition replaces the file.
+        // The upload leaves no files, and an upload without the condition replaces the file.
         assert!(bed.medium().paths().iter().all(|path| !path.to_str().unwrap().starts_with(".reservoir-")));
         assert_eq!(bed.ask("PUT", path, "content-length: 3\r\n", "new").status, 204);
     }
@@ -158,7 +158,7 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
         let (medium, name, shell) = (bed.medium().clone(), name.clone(), bed.shell.clone());
         let served = Server::new(Arc::new(other.medium().mount(None)), shell.clone(), Limits::default()).open_to_all();
         let dial = Plain::new(move |_: &str, _| {
-            // // The file appears after the server has checked the preconditions, and before the server connects to the
+            // The file appears after the server has checked the preconditions, and before the server connects to the
             // other server.
             if appears {
                 medium.put(&name, b"other");
@@ -193,7 +193,7 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
     }
 }
 
-/// /// Another program makes the file, before each call to the medium in turn.
+/// Another program makes the file, before each call to the medium in turn.
 #[test]
 fn copy_that_may_not_overwrite_replaces_no_late_file() {
     let name = Name::from_url("/f").unwrap();
@@ -225,7 +225,7 @@ fn copy_that_may_not_overwrite_replaces_no_late_file() {
     }
 }
 
-/// /// HEAD answers like GET, and ignores ranges.
+/// HEAD answers like GET, and ignores ranges.
 #[test]
 fn head_is_get_without_bytes() {
     let mut bed = Bed::in_memory(Server::open_to_all);
@@ -291,7 +291,7 @@ fn one_host_is_needed_and_the_target_is_a_path() {
     }
 }
 
-/// /// Files can have times before 1970 and after 9999.
+/// Files can have times before 1970 and after 9999.
 #[test]
 fn files_of_any_time_are_given() {
     let there = tempfile::tempdir().unwrap();
@@ -313,12 +313,12 @@ fn files_of_any_time_are_given() {
     let mut bed = Bed::in_memory(Server::open_to_all);
     let late = bed.ask("PUT", "/late", "x-oc-mtime: 300000000000\r\ncontent-length: 4\r\n", "text");
     assert_eq!(late.status, 201);
-    // // The time of the file is later than the time of the answer (RFC 9110 8.8.2.1).
+    // The time of the file is later than the time of the answer (RFC 9110 8.8.2.1).
     let answer = bed.ask("GET", "/late", "", "");
     assert_eq!((answer.status, &*answer.body, answer.fields.contains_key("last-modified")), (200, "text", true));
 }
 
-/// /// A change in place with a restored time still makes another version.
+/// A change in place with a restored time still makes another version.
 #[test]
 fn digest_is_that_of_the_bytes_that_are_there() {
     let there = tempfile::tempdir().unwrap();
@@ -334,7 +334,7 @@ fn digest_is_that_of_the_bytes_that_are_there() {
     assert_ne!(digests[0], digests[1]);
 }
 
-/// /// The entity tag of the answer belongs to the version before the change.
+/// The entity tag of the answer belongs to the version before the change.
 #[test]
 fn digest_of_a_changing_file_is_left_out() {
     let mut bed = Bed::in_memory(Server::open_to_all);
@@ -347,7 +347,7 @@ fn digest_of_a_changing_file_is_left_out() {
     }
 }
 
-/// /// A server and an executor for its tasks.
+/// A server and an executor for its tasks.
 struct Bed {
     executor: VirtualTime,
     shell: Shell,
@@ -393,7 +393,7 @@ impl Bed {
         self.ask_raw(&head, between, second)
     }
 
-    /// /// Sends the first part, waits until the server is idle, and sends the second part.
+    /// Sends the first part, waits until the server is idle, and sends the second part.
     fn ask_raw(&mut self, first: &str, between: impl FnOnce() + Send + 'static, second: &str) -> Answer {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         let (server, shell) = (self.server.clone(), self.shell.clone());
@@ -436,12 +436,12 @@ impl Answer {
         let mut fields: BTreeMap<_, _> = fields.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
         fields.remove("date");
         let chunked = fields.get("transfer-encoding").is_some_and(|coding| coding == "chunked");
-        // // The lengths and the bytes of chunks are on alternating lines.
+        // The lengths and the bytes of chunks are on alternating lines.
         let body = if chunked { body.split("\r\n").skip(1).step_by(2).collect() } else { body.to_owned() };
         Answer { status, fields, body }
     }
 
-    /// /// Returns the tag of the uploaded file.
+    /// Returns the tag of the uploaded file.
     fn tag_of(&self, bed: &mut Bed) -> String {
         self.tag_at(bed, "/f")
     }

@@ -1,4 +1,4 @@
-//! //! Two servers of one folder write one file together. Each server writes its share of the blocks.
+//! Two servers of one folder write one file together. Each server writes its share of the blocks.
 
 use super::shell;
 use core::pin::pin;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// /// Each server writes about half of the file, and only the file remains in the folder.
+/// Each server writes about half of the file, and only the file remains in the folder.
 #[test]
 fn two_servers_write_one_file() {
     for verify in [false, true] {
@@ -25,7 +25,7 @@ fn two_servers_write_one_file() {
     }
 }
 
-/// /// Either server restarts during the copy, and its journal has its blocks.
+/// Either server restarts during the copy, and its journal has its blocks.
 #[test]
 fn a_server_of_the_two_is_begun_anew() {
     for (at, after) in [(0, 3), (1, 3), (0, 12), (1, 12), (0, 19), (1, 19)] {
@@ -46,7 +46,7 @@ fn a_server_of_the_two_is_begun_anew() {
     }
 }
 
-/// /// After a dropped copy, the next copy does not send the blocks of either journal again.
+/// After a dropped copy, the next copy does not send the blocks of either journal again.
 #[test]
 fn blocks_of_both_servers_are_not_sent_again() {
     let world = World::new();
@@ -58,8 +58,8 @@ fn blocks_of_both_servers_are_not_sent_again() {
     assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
 }
 
-/// /// The next copy uses only one server. The blocks of both servers are not sent again, and no part of the two
-/// uploads remains.
+/// The next copy uses only one server. The blocks of both servers are not sent again, and no part of the two uploads
+/// remains.
 #[test]
 fn one_server_completes_a_file_of_two() {
     let world = World::new();
@@ -71,7 +71,7 @@ fn one_server_completes_a_file_of_two() {
     assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
 }
 
-/// /// A folder and its two servers.
+/// A folder and its two servers.
 struct World {
     files: tempfile::TempDir,
     content: Vec<u8>,
@@ -92,7 +92,7 @@ impl World {
         World { files, content, servers, puts, put, shell }
     }
 
-    /// /// Returns an executor on which both servers run from now on.
+    /// Returns an executor on which both servers run from now on.
     fn executor(&self) -> VirtualTime {
         let executor = VirtualTime::new();
         *self.shell.lock().unwrap() = Some(shell(Arc::new(executor.handle())));
@@ -100,7 +100,7 @@ impl World {
         executor
     }
 
-    /// /// Starts a copy, and drops it when the second server has taken ten blocks. Then restarts both servers.
+    /// Starts a copy, and drops it when the second server has taken ten blocks. Then restarts both servers.
     fn drop_half_way(&self, executor: &mut VirtualTime) {
         executor.block_on(async {
             let (copy, sources, to) = (self.copy(), [self.from()], self.to());
@@ -114,7 +114,7 @@ impl World {
         [0, 1].into_iter().for_each(|at| self.begin_anew(at));
     }
 
-    /// /// Restarts a server. The old server and its locks are gone.
+    /// Restarts a server. The old server and its locks are gone.
     fn begin_anew(&self, at: usize) {
         let (puts, put) = (self.puts.clone(), self.put.clone());
         let log = move |line: &str| {

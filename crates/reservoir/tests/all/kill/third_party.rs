@@ -1,4 +1,4 @@
-//! //! COPY: a server reports success only if the requested file has arrived with the bytes of the source.
+//! COPY: a server reports success only if the requested file has arrived with the bytes of the source.
 
 use super::shell;
 use super::uploads::{ask, sum};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// /// A server that executes COPY, and `https://other`. Each has its own folder.
+/// A server that executes COPY, and `https://other`. Each has its own folder.
 struct World {
     files: tempfile::TempDir,
     executor: VirtualTime,
@@ -30,7 +30,7 @@ struct World {
 }
 
 impl World {
-    /// /// Makes the servers. The other server is a reservoir or `foreign`.
+    /// Makes the servers. The other server is a reservoir or `foreign`.
     fn new(foreign: Option<Foreign>) -> World {
         let (files, executor) = (tempfile::tempdir().unwrap(), VirtualTime::new());
         let shell = shell(Arc::new(executor.handle()));
@@ -70,7 +70,7 @@ impl World {
         self.executor.block_on(ask(ours, "COPY", name, fields, b""))
     }
 
-    /// /// Returns all names in the local folder, including hidden names.
+    /// Returns all names in the local folder, including hidden names.
     fn entries(&mut self) -> Vec<String> {
         self.executor.run_for(Duration::from_secs(1));
         let entries = std::fs::read_dir(self.here("")).unwrap();
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// /// Writes a file with a time in 1980, as reproducible builds do.
+/// Writes a file with a time in 1980, as reproducible builds do.
 fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(10 * 365 * 86_400);
@@ -124,7 +124,7 @@ fn copy_that_may_not_overwrite_leaves_the_file() {
     }
 }
 
-/// /// An upload blocks a copy only as long as the upload's client is connected.
+/// An upload blocks a copy only as long as the upload's client is connected.
 #[test]
 fn copy_takes_a_name_over_from_an_upload_that_was_left() {
     let mut world = World::new(None);
@@ -146,7 +146,7 @@ fn copy_takes_a_name_over_from_an_upload_that_was_left() {
     assert_eq!(world.entries(), ["f"]);
 }
 
-/// /// Folder names without a slash, at either end and in both directions.
+/// Folder names without a slash, at either end and in both directions.
 #[test]
 fn copy_is_of_one_file_to_its_name() {
     let mut world = World::new(None);
@@ -173,11 +173,11 @@ fn copy_is_of_one_file_to_its_name() {
     assert!(!world.there("new").exists());
 }
 
-/// /// A server that is not a reservoir, with one file.
+/// A server that is not a reservoir, with one file.
 #[derive(Clone)]
 struct Foreign {
     content: Arc<Mutex<Option<&'static [u8]>>>,
-    /// /// The value of its `Digest` field.
+    /// The value of its `Digest` field.
     digest: Option<String>,
 }
 
@@ -246,7 +246,7 @@ fn required_checksum_is_verified() {
             assert_eq!(world.copy("/f", &[field, "RequireChecksumVerification: perhaps"]).0, 400);
         }
     }
-    // // Two reservoirs compare their files by BLAKE3.
+    // Two reservoirs compare their files by BLAKE3.
     for field in ["Source: https://other/f", "Destination: https://other/f"] {
         let mut world = World::new(None);
         write(&world.there("f"), "theirs");

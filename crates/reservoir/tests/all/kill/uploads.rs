@@ -1,4 +1,4 @@
-//! //! Uploads of other clients: bytes that do not match their digest do not become a file, and two uploads never mix.
+//! Uploads of other clients: bytes that do not match their digest do not become a file, and two uploads never mix.
 
 use super::medium::Medium;
 use super::shell;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// /// A server of a medium, for clients that use HTTP/1.1.
+/// A server of a medium, for clients that use HTTP/1.1.
 struct World {
     medium: Medium,
     executor: VirtualTime,
@@ -34,7 +34,7 @@ impl World {
         Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all()
     }
 
-    /// /// Replaces the server with a new server, which has no uploads in memory.
+    /// Replaces the server with a new server, which has no uploads in memory.
     fn begin_anew(&mut self) {
         self.server = World::server(&self.medium, &self.shell);
     }
@@ -46,7 +46,7 @@ impl World {
         ours
     }
 
-    /// /// Makes a copy from or to the server.
+    /// Makes a copy from or to the server.
     fn copy(&self) -> Copy {
         let (server, spawner) = (self.server.clone(), self.shell.clone());
         let dial = Plain::new(move |_: &str, _| {
@@ -58,7 +58,7 @@ impl World {
         Copy::new(self.shell.clone(), Arc::new(dial))
     }
 
-    /// /// Sends a request on a new connection. Returns the status and the whole answer.
+    /// Sends a request on a new connection. Returns the status and the whole answer.
     fn ask(&mut self, method: &str, name: &str, fields: &[&str], content: &[u8]) -> (u16, String) {
         let stream = self.connect();
         self.executor.block_on(ask(stream, method, name, fields, content))
@@ -68,7 +68,7 @@ impl World {
         self.ask("PUT", name, fields, content).0
     }
 
-    /// /// Returns the paths of the medium, after a second of virtual time.
+    /// Returns the paths of the medium, after a second of virtual time.
     fn paths(&mut self) -> Vec<String> {
         self.executor.run_for(Duration::from_secs(1));
         self.medium.paths().iter().map(|path| path.display().to_string()).collect()
@@ -105,7 +105,7 @@ pub(super) fn sum(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
     summer.finish()
 }
 
-/// /// Makes a digest field of RFC 9530. The digest is wrong if `wrong`.
+/// Makes a digest field of RFC 9530. The digest is wrong if `wrong`.
 fn digest(field: &str, algorithm: Algorithm, bytes: &[u8], wrong: bool) -> String {
     let mut value = sum(algorithm, bytes);
     value[0] ^= u8::from(wrong);
@@ -132,7 +132,7 @@ fn wrong_digest_makes_no_file() {
             for field in ["Repr-Digest", "Content-Digest"] {
                 let right = digest(field, Algorithm::Sha256, &bytes, false);
                 let wrong = digest(field, algorithm, &bytes, true);
-                // // The wrong digest comes alone, after a right digest, before a right digest, and on its own line.
+                // The wrong digest comes alone, after a right digest, before a right digest, and on its own line.
                 let member = wrong.split_once(": ").unwrap().1;
                 let behind = format!("{right}, {member}");
                 let ahead = format!("{wrong}, {}", right.split_once(": ").unwrap().1);
@@ -202,7 +202,7 @@ fn malformed_digest_is_refused() {
         assert_eq!(world.put("/f", &[bad, "Content-Range: bytes 0-4/10"], b"bytes"), 400, "{bad}");
     }
     assert!(world.paths().is_empty());
-    // // RFC 9530 2: servers ignore unknown algorithms.
+    // RFC 9530 2: servers ignore unknown algorithms.
     assert_eq!(world.put("/f", &["Repr-Digest: unixsum=:AAAA:", "Digest: unixcksum=1"], b"bytes"), 201);
 }
 
@@ -227,7 +227,7 @@ fn coded_content_is_refused() {
     let of_file = digest("Repr-Digest", Algorithm::Sha256, b"bytes", false);
     let cases: [(&str, &[&str], u16); 15] = [
         ("PUT", &[part, "Transfer-Encoding: chunked, chunked"], 501),
-        // // These requests have bytes or digests that the server cannot use.
+        // These requests have bytes or digests that the server cannot use.
         ("POST", &[named[0], named[1]], 400),
         ("PUT", &named, 400),
         ("POST", &[pack, &of_content], 400),
@@ -259,7 +259,7 @@ fn parts_of_two_files_are_never_one() {
     let (front, rest) = ("Content-Range: bytes 0-999/2000", "Content-Range: bytes 1000-1999/2000");
     for restarts in [false, true] {
         let mut world = World::new();
-        // // This part has no field that identifies its file.
+        // This part has no field that identifies its file.
         for (fields, part) in [([front, "X: y"], &a[..1000]), ([rest, "X-OC-Mtime: 1"], &b[1000..])] {
             assert_eq!(world.put("/f", &fields, part), 400);
         }
@@ -285,7 +285,7 @@ fn parts_with_a_wrong_file_digest_leave_no_files() {
     assert!(world.paths().is_empty());
 }
 
-/// /// A wrong part has overwritten a right part, which no longer counts as present.
+/// A wrong part has overwritten a right part, which no longer counts as present.
 #[test]
 fn part_that_was_written_over_is_missing() {
     let mut world = World::new();
@@ -305,7 +305,7 @@ fn part_that_was_written_over_is_missing() {
     assert!(world.medium.get(Path::new("f")).unwrap() == [1; 2048]);
 }
 
-/// /// The digest can come with any request of the upload.
+/// The digest can come with any request of the upload.
 #[test]
 fn named_upload_has_all_declared_digests() {
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
@@ -320,7 +320,7 @@ fn named_upload_has_all_declared_digests() {
     }
 }
 
-/// /// A late request of a replaced upload does not change the replacing upload.
+/// A late request of a replaced upload does not change the replacing upload.
 #[test]
 fn late_part_of_another_upload_is_refused() {
     let mut world = World::new();
@@ -344,7 +344,7 @@ fn late_part_of_another_upload_is_refused() {
     assert!(world.medium.get(Path::new("f")).unwrap() == [2; 2048]);
 }
 
-/// /// An earlier version of the server identified uploads by texts such as `whole 0`.
+/// An earlier version of the server identified uploads by texts such as `whole 0`.
 #[test]
 fn upload_name_does_not_match_a_one_request_file() {
     let mut world = World::new();
@@ -374,8 +374,7 @@ fn upload_name_does_not_match_a_one_request_file() {
     assert!(status.ends_with(b"201") && content.unwrap() == b"some");
 }
 
-/// /// The same user's next upload gets the name as soon as the first client has disconnected. Uploads of other users
-/// wait.
+/// The same user's next upload gets the name as soon as the first client has disconnected. Uploads of other users wait.
 #[test]
 fn upload_gives_way_once_its_client_has_gone() {
     let mut world = World::new();
@@ -399,7 +398,7 @@ fn upload_gives_way_once_its_client_has_gone() {
     let until = answer.split_once("until ").unwrap().1;
     assert!(until[2..].starts_with(':') && until[5..].starts_with(" UTC"), "{answer}");
     assert!(status == 423 && answer.contains("retry-after: 60"), "{answer}");
-    // // The connection ends as after `kill -9`.
+    // The connection ends as after `kill -9`.
     drop(open);
     world.executor.run_for(Duration::from_secs(1));
     assert_eq!(world.put("/f", &[other], b"others'"), 423);
@@ -408,7 +407,7 @@ fn upload_gives_way_once_its_client_has_gone() {
     assert_eq!(world.paths(), ["f"]);
 }
 
-/// /// Uploads of disconnected clients do not count as unfinished uploads of the user, but keep their blocks.
+/// Uploads of disconnected clients do not count as unfinished uploads of the user, but keep their blocks.
 #[test]
 fn killed_uploads_use_up_no_places_of_their_user() {
     let mut world = World::new();
@@ -438,7 +437,7 @@ fn killed_uploads_use_up_no_places_of_their_user() {
     assert_eq!(statuses.last().unwrap(), b"429");
 }
 
-/// /// The server has not noticed the end of a killed client's connection yet.
+/// The server has not noticed the end of a killed client's connection yet.
 #[test]
 fn copy_waits_for_a_name_that_is_locked() {
     for size in [3000, 3 << 20] {

@@ -1,4 +1,4 @@
-//! //! Copies over HTTP/3. The CPUs or the NICs encrypt and decrypt the packets.
+//! Copies over HTTP/3. The CPUs or the NICs encrypt and decrypt the packets.
 
 use super::{Files, ROUND_TRIP, bed, bed_of, content, shell, url};
 use bytes::Buf;
@@ -44,7 +44,7 @@ fn packets_are_protected_by_the_cpus_and_by_the_nics() {
     }
 }
 
-/// /// Long packets have long datagrams. A stream may have any number of datagrams that wait for an earlier one.
+/// Long packets have long datagrams. A stream may have any number of datagrams that wait for an earlier one.
 #[test]
 fn long_packets_are_used() {
     let share = |share| Share::new(share).unwrap();
@@ -65,7 +65,7 @@ fn long_packets_are_used() {
                 longest_seen.fetch_max(path.map_or(0, |path| path.udp_payload.into()), Ordering::Relaxed);
             }
         });
-        // // After a lost packet, the stream holds seconds' worth of bytes.
+        // After a lost packet, the stream holds seconds' worth of bytes.
         std::fs::write(files.path().join("from/large"), content("large", 30 << 20)).unwrap();
         let up = bed.run(copy.run(&[files.place("/from/large")], &url("/large"))).unwrap();
         assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
@@ -76,7 +76,7 @@ fn long_packets_are_used() {
     }
 }
 
-/// /// A paced start loses no packets in a queue that is far shorter than the bytes in flight. An unpaced start does.
+/// A paced start loses no packets in a queue that is far shorter than the bytes in flight. An unpaced start does.
 #[test]
 fn paced_start_loses_no_packets() {
     let pace = NonZeroU64::new(11_000_000);
@@ -101,7 +101,7 @@ fn paced_start_loses_no_packets() {
     }
 }
 
-/// /// One connection has many requests at the same time: blocks do not wait for earlier blocks.
+/// One connection has many requests at the same time: blocks do not wait for earlier blocks.
 #[test]
 fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     let mut bed = bed(LinkConfig { delay: ROUND_TRIP / 2, ..LinkConfig::default() });
@@ -112,7 +112,7 @@ fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     }
 }
 
-/// /// Four hundred small files go as packs. Answers to such requests may be longer than the requests.
+/// Four hundred small files go as packs. Answers to such requests may be longer than the requests.
 #[test]
 fn many_small_files_go_together() {
     let mut bed = bed(LinkConfig::default());
@@ -131,7 +131,7 @@ fn many_small_files_go_together() {
     }
 }
 
-/// /// The server refuses the first block of a file before the block arrives, and gives its reason.
+/// The server refuses the first block of a file before the block arrives, and gives its reason.
 #[test]
 fn a_refusal_comes_before_the_body_is_sent() {
     let mut bed = bed(LinkConfig::default());
@@ -151,7 +151,7 @@ fn a_refusal_comes_before_the_body_is_sent() {
     assert!(failed.contains("a bearer token is needed"), "{failed}");
 }
 
-/// /// A copy is dropped at several instants. The next copy uses another connection and completes the files.
+/// A copy is dropped at several instants. The next copy uses another connection and completes the files.
 #[test]
 fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
     for millis in [1, 2, 5, 9, 14, 20] {
@@ -179,7 +179,7 @@ fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
     }
 }
 
-/// /// The next request after the end of a connection makes a new connection.
+/// The next request after the end of a connection makes a new connection.
 #[test]
 fn a_connection_that_ended_is_made_anew() {
     let mut bed = bed(LinkConfig::default());
@@ -195,8 +195,8 @@ fn a_connection_that_ended_is_made_anew() {
     assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
 }
 
-/// /// A file that shrinks during the copy fails its own requests again and again. The connection also serves other
-/// files, and stays.
+/// A file that shrinks during the copy fails its own requests again and again. The connection also serves other files,
+/// and stays.
 #[test]
 fn a_request_that_fails_ends_its_stream_alone() {
     for offload in [Offload::None, Offload::Both] {
@@ -217,8 +217,7 @@ fn a_request_that_fails_ends_its_stream_alone() {
     }
 }
 
-/// /// A restarted server does not know the upload until the copy sends it. The journal has the blocks that had
-/// arrived.
+/// A restarted server does not know the upload until the copy sends it. The journal has the blocks that had arrived.
 #[test]
 fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
     for millis in [2, 4, 8, 16, 24, 32, 40] {
@@ -243,8 +242,8 @@ fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
     }
 }
 
-/// /// A killed server does not say goodbye. The restarted server does not know the connection, and sends a reset that
-/// the client trusts.
+/// A killed server does not say goodbye. The restarted server does not know the connection, and sends a reset that the
+/// client trusts.
 #[test]
 fn a_client_learns_at_once_that_a_server_was_begun_anew() {
     for offload in [Offload::None, Offload::Both] {
@@ -271,7 +270,7 @@ fn a_client_learns_at_once_that_a_server_was_begun_anew() {
     }
 }
 
-/// /// Streams without a request head do not occupy slots of other clients, and end after a while.
+/// Streams without a request head do not occupy slots of other clients, and end after a while.
 #[test]
 fn requests_without_heads_hold_no_place() {
     let mut bed = bed(LinkConfig::default());
@@ -287,7 +286,7 @@ fn requests_without_heads_hold_no_place() {
         let mut streams = Vec::new();
         for _ in 0..40 {
             let (mut to, from) = connection.open_bi().await.unwrap();
-            // // The first byte of a HEADERS frame.
+            // The first byte of a HEADERS frame.
             to.send(bytes::Bytes::from_static(&[1])).await.unwrap();
             streams.push((to, from));
         }
@@ -308,7 +307,7 @@ fn requests_without_heads_hold_no_place() {
     assert!((10..12).contains(&ended.as_secs()), "{ended:?}");
 }
 
-/// /// HTTP/3 requests take the slots of TCP connections that have no token or no current request.
+/// HTTP/3 requests take the slots of TCP connections that have no token or no current request.
 #[test]
 fn requests_take_slots_of_idle_connections() {
     let mut bed = bed(LinkConfig::default());
@@ -319,7 +318,7 @@ fn requests_take_slots_of_idle_connections() {
     let server = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     *dial.server.lock().unwrap() = server.clone();
     let slots = [1, 2].map(|last| server.enter([192, 0, 2, last].into()).unwrap());
-    // // One of the connections stays busy for a second.
+    // One of the connections stays busy for a second.
     slots[0].set_busy();
     slots[1].set_busy();
     let (timers, copy) = (bed.host(1).runtime(), Copy::new(shell(bed.host(1)), dial));
@@ -337,7 +336,7 @@ fn requests_take_slots_of_idle_connections() {
     assert!((1..2).contains(&(bed.now() - began).as_secs()));
 }
 
-/// /// A frame that is too long for a head ends its request before the server stores the frame.
+/// A frame that is too long for a head ends its request before the server stores the frame.
 #[test]
 fn a_head_is_bounded() {
     let mut bed = bed(LinkConfig::default());
@@ -347,7 +346,7 @@ fn a_head_is_bounded() {
     let refused = bed.run(client.spawn("long", async move {
         let connection = dial.quic("", 443).await.unwrap();
         let (mut to, mut from) = connection.open_bi().await.unwrap();
-        // // A HEADERS frame of 512 KiB.
+        // A HEADERS frame of 512 KiB.
         to.send(bytes::Bytes::from_static(&[1, 0x80, 0x08, 0, 0])).await.unwrap();
         let sent = to.acknowledged().await;
         (sent, from.receive(1).await)
@@ -356,17 +355,17 @@ fn a_head_is_bounded() {
     assert!(refused.1.is_err());
 }
 
-/// /// The server reads only as many waiting heads as it has memory for. QUIC's windows keep the others at the client.
+/// The server reads only as many waiting heads as it has memory for. QUIC's windows keep the others at the client.
 #[test]
 fn heads_that_wait_are_bounded() {
     let mut bed = bed(LinkConfig::default());
     let files = Files::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
-    // // There is no slot for any request.
+    // There is no slot for any request.
     let limits = Limits { connections: 0, ..Limits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
-    // // GET, https, localhost, /, and a cookie of 200,000 bytes (RFC 9204 4.5 and appendix A).
+    // GET, https, localhost, /, and a cookie of 200,000 bytes (RFC 9204 4.5 and appendix A).
     let fields = [&[0, 0, 0xd1, 0xd7, 0x50, 9][..], b"localhost", &[0xc1, 0x55, 0x7f, 0xc1, 0x99, 0x0c]].concat();
     let length = (fields.len() + 200_000) as u32 | 0x8000_0000;
     let head = [&[1][..], &length.to_be_bytes(), &fields, &vec![b'x'; 200_000]].concat();
@@ -382,25 +381,24 @@ fn heads_that_wait_are_bounded() {
                 to.finish().unwrap();
                 to.acknowledged().await.unwrap();
                 counted.fetch_add(1, Ordering::Relaxed);
-                // // The answer never comes, so the stream stays open.
+                // The answer never comes, so the stream stays open.
                 let _ = from.receive(1).await;
             });
         }
     });
     let timers = bed.host(1).runtime();
     bed.run(async { timers.sleep(Duration::from_secs(5)).await });
-    // // QUIC lets 256 streams be open, and 8 MiB of their bytes wait to be read.
+    // QUIC lets 256 streams be open, and 8 MiB of their bytes wait to be read.
     let taken = taken.load(Ordering::Relaxed);
     assert!((96..=96 + 42).contains(&taken), "{taken} heads");
 }
 
-/// /// After a minute without progress, the client retries over another connection: there may be another server by
-/// then.
+/// After a minute without progress, the client retries over another connection: there may be another server by then.
 #[test]
 fn a_server_that_is_late_is_asked_over_a_new_connection() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
     let files = Files::new();
-    // // At a kilobit per second, a block of 256 KiB takes half an hour.
+    // At a kilobit per second, a block of 256 KiB takes half an hour.
     let tokens = "[[token]]\nname = \"slow\"\nrights = [\"read\", \"write\"]\nrate = \"1k\"\nsha256 = \"".to_owned()
         + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // SHA-256 of "abc"
     let keep_alive = Some(Duration::from_secs(4));
@@ -416,7 +414,7 @@ fn a_server_that_is_late_is_asked_over_a_new_connection() {
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2);
 }
 
-/// /// A COPY request over HTTP/3. The server gets the file over HTTP/3 from another server, here from itself.
+/// A COPY request over HTTP/3. The server gets the file over HTTP/3 from another server, here from itself.
 #[test]
 fn a_server_copies_from_another_by_http3() {
     let mut bed = bed(LinkConfig::default());
@@ -454,7 +452,7 @@ fn a_server_copies_from_another_by_http3() {
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2, "the server asked by another way");
 }
 
-/// /// A malformed request is a stream error (RFC 9114 4.1.2). The connection continues.
+/// A malformed request is a stream error (RFC 9114 4.1.2). The connection continues.
 #[test]
 fn malformed_requests_are_reset() {
     let mut bed = bed(LinkConfig::default());
@@ -506,7 +504,7 @@ fn malformed_requests_are_reset() {
                 }
                 let answered = async {
                     let mut stream = requests.send_request(request.body(()).unwrap()).await?;
-                    // // The server may have reset the stream by now: its reset code is checked below.
+                    // The server may have reset the stream by now: its reset code is checked below.
                     if !body.is_empty() {
                         let _ = stream.send_data(body.as_bytes().into()).await;
                     }
@@ -533,11 +531,11 @@ fn malformed_requests_are_reset() {
         }
     }));
     assert_eq!(std::fs::read(files.path().join("store/new")).unwrap(), b"text");
-    // // The malformed requests leave no files.
+    // The malformed requests leave no files.
     assert_eq!(std::fs::read_dir(files.path().join("store")).unwrap().count(), 2);
 }
 
-/// /// Over HTTP/3, an answer has the same length as over HTTP/1.1 or no length (RFC 9110 8.6).
+/// Over HTTP/3, an answer has the same length as over HTTP/1.1 or no length (RFC 9110 8.6).
 #[test]
 fn answers_without_content_tell_no_wrong_length() {
     let mut bed = bed(LinkConfig::default());
@@ -577,7 +575,7 @@ fn answers_without_content_tell_no_wrong_length() {
     assert_eq!(lengths, [(200, length("10")), (206, length("2")), (304, None), (204, None), (200, None)]);
 }
 
-/// /// One of the two servers makes the copy. This client passes on the progress and the refusal of that server.
+/// One of the two servers makes the copy. This client passes on the progress and the refusal of that server.
 #[test]
 fn a_copy_has_servers_copy_between_them() {
     for way in [ThirdParty::Pull, ThirdParty::Push] {
@@ -598,7 +596,7 @@ fn a_copy_has_servers_copy_between_them() {
     }
 }
 
-/// /// A closed server still answers the current requests, and then ends its connections.
+/// A closed server still answers the current requests, and then ends its connections.
 #[test]
 fn closed_server_completes_current_requests() {
     for (millis, rate) in [(10, None), (20, None), (30, None), (100, Some("40M"))] {
@@ -612,7 +610,7 @@ fn closed_server_completes_current_requests() {
             host.runtime().sleep(Duration::from_millis(millis)).await;
             closing.server.lock().unwrap().close();
         });
-        // // A slow client can still read its bytes from a closed server.
+        // A slow client can still read its bytes from a closed server.
         let rate = rate.map(|rate| rate.parse().unwrap());
         let copy = Copy::new(shell(&client), dial.clone()).streams(2).rate(rate).block(4 << 20).unwrap();
         let outcome = bed.run(copy.run(&[url("/large")], &files.place("/back"))).unwrap();
@@ -621,7 +619,7 @@ fn closed_server_completes_current_requests() {
     }
 }
 
-/// /// A copy with a receive rate runs at that rate, though its windows are full most of the time.
+/// A copy with a receive rate runs at that rate, though its windows are full most of the time.
 #[test]
 fn a_rate_is_kept() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
@@ -642,7 +640,7 @@ fn at(host: &BedHost, folder: &Path) -> Server {
     Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), Limits::default())
 }
 
-/// /// Serves the folder `store` at the first host, and makes a dialer for the second host.
+/// Serves the folder `store` at the first host, and makes a dialer for the second host.
 fn over(bed: &Testbed, files: &Files, offload: Offload, set_up: impl FnOnce(Server) -> Server) -> Arc<ByQuic> {
     over_config(&|end| config(1500, offload, end), bed, files, set_up)
 }
@@ -665,7 +663,7 @@ fn over_config(
     Arc::new(ByQuic { endpoint, tls, host, server, killed, last, dialed })
 }
 
-/// /// Accepts clients at port 443 of a host for the current server, until the returned switch is used.
+/// Accepts clients at port 443 of a host for the current server, until the returned switch is used.
 fn listen(host: &BedHost, config: Config, server: Arc<Mutex<Server>>) -> Arc<Notify> {
     let mut tls = quic_server_config(QuicCipher::Aes256Gcm, Randomness::Seeded(Seed(2)), None);
     tls.alpn_protocols = vec![ALPN.to_vec()];
@@ -701,7 +699,7 @@ struct ByQuic {
     endpoint: Endpoint,
     tls: ClientTls,
     host: BedHost,
-    /// /// The server for the next connections.
+    /// The server for the next connections.
     server: Arc<Mutex<Server>>,
     killed: Arc<Notify>,
     last: Mutex<Option<Connection>>,

@@ -1,5 +1,5 @@
-//! //! The same server and copy on emulated hosts, in virtual time. The NICs encrypt and decrypt AES-256-GCM over a
-//! wire that loses and //! reorders packets: TLS records, or the packets of HTTP/3.
+//! The same server and copy on emulated hosts, in virtual time. The NICs encrypt and decrypt AES-256-GCM over a wire
+//! that loses and reorders packets: TLS records, or the packets of HTTP/3.
 
 mod http3;
 
@@ -30,15 +30,15 @@ fn nics_encrypt_and_decrypt_a_copy() {
     let to = SocketAddr::from((server.address(), 443));
     serve(&server, &files.path().join("store"));
     files.there_and_back(&mut bed, Arc::new(OverNic { host: client.clone(), to }));
-    // // The NICs did the work, and lost packets made them resynchronize.
+    // The NICs did the work, and lost packets made them resynchronize.
     let counters = bed.counters();
     let (sealed, opened) = (counters.value("tx_tls_encrypted_packets"), counters.value("rx_tls_decrypted_packets"));
     assert!(sealed > 1000 && opened > 1000, "{:?}", counters.moved().collect::<Vec<_>>());
     assert!(counters.value("tx_tls_dump_packets") > 0, "nothing was lost");
 }
 
-/// /// A long path carries more than a block of a stream per round trip. Blocks are requested and sent before the
-/// earlier blocks have /// arrived. Forty blocks one by one would take forty round trips in each direction.
+/// A long path carries more than a block of a stream per round trip. Blocks are requested and sent before the earlier
+/// blocks have arrived. Forty blocks one by one would take forty round trips in each direction.
 #[test]
 fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     let mut bed = bed(LinkConfig { delay: ROUND_TRIP / 2, ..LinkConfig::default() });
@@ -47,7 +47,7 @@ fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     let to = SocketAddr::from((server.address(), 443));
     serve(&server, &files.path().join("store"));
     for round_trips in files.by_one_stream(&mut bed, Arc::new(OverNic { host: client.clone(), to })) {
-        // // Handshakes, and a dozen doublings of the congestion window.
+        // Handshakes, and a dozen doublings of the congestion window.
         assert!(round_trips < 30.0, "{round_trips} round trips");
     }
 }
@@ -61,7 +61,7 @@ fn bed_of(nic: NicConfig, wire: LinkConfig) -> Testbed {
     builder.host("client", nic, TcpConfig::default()).wire(0, 1, wire).build().unwrap()
 }
 
-/// /// Three files of different sizes in `from`, and a folder `store` for a server.
+/// Three files of different sizes in `from`, and a folder `store` for a server.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -84,7 +84,7 @@ impl Files {
         Place::in_folder(Arc::new(Rooted::open(self.path()).unwrap()), Name::from_url(name).unwrap())
     }
 
-    /// /// Copies from the second host to the first host and back.
+    /// Copies from the second host to the first host and back.
     fn there_and_back(&self, bed: &mut Testbed, dial: Arc<dyn Dial>) {
         let copy = Copy::new(shell(bed.host(1)), dial).streams(4).verify(true).block(1 << 20).unwrap();
         let up = bed.run(copy.run(&[self.place("/from")], &url("/"))).unwrap();
@@ -97,7 +97,7 @@ impl Files {
         }
     }
 
-    /// /// Copies forty blocks there and back. Returns the number of round trips for each direction.
+    /// Copies forty blocks there and back. Returns the number of round trips for each direction.
     fn by_one_stream(&self, bed: &mut Testbed, dial: Arc<dyn Dial>) -> [f64; 2] {
         let content = content("file", 40 << 18);
         std::fs::write(self.path().join("file"), &content).unwrap();
@@ -123,7 +123,7 @@ fn url(path: &str) -> Place {
     Place::parse(&format!("https://server.nic-offload.test{path}"), None).unwrap()
 }
 
-/// /// The round-trip time of a long path.
+/// The round-trip time of a long path.
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
 fn shell(host: &BedHost) -> Shell {
@@ -132,7 +132,7 @@ fn shell(host: &BedHost) -> Shell {
     Shell::new(timers, Arc::new(InPlace), Arc::new(move |task: Task| runtime.spawn_task("reservoir".into(), task)))
 }
 
-/// /// Serves a folder at port 443 of a host with TLS offload to the NIC.
+/// Serves a folder at port 443 of a host with TLS offload to the NIC.
 fn serve(host: &BedHost, folder: &Path) {
     let server = Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), Limits::default()).open_to_all();
     let mut listener = host.stack().listen(443, 16).unwrap();
@@ -150,7 +150,7 @@ fn serve(host: &BedHost, folder: &Path) {
     });
 }
 
-/// /// Connects from a host with TLS offload to the NIC.
+/// Connects from a host with TLS offload to the NIC.
 struct OverNic {
     host: BedHost,
     to: SocketAddr,
