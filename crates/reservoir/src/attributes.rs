@@ -44,7 +44,7 @@ impl FromStr for Preserve {
 
 /// The attributes of a file.
 ///
-/// See [`Stored`](crate::storage::Stored) for reading and setting them.
+/// See [`StoredFile`](crate::storage::StoredFile) for reading and setting them.
 ///
 /// ```
 /// use offload_reservoir::attributes::Attributes;

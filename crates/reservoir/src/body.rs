@@ -4,11 +4,11 @@
 //! available after the last piece, on request in trailers too.
 
 use crate::blocks::{BlockHasher, BlockSum};
-use crate::digest::{self, Algorithm, from_hexadecimal, hexadecimal};
+use crate::digest::{self, HashAlgorithm, from_hexadecimal, hexadecimal};
 use crate::direct::aligned;
 use crate::pace::Pace;
 use crate::shell::Shell;
-use crate::storage::{Stored, read_exactly};
+use crate::storage::{StoredFile, read_exactly};
 use bytes::Bytes;
 use core::ops::Range;
 use core::pin::Pin;
@@ -40,15 +40,15 @@ pub(crate) fn arriving(body: Incoming) -> Body {
 
 /// Wraps a body. `ended` is called when the body is dropped, at its end or earlier.
 pub(crate) fn ended(body: Body, ended: impl FnMut() + Send + Unpin + 'static) -> Body {
-    Ended { body, ended }.boxed_unsync()
+    ObservedBody { body, ended }.boxed_unsync()
 }
 
-struct Ended<F: FnMut()> {
+struct ObservedBody<F: FnMut()> {
     body: Body,
     ended: F,
 }
 
-impl<F: FnMut() + Unpin> HttpBody for Ended<F> {
+impl<F: FnMut() + Unpin> HttpBody for ObservedBody<F> {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -65,7 +65,7 @@ impl<F: FnMut() + Unpin> HttpBody for Ended<F> {
     }
 }
 
-impl<F: FnMut()> Drop for Ended<F> {
+impl<F: FnMut()> Drop for ObservedBody<F> {
     fn drop(&mut self) {
         (self.ended)();
     }
@@ -74,18 +74,18 @@ impl<F: FnMut()> Drop for Ended<F> {
 /// The checksums of a block once known, or the error of reading its file.
 pub(crate) type LateSum = Arc<Mutex<Option<io::Result<BlockSum>>>>;
 
-type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
-type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ReadFuture = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
+type TurnFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A body with the bytes of a file range.
 pub(crate) struct FileBody {
-    file: Arc<dyn Stored>,
+    file: Arc<dyn StoredFile>,
     shell: Shell,
     /// The range that is not being read yet.
     rest: Range<u64>,
-    reading: Option<Reading>,
+    reading: Option<ReadFuture>,
     /// A piece that waits for the pacer.
-    waiting: Option<(Bytes, Turn)>,
+    waiting: Option<(Bytes, TurnFuture)>,
     pace: Vec<Arc<Pace>>,
     /// Bytes not yet sent.
     left: u64,
@@ -99,7 +99,7 @@ impl FileBody {
     /// Creates a body of the bytes in `range`, hashed by `hasher`.
     pub(crate) fn new(
         shell: Shell,
-        file: Arc<dyn Stored>,
+        file: Arc<dyn StoredFile>,
         range: Range<u64>,
         hasher: Option<BlockHasher>,
         trailers: bool,
@@ -149,7 +149,7 @@ impl FileBody {
         })));
     }
 
-    fn turn(&self, bytes: u64) -> Turn {
+    fn turn(&self, bytes: u64) -> TurnFuture {
         let now = self.shell.now();
         match self.pace.iter().map(|pace| pace.take(now, bytes)).max() {
             Some(turn) if turn > now => {
@@ -210,20 +210,20 @@ impl HttpBody for FileBody {
 }
 
 /// A body of frames received from a channel.
-pub(crate) struct Relayed {
+pub(crate) struct ChannelBody {
     frames: mpsc::Receiver<io::Result<Frame<Bytes>>>,
     /// Remaining data bytes, if known.
     length: Option<u64>,
 }
 
-impl Relayed {
+impl ChannelBody {
     /// Creates a body of `length` data bytes, if known.
-    pub(crate) fn new(frames: mpsc::Receiver<io::Result<Frame<Bytes>>>, length: Option<u64>) -> Relayed {
-        Relayed { frames, length }
+    pub(crate) fn new(frames: mpsc::Receiver<io::Result<Frame<Bytes>>>, length: Option<u64>) -> ChannelBody {
+        ChannelBody { frames, length }
     }
 }
 
-impl HttpBody for Relayed {
+impl HttpBody for ChannelBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -253,7 +253,7 @@ pub(crate) fn read_error(sum: &LateSum) -> Option<io::Error> {
 pub(crate) fn fields_of(sum: &BlockSum) -> HeaderMap {
     let ascii = |text: String| HeaderValue::try_from(text).expect("digits and letters");
     let mut fields = HeaderMap::new();
-    fields.insert(CONTENT_DIGEST, ascii(Algorithm::Crc32c.field(&sum.crc.to_be_bytes())));
+    fields.insert(CONTENT_DIGEST, ascii(HashAlgorithm::Crc32c.field(&sum.crc.to_be_bytes())));
     fields.insert(SUBTREE, ascii(hexadecimal(&sum.subtree)));
     fields
 }
@@ -261,7 +261,7 @@ pub(crate) fn fields_of(sum: &BlockSum) -> HeaderMap {
 /// Returns the checksums of a block from header fields.
 pub(crate) fn sum_in(fields: &HeaderMap) -> Option<BlockSum> {
     let digests = digest::read(fields.get(CONTENT_DIGEST)?.to_str().ok()?).ok()?;
-    let crc = digests.into_iter().find(|(algorithm, _)| *algorithm == Algorithm::Crc32c)?.1;
+    let crc = digests.into_iter().find(|(algorithm, _)| *algorithm == HashAlgorithm::Crc32c)?.1;
     let subtree = from_hexadecimal(fields.get(SUBTREE)?.to_str().ok()?)?;
     Some(BlockSum { crc: u32::from_be_bytes(crc.try_into().ok()?), subtree: subtree.try_into().ok()? })
 }

@@ -8,28 +8,28 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// A connection to a server, TLS included.
 ///
 /// See [`Dial`] for an example.
-pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait DialStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> DialStream for S {}
 
 /// A connector to servers.
 ///
 /// ```
-/// use offload_reservoir::dial::{Dial, Dialed, Wire};
+/// use offload_reservoir::dial::{Dial, DialFuture, DialStream};
 /// use std::io;
 ///
 /// /// Reaches no server.
 /// struct Cut;
 ///
 /// impl Dial for Cut {
-///     fn dial<'a>(&'a self, _host: &'a str, _port: u16) -> Dialed<'a> {
-///         Box::pin(async { Err::<Box<dyn Wire>, _>(io::ErrorKind::NetworkUnreachable.into()) })
+///     fn dial<'a>(&'a self, _host: &'a str, _port: u16) -> DialFuture<'a> {
+///         Box::pin(async { Err::<Box<dyn DialStream>, _>(io::ErrorKind::NetworkUnreachable.into()) })
 ///     }
 /// }
 /// ```
 pub trait Dial: Send + Sync {
     /// Opens a connection to `host`.
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> DialFuture<'a>;
 
     /// Returns whether requests to `host` go by HTTP/3, over QUIC.
     fn speaks_quic(&self, host: &str, port: u16) -> bool {
@@ -38,7 +38,7 @@ pub trait Dial: Send + Sync {
     }
 
     /// Opens a QUIC connection to `host`, if it [speaks QUIC](Self::speaks_quic).
-    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialFuture<'a> {
         let _ = (host, port);
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
@@ -51,7 +51,7 @@ pub trait Dial: Send + Sync {
 }
 
 /// A pending QUIC connection.
-pub type QuicDialed<'a> = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + 'a>>;
+pub type QuicDialFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + 'a>>;
 
 /// A pending connection.
-pub type Dialed<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
+pub type DialFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn DialStream>>> + Send + 'a>>;

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 /// State shared by the files of a folder.
 #[derive(Debug, Default)]
-pub(crate) struct Past {
+pub(crate) struct DirectState {
     folder: String,
     /// Whether the refusal of direct accesses was logged.
     told: AtomicBool,
@@ -23,9 +23,9 @@ pub(crate) struct Past {
     bytes: AtomicU64,
 }
 
-impl Past {
-    pub(crate) fn new(folder: String) -> Past {
-        Past { folder, ..Past::default() }
+impl DirectState {
+    pub(crate) fn new(folder: String) -> DirectState {
+        DirectState { folder, ..DirectState::default() }
     }
 
     #[cfg(test)]
@@ -36,18 +36,18 @@ impl Past {
 
 /// Direct accesses to one file.
 #[derive(Debug)]
-pub(crate) struct Direct {
-    past: Arc<Past>,
+pub(crate) struct DirectFile {
+    past: Arc<DirectState>,
     flags: OFlags,
     /// A second open file with `O_DIRECT`, opened at the first direct access. `None` inside if opening failed.
     opened: OnceLock<Option<File>>,
     is_refused: AtomicBool,
 }
 
-impl Direct {
-    pub(crate) fn new(past: Arc<Past>, writes: bool) -> Direct {
+impl DirectFile {
+    pub(crate) fn new(past: Arc<DirectState>, writes: bool) -> DirectFile {
         let flags = if writes { OFlags::RDWR } else { OFlags::RDONLY };
-        Direct { past, flags, opened: OnceLock::new(), is_refused: AtomicBool::new(false) }
+        DirectFile { past, flags, opened: OnceLock::new(), is_refused: AtomicBool::new(false) }
     }
 
     /// Reads as much as possible of `file` into the front of `into`, without the cache. Returns the number of bytes.

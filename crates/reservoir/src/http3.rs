@@ -70,7 +70,7 @@ ends_of!(client);
 ends_of!(server);
 
 /// A received body with a progress deadline.
-pub(crate) struct Arriving<S: BodySource> {
+pub(crate) struct IncomingBody<S: BodySource> {
     stream: S,
     watch: Watch,
     alarm: Box<dyn Alarm>,
@@ -81,37 +81,37 @@ pub(crate) struct Arriving<S: BodySource> {
     malformed: Arc<AtomicBool>,
     /// A guard that must live as long as the body, such as a permit.
     _held: Box<dyn Send>,
-    stage: Stage,
+    stage: BodyStage,
 }
 
-enum Stage {
+enum BodyStage {
     Data,
     Trailers,
     Ended,
 }
 
-impl<S: BodySource> Arriving<S> {
-    pub(crate) fn new(stream: S, watch: Watch, unwanted: Code) -> Arriving<S> {
+impl<S: BodySource> IncomingBody<S> {
+    pub(crate) fn new(stream: S, watch: Watch, unwanted: Code) -> IncomingBody<S> {
         let alarm = watch.alarm();
         let (length, malformed) = (BodyLength::default(), Arc::default());
-        Arriving { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: Stage::Data }
+        IncomingBody { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: BodyStage::Data }
     }
 
     /// Makes reads fail if the body has another length or malformed trailers. `malformed` is set first.
-    pub(crate) fn checked(mut self, length: BodyLength, malformed: Arc<AtomicBool>) -> Arriving<S> {
+    pub(crate) fn checked(mut self, length: BodyLength, malformed: Arc<AtomicBool>) -> IncomingBody<S> {
         (self.length, self.malformed) = (length, malformed);
         self
     }
 
     /// Keeps `held` alive until the body has arrived or is dropped.
-    pub(crate) fn holding(self, held: impl Send + 'static) -> Arriving<S> {
+    pub(crate) fn holding(self, held: impl Send + 'static) -> IncomingBody<S> {
         let mut this = self;
         this._held = Box::new(held);
         this
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
-        if matches!(self.stage, Stage::Data) {
+        if matches!(self.stage, BodyStage::Data) {
             if let Some(data) = ready!(self.stream.poll_data(cx)).map_err(io::Error::other)? {
                 self.watch.moved(data.len(), false);
                 let counted = self.length.count(data.len());
@@ -120,7 +120,7 @@ impl<S: BodySource> Arriving<S> {
             let whole = self.length.check_end();
             self.well_formed(whole)?;
             // A body shorter than its Content-Length was rejected above.
-            self.stage = Stage::Trailers;
+            self.stage = BodyStage::Trailers;
         }
         let Some(fields) = ready!(self.stream.poll_trailers(cx)).map_err(io::Error::other)? else {
             return Poll::Ready(Ok(None));
@@ -138,13 +138,13 @@ impl<S: BodySource> Arriving<S> {
     }
 }
 
-impl<S: BodySource> HttpBody for Arriving<S> {
+impl<S: BodySource> HttpBody for IncomingBody<S> {
     type Data = Bytes;
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = &mut *self;
-        if matches!(this.stage, Stage::Ended) {
+        if matches!(this.stage, BodyStage::Ended) {
             return Poll::Ready(None);
         }
         // Only a pending body can be late: data that arrived are delivered first.
@@ -152,19 +152,19 @@ impl<S: BodySource> HttpBody for Arriving<S> {
             return this.watch.poll_late(&mut *this.alarm, cx).map(|late| Some(Err(late)));
         };
         if !matches!(&next, Ok(Some(frame)) if frame.is_data()) {
-            this.stage = Stage::Ended;
+            this.stage = BodyStage::Ended;
         }
         Poll::Ready(next.transpose())
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.stage, Stage::Ended)
+        matches!(self.stage, BodyStage::Ended)
     }
 }
 
-impl<S: BodySource> Drop for Arriving<S> {
+impl<S: BodySource> Drop for IncomingBody<S> {
     fn drop(&mut self) {
-        if !matches!(self.stage, Stage::Ended) {
+        if !matches!(self.stage, BodyStage::Ended) {
             self.stream.stop(self.unwanted);
         }
     }

@@ -1,8 +1,8 @@
 //! The receive journal of a file: the blocks on the medium with their checksums, one per line.
 //!
 //! Invariant: a line counts only if its own checksum matches, so a torn or foreign line is ignored. A journal with a
-//! heading for another file is ignored as a whole. [`Landing`](crate::landing::Landing) ensures that a line is written
-//! only after its block is on the medium.
+//! heading for another file is ignored as a whole. [`LandingFile`](crate::landing::LandingFile) ensures that a line is
+//! written only after its block is on the medium.
 //!
 //! ```text
 //! reservoir-journal 1 SIZE BLOCK SOURCE CRC32C

@@ -22,16 +22,16 @@ pub use syncs::SyncEpoch;
 
 use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
-use crate::digest::{Algorithm, Summer};
+use crate::digest::{DigestHasher, HashAlgorithm};
 use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
 use crate::shell::Shell;
-use crate::storage::{Folder, Stored, read_exactly};
+use crate::storage::{Folder, StoredFile, read_exactly};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use http_rules::{Preconditions, Unmet};
-use names::End;
+use names::LandingState;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ use syncs::Syncs;
 ///
 /// ```
 /// use offload_reservoir::blocks::{BlockHasher, Blocks};
-/// use offload_reservoir::landing::{Begin, Landing};
+/// use offload_reservoir::landing::{ResumeMode, LandingFile};
 /// use offload_reservoir::name::Name;
 /// use offload_reservoir::rooted::Rooted;
 /// use std::sync::Arc;
@@ -50,7 +50,7 @@ use syncs::Syncs;
 /// # let there = there.path();
 /// let (folder, name) = (Arc::new(Rooted::open(there)?), Name::from_url("/film").unwrap());
 /// let blocks = Blocks::new(1500, 1024).unwrap();
-/// let landing = Landing::open(folder.clone(), &name, blocks, "the source's identity", Begin::Resume)?;
+/// let landing = LandingFile::open(folder.clone(), &name, blocks, "the source's identity", ResumeMode::Resume)?;
 /// for number in landing.missing() {
 ///     let (range, epoch) = (blocks.range(number), landing.epoch());
 ///     let bytes = vec![7; (range.end - range.start) as usize];
@@ -64,7 +64,7 @@ use syncs::Syncs;
 /// assert_eq!(std::fs::read(there.join("film"))?, [7; 1500]);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Landing {
+pub struct LandingFile {
     folder: Arc<dyn Folder>,
     name: Name,
     blocks: Blocks,
@@ -72,11 +72,11 @@ pub struct Landing {
     source: String,
     /// Number of this process' share. Share 0 creates the file.
     share: u16,
-    data: Arc<dyn Stored>,
-    journal: Arc<dyn Stored>,
-    state: Mutex<State>,
+    data: Arc<dyn StoredFile>,
+    journal: Arc<dyn StoredFile>,
+    state: Mutex<BlockState>,
     syncs: Syncs,
-    end: Mutex<End>,
+    end: Mutex<LandingState>,
     /// Whether runs of zeros become holes.
     leaves_holes: AtomicBool,
     attributes: Mutex<Attributes>,
@@ -86,7 +86,7 @@ pub struct Landing {
     source_mode: Mutex<Option<u32>>,
 }
 
-struct State {
+struct BlockState {
     sums: BTreeMap<u64, BlockSum>,
     /// Offset of the next journal line.
     end: u64,
@@ -94,9 +94,9 @@ struct State {
 
 /// The treatment of an unfinished file.
 ///
-/// See [`Landing`] for an example.
+/// See [`LandingFile`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub enum ResumeMode {
     /// Discard the unfinished file and start again.
     Anew,
     /// Resume if the journal has the same source; otherwise start again.
@@ -107,7 +107,7 @@ pub enum Begin {
 
 /// Error of receiving a file.
 ///
-/// See [`Landing`] for an example.
+/// See [`LandingFile`] for an example.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LandingError {
@@ -139,7 +139,7 @@ pub enum LandingError {
     Medium(Name, #[source] io::Error),
 }
 
-impl Landing {
+impl LandingFile {
     /// Opens the unfinished file `name`. It is resumed if its journal has the same `blocks` and `source` and `begin`
     /// allows; otherwise it is started again.
     ///
@@ -150,9 +150,9 @@ impl Landing {
         name: &Name,
         blocks: Blocks,
         source: &str,
-        begin: Begin,
-    ) -> Result<Landing, LandingError> {
-        Landing::open_share(folder, name, blocks, source, begin, 0)
+        begin: ResumeMode,
+    ) -> Result<LandingFile, LandingError> {
+        LandingFile::open_share(folder, name, blocks, source, begin, 0)
     }
 
     /// Opens one share of a file. The process with share 0 must have created the file.
@@ -161,14 +161,14 @@ impl Landing {
         name: &Name,
         blocks: Blocks,
         source: &str,
-        begin: Begin,
+        begin: ResumeMode,
         share: u16,
-    ) -> Result<Landing, LandingError> {
+    ) -> Result<LandingFile, LandingError> {
         let medium = |error| LandingError::Medium(name.clone(), error);
-        if folder.about(name).is_ok_and(|about| about.kind != crate::storage::Kind::File) {
+        if folder.about(name).is_ok_and(|about| about.kind != crate::storage::FileKind::File) {
             return Err(LandingError::NoFile(name.clone()));
         }
-        if (begin == Begin::Begun || share > 0) && folder.about(&name.unfinished()).is_err() {
+        if (begin == ResumeMode::Begun || share > 0) && folder.about(&name.unfinished()).is_err() {
             return Err(LandingError::NotBegun(name.clone()));
         }
         folder.create_folder(&name.folder()).map_err(medium)?;
@@ -180,7 +180,7 @@ impl Landing {
             }
             medium(error)
         })?;
-        let mut landing = Landing {
+        let mut landing = LandingFile {
             folder,
             name: name.clone(),
             blocks,
@@ -188,19 +188,19 @@ impl Landing {
             share,
             data,
             journal,
-            state: Mutex::new(State { sums: BTreeMap::new(), end: 0 }),
+            state: Mutex::new(BlockState { sums: BTreeMap::new(), end: 0 }),
             syncs: Syncs::default(),
-            end: Mutex::new(End::Open),
+            end: Mutex::new(LandingState::Open),
             leaves_holes: AtomicBool::new(false),
             attributes: Mutex::default(),
             preconditions: Mutex::default(),
             source_mode: Mutex::default(),
         };
-        if begin != Begin::Anew && had_data && landing.take_up().map_err(medium)? {
+        if begin != ResumeMode::Anew && had_data && landing.take_up().map_err(medium)? {
             return Ok(landing);
         }
         // The request belongs to another upload, and the present one stays.
-        if begin == Begin::Begun {
+        if begin == ResumeMode::Begun {
             return Err(LandingError::NotBegun(name.clone()));
         }
         if let Err(error) = landing.begin_anew(had_data) {
@@ -253,7 +253,7 @@ impl Landing {
     }
 
     /// Reads a journal. Returns `None` if the journal is empty or longer than any valid one.
-    fn read_journal(&self, journal: &dyn Stored) -> io::Result<Option<Vec<u8>>> {
+    fn read_journal(&self, journal: &dyn StoredFile) -> io::Result<Option<Vec<u8>>> {
         let size = journal.about()?.size;
         if size == 0 || size > journal::most_bytes(self.blocks) {
             return Ok(None);
@@ -374,9 +374,9 @@ impl Landing {
     /// The caller waits asynchronously. A pool thread must not wait, because in virtual time no thread may wait for
     /// another.
     pub(crate) async fn in_turn<T: Send + 'static>(
-        self: &Arc<Landing>,
+        self: &Arc<LandingFile>,
         shell: &Shell,
-        work: impl FnOnce(&Landing, u64) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&LandingFile, u64) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let enough = self.syncs.next();
         let turn = self.syncs.take_turn().await;
@@ -441,8 +441,13 @@ impl Landing {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn digests(&self, range: Range<u64>, algorithms: &[Algorithm]) -> io::Result<Vec<(Algorithm, Vec<u8>)>> {
-        let mut summers: Vec<_> = algorithms.iter().map(|algorithm| (*algorithm, Summer::new(*algorithm))).collect();
+    pub(crate) fn digests(
+        &self,
+        range: Range<u64>,
+        algorithms: &[HashAlgorithm],
+    ) -> io::Result<Vec<(HashAlgorithm, Vec<u8>)>> {
+        let mut summers: Vec<_> =
+            algorithms.iter().map(|algorithm| (*algorithm, DigestHasher::new(*algorithm))).collect();
         self.read_pieces(range, |piece| summers.iter_mut().for_each(|(_, summer)| summer.update(piece)))?;
         Ok(summers.into_iter().map(|(algorithm, summer)| (algorithm, summer.finish())).collect())
     }
@@ -491,11 +496,11 @@ impl Landing {
         self.preconditions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self) -> MutexGuard<'_, End> {
+    fn end(&self) -> MutexGuard<'_, LandingState> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BlockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

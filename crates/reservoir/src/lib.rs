@@ -13,8 +13,8 @@
 //! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, thread pool and tasks.
 //!
 //! ```text
-//!  disk > FileBody (reads, hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes, writes) > Landing > disk
-//!         one piece of half a MiB is read while one is sent       one is written while one arrives       journal
+//!  disk > FileBody (reads, hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes) > LandingFile > disk
+//!         one piece of half a MiB is read while one is sent      one is written while one arrives   journal
 //! ```
 //! Over HTTP/3, all requests share one QUIC connection, each on its own stream, instead of TLS and TCP. The library
 //! works over any `AsyncRead` and `AsyncWrite`, and on any [`Shell`].
@@ -59,7 +59,7 @@ pub mod tls;
 pub mod tokens;
 mod watch;
 
-pub use server::{Limits, Log, Server};
+pub use server::{AccessLog, Server, ServerLimits};
 pub use shell::{Shell, Task};
 /// Re-exports of the crates whose types appear in this API, so that a program needs no other dependency.
 pub use {offload_base as base, rustls};

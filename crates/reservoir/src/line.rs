@@ -12,7 +12,7 @@
 //! ```
 
 use crate::body::Body;
-use crate::dial::Wire;
+use crate::dial::DialStream;
 use crate::protocol::TRANSFER_AUTHORIZATION;
 use crate::watch::{Watch, Watched};
 use bytes::{Buf, Bytes, BytesMut};
@@ -28,15 +28,15 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Mutex, oneshot};
 
-type Stream = Watched<Box<dyn Wire>>;
+type WatchedStream = Watched<Box<dyn DialStream>>;
 
 /// A connection with requests in flight.
-pub(crate) struct Line {
-    writer: Mutex<Writer>,
-    state: Arc<State>,
+pub(crate) struct PipelinedConnection {
+    writer: Mutex<RequestWriter>,
+    state: Arc<PipelineState>,
 }
 
-struct State {
+struct PipelineState {
     watch: Watch,
     timers: Arc<dyn Timers>,
     stall: Duration,
@@ -48,28 +48,28 @@ struct State {
     round_trip: AtomicU64,
 }
 
-struct Writer {
+struct RequestWriter {
     /// The writing half. `None` after a request was cut off.
-    half: Option<WriteHalf<Stream>>,
+    half: Option<WriteHalf<WatchedStream>>,
     /// The source of the reading half for the next request.
-    turn: oneshot::Receiver<Reader>,
+    turn: oneshot::Receiver<ResponseReader>,
 }
 
-struct Reader {
-    half: ReadHalf<Stream>,
+struct ResponseReader {
+    half: ReadHalf<WatchedStream>,
     buffer: BytesMut,
 }
 
-impl Line {
+impl PipelinedConnection {
     /// Creates a pipelined connection over an unused stream. The connection fails if it makes no progress for `stall`
     /// while requests are in flight.
-    pub(crate) fn new(stream: Box<dyn Wire>, timers: Arc<dyn Timers>, stall: Duration) -> Line {
+    pub(crate) fn new(stream: Box<dyn DialStream>, timers: Arc<dyn Timers>, stall: Duration) -> PipelinedConnection {
         let watch = Watch::new(timers.clone());
         let (reading, half) = tokio::io::split(Watched::new(stream, watch.clone()));
         let (first, turn) = oneshot::channel();
         // Cannot fail, because the receiver is stored below.
-        let _ = first.send(Reader { half: reading, buffer: BytesMut::new() });
-        let state = State {
+        let _ = first.send(ResponseReader { half: reading, buffer: BytesMut::new() });
+        let state = PipelineState {
             watch,
             timers,
             stall,
@@ -77,7 +77,7 @@ impl Line {
             under_way: AtomicUsize::new(0),
             round_trip: AtomicU64::new(0),
         };
-        Line { writer: Mutex::new(Writer { half: Some(half), turn }), state: Arc::new(state) }
+        PipelinedConnection { writer: Mutex::new(RequestWriter { half: Some(half), turn }), state: Arc::new(state) }
     }
 
     /// Returns whether the connection cannot be used any more.
@@ -98,7 +98,7 @@ impl Line {
     /// # Errors
     /// If the connection breaks, the response is not HTTP, or the body fails. A failed body is reported at once. The
     /// connection is broken afterwards.
-    pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<Answer> {
+    pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<PipelinedResponse> {
         let mut writer = self.writer.lock().await;
         if self.is_broken() {
             return Err(broken());
@@ -109,8 +109,8 @@ impl Line {
         }
         // From here on, dropping this future breaks the connection, until the response was read.
         let (next, turn) = oneshot::channel();
-        let held = Held { state: self.state.clone(), next: Some(next) };
-        let Writer { half, turn: before } = &mut *writer;
+        let held = ResponseGuard { state: self.state.clone(), next: Some(next) };
+        let RequestWriter { half, turn: before } = &mut *writer;
         let Some(half) = half else { return Err(broken()) };
         let turn = core::mem::replace(before, turn);
         let is_head = request.method() == Method::HEAD;
@@ -124,25 +124,25 @@ impl Line {
             let mut writing = pin!(write(half, head, body));
             tokio::select! {
                 biased;
-                written = &mut writing => Ended::Written(written),
+                written = &mut writing => FirstEvent::Written(written),
                 // The server answered before the request was complete. The rest of the request is never sent.
-                answered = &mut answering => Ended::Answered(answered),
+                answered = &mut answering => FirstEvent::Answered(answered),
             }
         };
         let sent = self.state.timers.now();
-        if !matches!(ended, Ended::Written(Ok(()))) {
+        if !matches!(ended, FirstEvent::Written(Ok(()))) {
             self.state.broken.store(true, Ordering::Relaxed);
             // The stream ends after the pending responses, which cuts off the unfinished request.
             writer.half = None;
         }
         drop(writer);
         let (reader, head) = match ended {
-            Ended::Written(Ok(())) => answering.await?,
+            FirstEvent::Written(Ok(())) => answering.await?,
             // The peer waits for the rest of the request, so no response will come.
-            Ended::Written(Err(Unsent::Body(error))) => return Err(error),
+            FirstEvent::Written(Err(SendFailure::Body(error))) => return Err(error),
             // The peer may have explained in its response why it stopped reading.
-            Ended::Written(Err(Unsent::Connection(error))) => answering.await.map_err(|_| error)?,
-            Ended::Answered(answered) => answered?,
+            FirstEvent::Written(Err(SendFailure::Connection(error))) => answering.await.map_err(|_| error)?,
+            FirstEvent::Answered(answered) => answered?,
         };
         self.state.watch.expect(Some(self.state.stall));
         if alone {
@@ -158,38 +158,45 @@ impl Line {
             self.state.broken.store(true, Ordering::Relaxed);
         }
         let rest = framing(&head, is_head)?;
-        Ok(Answer { status: head.status, fields: head.fields, trailers: None, rest, reader: Some(reader), held })
+        Ok(PipelinedResponse {
+            status: head.status,
+            fields: head.fields,
+            trailers: None,
+            rest,
+            reader: Some(reader),
+            held,
+        })
     }
 }
 
 /// The event that came first.
-enum Ended {
-    Written(Result<(), Unsent>),
-    Answered(io::Result<(Reader, Head)>),
+enum FirstEvent {
+    Written(Result<(), SendFailure>),
+    Answered(io::Result<(ResponseReader, ResponseHead)>),
 }
 
 /// The reason for which a request was cut off.
-enum Unsent {
+enum SendFailure {
     /// The body failed at this end.
     Body(io::Error),
     Connection(io::Error),
 }
 
-impl From<io::Error> for Unsent {
-    fn from(error: io::Error) -> Unsent {
-        Unsent::Connection(error)
+impl From<io::Error> for SendFailure {
+    fn from(error: io::Error) -> SendFailure {
+        SendFailure::Connection(error)
     }
 }
 
 /// A guard that breaks the connection unless the response was read to its end.
-struct Held {
-    state: Arc<State>,
-    next: Option<oneshot::Sender<Reader>>,
+struct ResponseGuard {
+    state: Arc<PipelineState>,
+    next: Option<oneshot::Sender<ResponseReader>>,
 }
 
-impl Held {
+impl ResponseGuard {
     /// Passes the reading half to the next request after the response was read.
-    fn hand_on(&mut self, reader: Reader) {
+    fn hand_on(&mut self, reader: ResponseReader) {
         let Some(next) = self.next.take() else { return };
         if self.state.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.state.watch.expect(None);
@@ -199,7 +206,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ResponseGuard {
     fn drop(&mut self) {
         if self.next.is_some() {
             self.state.broken.store(true, Ordering::Relaxed);
@@ -208,19 +215,19 @@ impl Drop for Held {
 }
 
 /// A response with a body to read. Dropping it before the end of the body breaks the connection.
-pub(crate) struct Answer {
+pub(crate) struct PipelinedResponse {
     pub(crate) status: StatusCode,
     pub(crate) fields: HeaderMap,
     /// The trailers, once the body was read.
     pub(crate) trailers: Option<HeaderMap>,
-    rest: Rest,
-    reader: Option<Reader>,
-    held: Held,
+    rest: BodyRemainder,
+    reader: Option<ResponseReader>,
+    held: ResponseGuard,
 }
 
 /// The remaining part of a body.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Rest {
+enum BodyRemainder {
     Bytes(u64),
     /// A chunk size is next.
     Chunks,
@@ -229,38 +236,38 @@ enum Rest {
     Nothing,
 }
 
-impl Answer {
+impl PipelinedResponse {
     /// Returns the next bytes, or `None` at the end, when the connection is passed to the next request.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
         let Some(reader) = &mut self.reader else { return Ok(None) };
         loop {
             match self.rest {
-                Rest::Bytes(0) | Rest::Nothing => break,
-                Rest::Bytes(left) => {
+                BodyRemainder::Bytes(0) | BodyRemainder::Nothing => break,
+                BodyRemainder::Bytes(left) => {
                     let piece = reader.piece(left).await?;
-                    self.rest = Rest::Bytes(left - piece.len() as u64);
+                    self.rest = BodyRemainder::Bytes(left - piece.len() as u64);
                     return Ok(Some(piece));
                 }
-                Rest::Chunks => {
+                BodyRemainder::Chunks => {
                     let line = reader.line(MOST_OF_A_CHUNK_HEAD).await?;
                     self.rest = match chunk_size(&line)? {
                         0 => {
                             self.trailers = Some(reader.trailers().await?);
-                            Rest::Nothing
+                            BodyRemainder::Nothing
                         }
-                        size => Rest::Chunk(size),
+                        size => BodyRemainder::Chunk(size),
                     };
                 }
-                Rest::Chunk(0) => {
+                BodyRemainder::Chunk(0) => {
                     // A chunk ends with CRLF. Anything else means that the framing is lost.
                     if !reader.line(2).await?.is_empty() {
                         return Err(garbage("a chunk does not end where it should"));
                     }
-                    self.rest = Rest::Chunks;
+                    self.rest = BodyRemainder::Chunks;
                 }
-                Rest::Chunk(left) => {
+                BodyRemainder::Chunk(left) => {
                     let piece = reader.piece(left).await?;
-                    self.rest = Rest::Chunk(left - piece.len() as u64);
+                    self.rest = BodyRemainder::Chunk(left - piece.len() as u64);
                     return Ok(Some(piece));
                 }
             }
@@ -284,26 +291,26 @@ impl Answer {
     }
 }
 
-struct Head {
+struct ResponseHead {
     status: StatusCode,
     fields: HeaderMap,
 }
 
 /// Determines the body length (RFC 9112 section 6.3).
-fn framing(head: &Head, is_head: bool) -> io::Result<Rest> {
+fn framing(head: &ResponseHead, is_head: bool) -> io::Result<BodyRemainder> {
     if is_head || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-        return Ok(Rest::Nothing);
+        return Ok(BodyRemainder::Nothing);
     }
     if let Some(coding) = head.fields.get(TRANSFER_ENCODING) {
         return match coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            true if !head.fields.contains_key(CONTENT_LENGTH) => Ok(Rest::Chunks),
+            true if !head.fields.contains_key(CONTENT_LENGTH) => Ok(BodyRemainder::Chunks),
             _ => Err(garbage("the answer's length is ambiguous")),
         };
     }
     let mut lengths = head.fields.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next().and_then(|length| length.to_str().ok()).and_then(|length| length.parse().ok());
     match (length, lengths.next()) {
-        (Some(length), None) => Ok(Rest::Bytes(length)),
+        (Some(length), None) => Ok(BodyRemainder::Bytes(length)),
         _ => Err(garbage("the answer's length is not known")),
     }
 }
@@ -314,7 +321,7 @@ fn chunk_size(line: &[u8]) -> io::Result<u64> {
     text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or_else(|| garbage("a chunk has no size"))
 }
 
-impl Reader {
+impl ResponseReader {
     /// Reads more data into the buffer.
     async fn more(&mut self) -> io::Result<()> {
         self.buffer.reserve(PIECE);
@@ -325,7 +332,7 @@ impl Reader {
     }
 
     /// Reads the head of the next final response.
-    async fn head(&mut self) -> io::Result<Head> {
+    async fn head(&mut self) -> io::Result<ResponseHead> {
         loop {
             let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
             let mut parsed = httparse::Response::new(&mut fields);
@@ -338,7 +345,7 @@ impl Reader {
                     self.buffer.advance(length);
                     // RFC 9110 section 15.2: informational responses precede the final one.
                     if !status.is_informational() {
-                        return Ok(Head { status, fields });
+                        return Ok(ResponseHead { status, fields });
                     }
                 }
                 httparse::Status::Partial if self.buffer.len() > MOST_OF_A_HEAD => {
@@ -437,11 +444,11 @@ fn spelled(name: &str) -> String {
         .join("-")
 }
 
-async fn write(into: &mut WriteHalf<Stream>, head: Vec<u8>, body: Option<Body>) -> Result<(), Unsent> {
+async fn write(into: &mut WriteHalf<WatchedStream>, head: Vec<u8>, body: Option<Body>) -> Result<(), SendFailure> {
     into.write_all(&head).await?;
     if let Some(mut body) = body {
         while let Some(frame) = body.frame().await {
-            match frame.map_err(Unsent::Body)?.into_data() {
+            match frame.map_err(SendFailure::Body)?.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => {
                     let mut chunk = Bytes::from(format!("{:x}\r\n", data.len())).chain(data).chain(&b"\r\n"[..]);
@@ -489,9 +496,9 @@ mod tests {
     use hyper::body::Frame;
     use tokio::io::DuplexStream;
 
-    fn line() -> (Line, DuplexStream) {
+    fn line() -> (PipelinedConnection, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        (Line::new(Box::new(ours), Shell::tokio().timers().clone(), Duration::from_secs(60)), theirs)
+        (PipelinedConnection::new(Box::new(ours), Shell::tokio().timers().clone(), Duration::from_secs(60)), theirs)
     }
 
     fn get(path: &str) -> Request<Body> {

@@ -24,7 +24,7 @@ pub(crate) struct Packed {
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Head {
+struct PackHead {
     /// Escaped as in a URL, so that any name fits.
     name: String,
     size: u64,
@@ -39,7 +39,7 @@ impl Packed {
     pub(crate) fn write(&self, into: &mut BytesMut) {
         let (name, modified) = (self.name.to_url(), nanoseconds(self.modified));
         let (size, mode) = (self.bytes.len() as u64, self.mode);
-        let head = serde_json::to_vec(&Head { name, size, modified, mode }).expect("strings and numbers");
+        let head = serde_json::to_vec(&PackHead { name, size, modified, mode }).expect("strings and numbers");
         into.reserve(4 + head.len() + HASH + self.bytes.len());
         into.put_u32(u32::try_from(head.len()).expect("names are at most 4096 bytes"));
         into.put_slice(&head);
@@ -102,7 +102,7 @@ impl Unpacker {
         if self.buffer.len() < 4 + length {
             return Ok(None);
         }
-        let head: Head = serde_json::from_slice(&self.buffer[4..4 + length]).map_err(|_| BadPack::Head)?;
+        let head: PackHead = serde_json::from_slice(&self.buffer[4..4 + length]).map_err(|_| BadPack::Head)?;
         let modified = from_nanoseconds(head.modified).ok_or(BadPack::Head)?;
         if head.size > MOST_OF_A_FILE {
             return Err(BadPack::Large(head.size));

@@ -1,11 +1,11 @@
 //! HTTP/3 over QUIC on kernel UDP, sealed and opened by the CPU. (On an emulated host, the NIC does that.)
 
-use crate::dial::{Dial, Dialed, QuicDialed};
+use crate::dial::{Dial, DialFuture, QuicDialFuture};
 use crate::digest::hexadecimal;
 use crate::name::RESERVED;
 use crate::pace::Rate;
 use crate::pin::Pin;
-use crate::tls::{self, Tls};
+use crate::tls::{self, TlsDialer};
 use core::num::NonZeroU64;
 use core::time::Duration;
 use offload_base::RandomSource;
@@ -24,7 +24,7 @@ pub use quic_offload::{self, ClientTls};
 
 /// Creates a server's TLS configuration with AES-256-GCM from a certificate chain and its key.
 ///
-/// See [`Quic`] for an example.
+/// See [`QuicDialer`] for an example.
 ///
 /// # Errors
 /// If the key does not match the certificate.
@@ -38,7 +38,7 @@ pub fn server_tls(
 
 /// Creates a client's TLS configuration that trusts `authorities` and, if `pin` is set, only the pinned certificate.
 ///
-/// See [`Quic`] for an example.
+/// See [`QuicDialer`] for an example.
 ///
 /// # Errors
 /// If one of the authorities is not a CA certificate.
@@ -76,7 +76,7 @@ pub fn config(window: u32) -> Config {
 ///
 /// # Errors
 /// If the secret cannot be stored, other users may read it, or another server holds it.
-pub fn reset_key(root: &Path, address: SocketAddr) -> io::Result<KeptKey> {
+pub fn reset_key(root: &Path, address: SocketAddr) -> io::Result<LockedResetKey> {
     // Servers on several machines may share a folder. Cloned machines still differ in their machine id.
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let server = [uname().nodename().to_bytes(), machine.trim_ascii(), address.to_string().as_bytes()].join(&b'\n');
@@ -84,20 +84,20 @@ pub fn reset_key(root: &Path, address: SocketAddr) -> io::Result<KeptKey> {
     let path = root.join(format!("{RESERVED}{of_server}.reset-key"));
     let about = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let (secret, file) = secret_in(&path).map_err(about)?;
-    Ok(KeptKey { key: ResetKey::derive(&secret, &server), _locked: file })
+    Ok(LockedResetKey { key: ResetKey::derive(&secret, &server), _locked: file })
 }
 
 /// A stored key with an exclusive lock: no other server gets the key while this value exists.
 ///
 /// See [`reset_key`] for an example.
-pub struct KeptKey {
+pub struct LockedResetKey {
     /// The key.
     pub key: ResetKey,
     _locked: File,
 }
 
 /// Returns the secret in a file. Creates the secret if the file is missing.
-fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
+fn secret_in(path: &Path) -> io::Result<(ServerSecret, File)> {
     let mut options = File::options();
     options.read(true).write(true).mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     let mut file = options.create(true).truncate(false).open(path)?;
@@ -109,11 +109,11 @@ fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
     if !about.is_file() || about.mode() & 0o077 != 0 {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may read it: remove it"));
     }
-    let mut secret = Secret::default();
+    let mut secret = ServerSecret::default();
     if about.len() == secret.len() as u64 {
         file.read_exact(&mut secret)?;
     }
-    if secret == Secret::default() {
+    if secret == ServerSecret::default() {
         // The file is new, or the machine lost power while it was new.
         RandomSource::from_system()?.stream("reset key").fill(&mut secret);
         file.set_len(0)?;
@@ -127,12 +127,12 @@ fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
     Ok((secret, file))
 }
 
-type Secret = [u8; 32];
+type ServerSecret = [u8; 32];
 
 /// Listens at `address`. The endpoint accepts connections while the runtime runs, until it is closed, dropped, or
 /// [fails](Endpoint::failure).
 ///
-/// See [`Quic`] for an example.
+/// See [`QuicDialer`] for an example.
 ///
 /// # Errors
 /// If the port is in use.
@@ -152,11 +152,11 @@ fn run(address: SocketAddr, config: Config, tls: Option<ServerTls>) -> io::Resul
 /// A connector by QUIC, and by TLS over TCP for servers without HTTP/3, such as buckets.
 ///
 /// ```
-/// use offload_reservoir::copy::{Copy, Place};
-/// use offload_reservoir::quic::{self, Quic, client_tls, server_tls};
+/// use offload_reservoir::copy::{Copy, CopyLocation};
+/// use offload_reservoir::quic::{self, QuicDialer, client_tls, server_tls};
 /// use offload_reservoir::rooted::Rooted;
-/// use offload_reservoir::tls::{Tls, client_config};
-/// use offload_reservoir::{Limits, Server, Shell};
+/// use offload_reservoir::tls::{TlsDialer, client_config};
+/// use offload_reservoir::{ServerLimits, Server, Shell};
 /// use std::sync::Arc;
 ///
 /// # let there = tempfile::tempdir()?;
@@ -167,7 +167,7 @@ fn run(address: SocketAddr, config: Config, tls: Option<ServerTls>) -> io::Resul
 /// let certificate = signed.cert.der().clone();
 /// let key = rustls::pki_types::PrivatePkcs8KeyDer::from(signed.signing_key.serialize_der());
 /// std::fs::write(there.join("film"), [7; 100_000])?;
-/// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), Limits::default()).open_to_all();
+/// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), ServerLimits::default()).open_to_all();
 /// let tls = server_tls(vec![certificate.clone()], key.into())?;
 /// // Any free port.
 /// let address = std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
@@ -178,11 +178,11 @@ fn run(address: SocketAddr, config: Config, tls: Option<ServerTls>) -> io::Resul
 ///         tokio::spawn(async move { server.serve_http3(connection).await });
 ///     }
 /// });
-/// let tls = Tls::new(Arc::new(client_config(vec![certificate.clone()], None)?));
-/// let dial = Quic::new(tls, client_tls(vec![certificate], None)?, 16 << 20);
+/// let tls = TlsDialer::new(Arc::new(client_config(vec![certificate.clone()], None)?));
+/// let dial = QuicDialer::new(tls, client_tls(vec![certificate], None)?, 16 << 20);
 /// let copy = Copy::new(Shell::tokio(), Arc::new(dial));
-/// let from = Place::parse(&format!("https://localhost:{}/film", address.port()), None)?;
-/// let outcome = copy.run(&[from], &Place::local(&there.join("copy of film"))?).await?;
+/// let from = CopyLocation::parse(&format!("https://localhost:{}/film", address.port()), None)?;
+/// let outcome = copy.run(&[from], &CopyLocation::local(&there.join("copy of film"))?).await?;
 /// assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
 /// assert_eq!(std::fs::read(there.join("copy of film"))?, [7; 100_000]);
 /// # Ok(())
@@ -190,22 +190,22 @@ fn run(address: SocketAddr, config: Config, tls: Option<ServerTls>) -> io::Resul
 /// # serve(there)?;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Quic {
-    tls: Tls,
+pub struct QuicDialer {
+    tls: TlsDialer,
     quic: ClientTls,
     window: u32,
     pacing_rate: Option<NonZeroU64>,
 }
 
-impl Quic {
+impl QuicDialer {
     /// Creates a connector with these TLS configurations. QUIC connections are configured by [`config`].
-    pub fn new(tls: Tls, quic: ClientTls, window: u32) -> Quic {
-        Quic { tls, quic, window, pacing_rate: None }
+    pub fn new(tls: TlsDialer, quic: ClientTls, window: u32) -> QuicDialer {
+        QuicDialer { tls, quic, window, pacing_rate: None }
     }
 
     /// Paces the packets of each connection at this rate.
     #[must_use]
-    pub fn paced(mut self, rate: Option<Rate>) -> Quic {
+    pub fn paced(mut self, rate: Option<Rate>) -> QuicDialer {
         self.pacing_rate = rate.and_then(|rate| NonZeroU64::new(rate.as_bits() / 8));
         self
     }
@@ -245,8 +245,8 @@ impl Quic {
     }
 }
 
-impl Dial for Quic {
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
+impl Dial for QuicDialer {
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> DialFuture<'a> {
         self.tls.dial(host, port)
     }
 
@@ -254,7 +254,7 @@ impl Dial for Quic {
         true
     }
 
-    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialFuture<'a> {
         Box::pin(async move {
             let addresses = tokio::net::lookup_host((host, port)).await?;
             self.greet_one_of(host, addresses).await
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn kept(folder: &Path) -> (Secret, u32) {
+    fn kept(folder: &Path) -> (ServerSecret, u32) {
         let _reset_key_lock = reset_key(folder, "0.0.0.0:8443".parse().unwrap()).unwrap();
         let entry = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap();
         (std::fs::read(entry.path()).unwrap().try_into().unwrap(), entry.metadata().unwrap().mode() & 0o777)
@@ -307,9 +307,9 @@ mod tests {
         let (made, locked) = secret_in(&path).unwrap();
         drop(locked);
         assert_eq!(secret_in(&path).unwrap().0, made);
-        std::fs::write(&path, Secret::default()).unwrap();
+        std::fs::write(&path, ServerSecret::default()).unwrap();
         let (anew, locked) = secret_in(&path).unwrap();
-        assert!(anew != Secret::default() && anew != made);
+        assert!(anew != ServerSecret::default() && anew != made);
         drop(locked);
         assert_eq!(std::fs::read(&path).unwrap(), anew);
     }

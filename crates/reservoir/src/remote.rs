@@ -17,9 +17,9 @@ mod http3;
 mod third_party;
 mod version;
 
-use answer::Answered;
-pub(crate) use answer::Reading;
-use asking::Idle;
+use answer::AnyResponse;
+pub(crate) use answer::RangeReader;
+use asking::IdleConnection;
 use bucket::Bucket;
 pub use error::RemoteError;
 #[cfg(feature = "third-party")]
@@ -30,10 +30,10 @@ use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
 use crate::dial::Dial;
-use crate::digest::{Algorithm, patience};
+use crate::digest::{HashAlgorithm, patience};
 use crate::journal;
-use crate::line::Line;
-use crate::listing::Entry;
+use crate::line::PipelinedConnection;
+use crate::listing::ListingLine;
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::pack;
@@ -41,7 +41,7 @@ use crate::protocol::{
     BLOCK, BLOCKS, CHECK, KIND, MAX_SHARES, MODE, MTIME, RESUME, SHARE, SPARSE, UPLOAD, VERIFY, is_reservoir,
 };
 use crate::shell::Shell;
-use crate::storage::{About, Kind};
+use crate::storage::{FileInfo, FileKind};
 use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
@@ -70,21 +70,21 @@ pub(crate) struct Remote {
     stripes: Vec<Arc<Remote>>,
     /// Whether the server is a reservoir, once known.
     is_reservoir: tokio::sync::OnceCell<bool>,
-    idle: Mutex<Vec<Idle>>,
+    idle: Mutex<Vec<IdleConnection>>,
     /// Whether requests use HTTP/3, on one connection.
     by_http3: bool,
     http3: tokio::sync::Mutex<Option<http3::Http3>>,
     /// The pipelined connection of each stream.
-    lines: Mutex<Lines>,
+    lines: Mutex<PipelinedConnections>,
 }
 
 /// Pipelined connections by stream. The inner lock makes other tasks wait while one connects.
-type Lines = HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>;
+type PipelinedConnections = HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<PipelinedConnection>>>>>;
 
 /// A file on a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) about: About,
+pub(crate) struct RemoteFile {
+    pub(crate) about: FileInfo,
     /// The resolution of the modification time.
     pub(crate) resolution: Resolution,
     /// The file's entity tag.
@@ -95,16 +95,16 @@ pub(crate) struct Found {
 }
 
 /// An entry of a folder.
-pub(crate) struct Listed {
+pub(crate) struct FolderEntry {
     pub(crate) part: OsString,
-    pub(crate) about: About,
+    pub(crate) about: FileInfo,
     pub(crate) resolution: Resolution,
     pub(crate) tag: Option<String>,
 }
 
 /// An upload from the view of one of the servers that write it.
 #[derive(Clone, Copy)]
-pub(crate) struct OfUpload<'a> {
+pub(crate) struct UploadShare<'a> {
     /// The client's name of the upload.
     pub(crate) id: &'a str,
     pub(crate) blocks: Blocks,
@@ -114,7 +114,7 @@ pub(crate) struct OfUpload<'a> {
 
 /// Options for beginning an upload.
 #[derive(Clone, Copy)]
-pub(crate) struct Beginning<'a> {
+pub(crate) struct UploadStart<'a> {
     /// Resume, if some blocks are present.
     pub(crate) resume: bool,
     /// Read the present blocks again.
@@ -125,7 +125,7 @@ pub(crate) struct Beginning<'a> {
 }
 
 /// Options for completing an upload.
-pub(crate) struct Ending<'a> {
+pub(crate) struct UploadEnd<'a> {
     pub(crate) root: Option<[u8; 32]>,
     pub(crate) verify: bool,
     /// The modification time. `None` if unknown.
@@ -139,13 +139,13 @@ pub(crate) struct Ending<'a> {
 
 /// Conditions that a server checks before a whole file appears.
 pub(crate) struct UploadConditions {
-    pub(crate) digest: Expected,
+    pub(crate) digest: ExpectedDigest,
     /// Whether an existing file of the same name is replaced.
     pub(crate) replaces: bool,
 }
 
 /// The digest that a server must verify for a whole file.
-pub(crate) enum Expected {
+pub(crate) enum ExpectedDigest {
     Nothing,
     Blake3([u8; 32]),
     #[cfg(feature = "s3")]
@@ -211,7 +211,7 @@ impl Remote {
     }
 
     /// Describes a name. Returns `None` if it does not exist.
-    pub(crate) async fn head(&self, name: &Name) -> Result<Option<Found>, RemoteError> {
+    pub(crate) async fn head(&self, name: &Name) -> Result<Option<RemoteFile>, RemoteError> {
         let asked = match &self.bucket {
             // The bucket itself is not an object.
             Some(_) if name == &Name::root() => None,
@@ -230,15 +230,15 @@ impl Remote {
                 Some(bucket) => self.is_folder_of(bucket, name).await?,
                 None => false,
             };
-            let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
+            let about = FileInfo::without_inode(FileKind::Folder, 0, SystemTime::UNIX_EPOCH);
             let (resolution, tag, version) = (Resolution::Unknown, None, Version::default());
-            return Ok(folder.then_some(Found { about, resolution, tag, version, is_reservoir: false }));
+            return Ok(folder.then_some(RemoteFile { about, resolution, tag, version, is_reservoir: false }));
         };
         let fields = answer.headers();
         // A query may lead to any other server.
         let is_reservoir = !self.has_query(name) && field(fields, SERVER).is_some_and(is_reservoir);
         let folder = field(fields, HeaderName::from_static(KIND)) == Some("folder");
-        let kind = if folder { Kind::Folder } else { Kind::File };
+        let kind = if folder { FileKind::Folder } else { FileKind::File };
         let size = field(fields, CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size: Option<u64> = if folder { Some(0) } else { size };
         let size = size.ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the file's size" })?;
@@ -253,7 +253,8 @@ impl Remote {
         let modified = exactly(BUCKET_MTIME).or_else(|| exactly(MTIME)).or_else(last);
         let (modified, resolution) = modified.unwrap_or((SystemTime::UNIX_EPOCH, Resolution::Unknown));
         let (tag, version) = (field(fields, ETAG).map(str::to_owned), Version::from_answer(fields));
-        let found = Found { about: About::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
+        let found =
+            RemoteFile { about: FileInfo::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
         if has_ended {
             self.give_back(answer).await;
         }
@@ -281,17 +282,17 @@ impl Remote {
     }
 
     /// Lists a folder of a bucket or of a reservoir server.
-    pub(crate) async fn list(&self, name: &Name) -> Result<Vec<Listed>, RemoteError> {
+    pub(crate) async fn list(&self, name: &Name) -> Result<Vec<FolderEntry>, RemoteError> {
         if let Some(bucket) = &self.bucket {
             return self.list_bucket(bucket, name).await;
         }
         let request = self.request(Method::GET, name).header(ACCEPT, "application/x-ndjson");
-        let answer = Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?);
-        let mut reading = Reading { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
+        let answer = AnyResponse::Session(self.ask(request, body::empty(), name, Some(STALL)).await?);
+        let mut reading = RangeReader { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
         let wrong = |what| RemoteError::Answer { name: name.clone(), what };
         let parse = |line: &[u8]| {
-            let (part, about, tag) = core::str::from_utf8(line).ok().and_then(Entry::from_json)?;
-            Some(Listed { part, about, resolution: Resolution::Nanoseconds, tag })
+            let (part, about, tag) = core::str::from_utf8(line).ok().and_then(ListingLine::from_json)?;
+            Some(FolderEntry { part, about, resolution: Resolution::Nanoseconds, tag })
         };
         let (mut listed, mut bytes, mut rest) = (Vec::new(), 0, BytesMut::new());
         while let Some(piece) = reading.some().await? {
@@ -330,11 +331,11 @@ impl Remote {
         name: &Name,
         size: u64,
         may_be_weak: bool,
-    ) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
+    ) -> Result<Option<(HashAlgorithm, Vec<u8>)>, RemoteError> {
         if self.is_bucket() {
             let tag = self.head(name).await?.and_then(|found| found.tag);
             let md5 = tag.and_then(|tag| crate::digest::from_hexadecimal(tag.trim_matches('"')));
-            return Ok(md5.filter(|md5| md5.len() == 16).map(|md5| (Algorithm::Md5, md5)));
+            return Ok(md5.filter(|md5| md5.len() == 16).map(|md5| (HashAlgorithm::Md5, md5)));
         }
         let mut request =
             self.request(Method::HEAD, name).header("want-repr-digest", "blake3=10, sha-256=5, sha-512=3");
@@ -352,7 +353,8 @@ impl Remote {
             digests.extend(told.and_then(|told| crate::digest::read_rfc3230(told).ok()).unwrap_or_default());
         }
         self.give_back(answer).await;
-        let is_strong = |algorithm| matches!(algorithm, Algorithm::Blake3 | Algorithm::Sha256 | Algorithm::Sha512);
+        let is_strong =
+            |algorithm| matches!(algorithm, HashAlgorithm::Blake3 | HashAlgorithm::Sha256 | HashAlgorithm::Sha512);
         Ok(digests.into_iter().find(|(algorithm, _)| may_be_weak || is_strong(*algorithm)))
     }
 
@@ -401,7 +403,7 @@ impl Remote {
             }
             Err(refused @ RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {
                 match self.head(name).await {
-                    Ok(Some(found)) if found.about.kind == Kind::Folder => Ok(()),
+                    Ok(Some(found)) if found.about.kind == FileKind::Folder => Ok(()),
                     // A write-only token cannot see whether the folder exists.
                     Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
                     Ok(Some(found)) if found.is_reservoir => Err(refused),
@@ -419,10 +421,10 @@ impl Remote {
     }
 
     /// Requests many small files of a folder at once. `names` has a name per line.
-    pub(crate) async fn fetch_pack(&self, from: &Name, names: String) -> Result<Reading, RemoteError> {
+    pub(crate) async fn fetch_pack(&self, from: &Name, names: String) -> Result<RangeReader, RemoteError> {
         let request = self.request(Method::POST, from).header(CONTENT_TYPE, pack::NAMES);
-        let answer = Answered::Session(self.ask(request, body::full(names), from, Some(STALL)).await?);
-        Ok(Reading { answer, left: 0, trailers: None, name: from.clone(), host: self.host.clone() })
+        let answer = AnyResponse::Session(self.ask(request, body::full(names), from, Some(STALL)).await?);
+        Ok(RangeReader { answer, left: 0, trailers: None, name: from.clone(), host: self.host.clone() })
     }
 
     /// Requests the bytes of `range` of a version. If `line` is set, the request is pipelined on the connection of that
@@ -435,7 +437,7 @@ impl Remote {
         version: &Version,
         block: Option<u64>,
         line: Option<usize>,
-    ) -> Result<Reading, RemoteError> {
+    ) -> Result<RangeReader, RemoteError> {
         let mut request = self.request(Method::GET, name);
         let all = range == (0..size);
         // HTTP has no empty range (RFC 9110 section 14.1.1). An empty file is requested as a whole.
@@ -449,8 +451,8 @@ impl Remote {
         }
         // HTTP/3 streams do not wait for earlier requests.
         let answer = match line.filter(|_| !self.by_http3) {
-            Some(stream) => self.ask_on_line(request, body::empty(), name, stream).await.map(Answered::Line),
-            None => self.ask(request, body::empty(), name, Some(STALL)).await.map(Answered::Session),
+            Some(stream) => self.ask_on_line(request, body::empty(), name, stream).await.map(AnyResponse::Pipelined),
+            None => self.ask(request, body::empty(), name, Some(STALL)).await.map(AnyResponse::Session),
         };
         let answer = match answer {
             Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
@@ -488,7 +490,7 @@ impl Remote {
                 ));
             }
         }
-        Ok(Reading {
+        Ok(RangeReader {
             answer,
             left: range.end - range.start,
             trailers: None,
@@ -501,10 +503,10 @@ impl Remote {
     pub(crate) async fn begin(
         &self,
         name: &Name,
-        of: OfUpload<'_>,
-        beginning: Beginning<'_>,
+        of: UploadShare<'_>,
+        beginning: UploadStart<'_>,
     ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
-        let Beginning { resume, check, sparse, attributes } = beginning;
+        let UploadStart { resume, check, sparse, attributes } = beginning;
         let mut request = of.put_in(self.request(Method::POST, name)).header(CONTENT_LENGTH, 0);
         if resume {
             request = request.header(RESUME, "?1");
@@ -528,7 +530,7 @@ impl Remote {
     pub(crate) async fn put_block(
         &self,
         name: &Name,
-        of: OfUpload<'_>,
+        of: UploadShare<'_>,
         number: u64,
         body: Body,
         line: Option<usize>,
@@ -562,20 +564,25 @@ impl Remote {
     }
 
     /// Ends this server's share of an upload, which another server completes.
-    pub(crate) async fn end_share(&self, name: &Name, of: OfUpload<'_>) -> Result<(), RemoteError> {
+    pub(crate) async fn end_share(&self, name: &Name, of: UploadShare<'_>) -> Result<(), RemoteError> {
         let answer = self.ask(self.ending(name, of), body::empty(), name, Some(STALL)).await?;
         self.give_back(answer).await;
         Ok(())
     }
 
-    fn ending(&self, name: &Name, of: OfUpload<'_>) -> hyper::http::request::Builder {
+    fn ending(&self, name: &Name, of: UploadShare<'_>) -> hyper::http::request::Builder {
         let request = of.put_in(self.request(Method::PUT, name)).header(CONTENT_LENGTH, 0);
         request.header(CONTENT_RANGE, format!("bytes */{}", of.blocks.size()))
     }
 
     /// Completes an upload.
-    pub(crate) async fn finish(&self, name: &Name, of: OfUpload<'_>, ending: Ending<'_>) -> Result<(), RemoteError> {
-        let Ending { root, verify, modified, attributes, mode, replaces } = ending;
+    pub(crate) async fn finish(
+        &self,
+        name: &Name,
+        of: UploadShare<'_>,
+        ending: UploadEnd<'_>,
+    ) -> Result<(), RemoteError> {
+        let UploadEnd { root, verify, modified, attributes, mode, replaces } = ending;
         let mut request = self.ending(name, of);
         if let Some(modified) = modified {
             request = request.header(MTIME, mtime::to_text(modified));
@@ -587,7 +594,7 @@ impl Remote {
             request = request.header(IF_NONE_MATCH, "*");
         }
         if let Some(root) = root {
-            request = request.header("repr-digest", Algorithm::Blake3.field(&root));
+            request = request.header("repr-digest", HashAlgorithm::Blake3.field(&root));
         }
         if verify {
             request = request.header(VERIFY, "?1");
@@ -631,12 +638,12 @@ impl Remote {
         if !conditions.replaces {
             request = request.header(IF_NONE_MATCH, "*");
         }
-        let is_held_to = !matches!(conditions.digest, Expected::Nothing);
+        let is_held_to = !matches!(conditions.digest, ExpectedDigest::Nothing);
         request = match conditions.digest {
-            Expected::Nothing => request,
-            Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
+            ExpectedDigest::Nothing => request,
+            ExpectedDigest::Blake3(digest) => request.header("repr-digest", HashAlgorithm::Blake3.field(&digest)),
             #[cfg(feature = "s3")]
-            Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, bucket::encode_md5(&md5)),
+            ExpectedDigest::Md5(md5) => request.header(bucket::CONTENT_MD5, bucket::encode_md5(&md5)),
         };
         let answer = self.ask(request, body, name, Some(STALL)).await?;
         self.give_back(answer).await;
@@ -657,9 +664,9 @@ impl Remote {
     }
 }
 
-impl OfUpload<'_> {
+impl UploadShare<'_> {
     fn put_in(self, request: hyper::http::request::Builder) -> hyper::http::request::Builder {
-        let OfUpload { id, blocks, share, shares } = self;
+        let UploadShare { id, blocks, share, shares } = self;
         let request = request.header(UPLOAD, id).header(BLOCKS, format!("{}/{}", blocks.size(), blocks.block()));
         if shares > 1 { request.header(SHARE, format!("{share}/{shares}")) } else { request }
     }

@@ -2,9 +2,9 @@
 //! the root.)
 
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
-use crate::direct::{Direct, Past};
+use crate::direct::{DirectFile, DirectState};
 use crate::name::{Name, is_unfinished};
-use crate::storage::{About, Entries, Folder, Kind, OpenFolder, Rights, Stored};
+use crate::storage::{Entries, FileInfo, FileKind, Folder, OpenFolder, Rights, StoredFile};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
 use http_rules::FileVersion;
@@ -27,7 +27,7 @@ use std::time::SystemTime;
 /// ```
 /// use offload_reservoir::name::Name;
 /// use offload_reservoir::rooted::Rooted;
-/// use offload_reservoir::storage::{Folder, Kind, OpenFolder, Stored};
+/// use offload_reservoir::storage::{Folder, FileKind, OpenFolder, StoredFile};
 ///
 /// # let there = tempfile::tempdir()?;
 /// # let there = there.path();
@@ -38,7 +38,7 @@ use std::time::SystemTime;
 /// file.sync()?;
 /// folder.sync_names()?;
 /// let about = file.about()?;
-/// assert_eq!((about.kind, about.size), (Kind::File, 5));
+/// assert_eq!((about.kind, about.size), (FileKind::File, 5));
 /// assert_eq!(root.rights(&Name::from_url("/greeting").unwrap(), None)?.mode, Some(0o600));
 /// std::os::unix::fs::symlink("/etc", there.join("out"))?;
 /// assert!(root.open(&Name::from_url("/out/passwd").unwrap()).is_err());
@@ -50,7 +50,7 @@ pub struct Rooted {
     /// Permission bits that new files do not get.
     umask: u32,
     /// State of accesses that bypass the page cache, if enabled.
-    past: Option<Arc<Past>>,
+    past: Option<Arc<DirectState>>,
 }
 
 impl Rooted {
@@ -79,12 +79,12 @@ impl Rooted {
     pub fn direct(mut self, direct: bool) -> Rooted {
         // The path is used in the log only, so a failure is no error.
         let folder = std::fs::read_link(format!("/proc/self/fd/{}", self.dir.as_raw_fd())).unwrap_or_default();
-        self.past = direct.then(|| Arc::new(Past::new(folder.display().to_string())));
+        self.past = direct.then(|| Arc::new(DirectState::new(folder.display().to_string())));
         self
     }
 
     #[cfg(test)]
-    pub(crate) fn past_cache(&self) -> Option<&Past> {
+    pub(crate) fn past_cache(&self) -> Option<&DirectState> {
         self.past.as_deref()
     }
 
@@ -93,34 +93,34 @@ impl Rooted {
         if name == &Name::root() { self.dir.open(".") } else { self.dir.open(name.path()) }
     }
 
-    fn open_with(&self, name: &Name, options: &mut OpenOptions, writes: bool) -> io::Result<Arc<dyn Stored>> {
+    fn open_with(&self, name: &Name, options: &mut OpenOptions, writes: bool) -> io::Result<Arc<dyn StoredFile>> {
         // Without NONBLOCK, opening a pipe would wait for its other end.
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         let file = self.dir.open_with(name.path(), options)?.into_std();
-        let direct = self.past.as_ref().map(|past| Direct::new(past.clone(), writes));
+        let direct = self.past.as_ref().map(|past| DirectFile::new(past.clone(), writes));
         let file = RealFile { file, direct };
         match file.about()?.kind {
-            Kind::File => Ok(Arc::new(file)),
+            FileKind::File => Ok(Arc::new(file)),
             _ => Err(no_file()),
         }
     }
 }
 
 impl Folder for Rooted {
-    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         // Opening a pipe or a device has side effects: a writer of the pipe continues, and its bytes are lost.
         match self.about(name)?.kind {
-            Kind::File => self.open_with(name, OpenOptions::new().read(true), false),
-            Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
-            Kind::Other => Err(no_file()),
+            FileKind::File => self.open_with(name, OpenOptions::new().read(true), false),
+            FileKind::Folder => Err(io::ErrorKind::IsADirectory.into()),
+            FileKind::Other => Err(no_file()),
         }
     }
 
-    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         self.open_with(name, OpenOptions::new().read(true).write(true).create(true).mode(0o600), true)
     }
 
-    fn about(&self, name: &Name) -> io::Result<About> {
+    fn about(&self, name: &Name) -> io::Result<FileInfo> {
         about_name(&self.dir, name)
     }
 
@@ -151,14 +151,14 @@ impl Folder for Rooted {
     }
 
     fn create_folder(&self, name: &Name) -> io::Result<()> {
-        if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) {
+        if self.about(name).is_ok_and(|about| about.kind == FileKind::Folder) {
             return Ok(());
         }
         self.create_folder(&name.folder())?;
         let above = self.open_folder(&name.folder())?;
         match self.dir.create_dir(name.path()) {
             // Another writer created the folder first.
-            Err(_) if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) => return Ok(()),
+            Err(_) if self.about(name).is_ok_and(|about| about.kind == FileKind::Folder) => return Ok(()),
             made => made?,
         }
         above.sync_names().inspect_err(|_| {
@@ -215,31 +215,31 @@ fn no_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file")
 }
 
-fn about_name(dir: &Dir, name: &Name) -> io::Result<About> {
+fn about_name(dir: &Dir, name: &Name) -> io::Result<FileInfo> {
     let metadata = if name == &Name::root() { dir.dir_metadata() } else { dir.metadata(name.path()) };
     metadata.map(|metadata| about(&metadata))
 }
 
 /// Describes the entry `part` of `folder`. A link to a file counts as that file. Other links count as unusable, because
 /// links to folders may form cycles.
-fn about_entry(dir: &Dir, folder: &Name, part: &OsStr, entry: &DirEntry) -> io::Result<About> {
+fn about_entry(dir: &Dir, folder: &Name, part: &OsStr, entry: &DirEntry) -> io::Result<FileInfo> {
     // `about_name` resolves links below the root only, so a link out of the root has no target.
     let found = if entry.file_type()?.is_symlink() {
         let linked = folder.join(part).ok().and_then(|name| about_name(dir, &name).ok());
-        linked.filter(|about| about.kind == Kind::File)
+        linked.filter(|about| about.kind == FileKind::File)
     } else {
         // The entry may be removed while its folder is listed.
         entry.metadata().ok().map(|metadata| about(&metadata))
     };
-    Ok(found.unwrap_or(About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH)))
+    Ok(found.unwrap_or(FileInfo::without_inode(FileKind::Other, 0, SystemTime::UNIX_EPOCH)))
 }
 
 struct RealFile {
     file: File,
-    direct: Option<Direct>,
+    direct: Option<DirectFile>,
 }
 
-impl Stored for RealFile {
+impl StoredFile for RealFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = match &self.direct {
             Some(direct) => direct.read(&self.file, into, offset)?,
@@ -321,7 +321,7 @@ impl Stored for RealFile {
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 
-    fn about(&self) -> io::Result<About> {
+    fn about(&self) -> io::Result<FileInfo> {
         self.file.metadata().map(|metadata| about(&Metadata::from_just_metadata(metadata)))
     }
 
@@ -373,15 +373,15 @@ fn extended_names(file: &File) -> io::Result<Vec<Vec<u8>>> {
 /// Linux' limit (XATTR_LIST_MAX).
 const MOST_NAMES: usize = 64 << 10;
 
-fn about(metadata: &Metadata) -> About {
+fn about(metadata: &Metadata) -> FileInfo {
     let kind = match metadata {
-        _ if metadata.is_file() => Kind::File,
-        _ if metadata.is_dir() => Kind::Folder,
-        _ => Kind::Other,
+        _ if metadata.is_file() => FileKind::File,
+        _ if metadata.is_dir() => FileKind::Folder,
+        _ => FileKind::Other,
     };
     let modified = metadata.modified().map_or(SystemTime::UNIX_EPOCH, |time| time.into_std());
     let changed = FileVersion::change_time(metadata.ctime(), metadata.ctime_nsec());
-    About { kind, size: metadata.len(), modified, inode: metadata.ino(), changed }
+    FileInfo { kind, size: metadata.len(), modified, inode: metadata.ino(), changed }
 }
 
 #[cfg(test)]
@@ -430,13 +430,13 @@ mod tests {
         seen.sort_by(|one, other| one.0.cmp(&other.0));
         // Entries that cannot be copied are listed too, so that the user learns of them.
         let expected = [
-            ("circle", Kind::Other),
-            ("file", Kind::File),
-            ("folder", Kind::Folder),
-            ("leads out", Kind::Other),
-            ("leads out too", Kind::Other),
-            ("link", Kind::File),
-            ("pipe", Kind::Other),
+            ("circle", FileKind::Other),
+            ("file", FileKind::File),
+            ("folder", FileKind::Folder),
+            ("leads out", FileKind::Other),
+            ("leads out too", FileKind::Other),
+            ("link", FileKind::File),
+            ("pipe", FileKind::Other),
         ];
         assert_eq!(seen, expected.map(|(name, kind)| (name.to_owned(), kind)));
         let name = |url: &str| Name::from_url(url).unwrap();

@@ -18,23 +18,23 @@ use std::time::SystemTime;
 /// Credentials and endpoint of an account.
 ///
 /// ```
-/// use offload_reservoir::s3::Account;
+/// use offload_reservoir::s3::BucketAccount;
 ///
-/// let account = Account::new("https://store.test:7070", "us-east-1", "AKIDEXAMPLE", "a secret", None)?;
+/// let account = BucketAccount::new("https://store.test:7070", "us-east-1", "AKIDEXAMPLE", "a secret", None)?;
 /// assert!(!format!("{account:?}").contains("a secret"));
-/// assert!(Account::new("http://store.test", "us-east-1", "AKIDEXAMPLE", "a secret", None).is_err());
+/// assert!(BucketAccount::new("http://store.test", "us-east-1", "AKIDEXAMPLE", "a secret", None).is_err());
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone)]
-pub struct Account(Arc<Inner>);
+pub struct BucketAccount(Arc<AccountState>);
 
-struct Inner {
+struct AccountState {
     endpoint: url::Url,
     region: String,
     credentials: Credentials,
 }
 
-impl Account {
+impl BucketAccount {
     /// Creates an account at `endpoint`, an `https://` URL, with a key, its secret and, for temporary credentials, a
     /// session token.
     ///
@@ -46,7 +46,7 @@ impl Account {
         key: &str,
         secret: &str,
         session: Option<&str>,
-    ) -> Result<Account, String> {
+    ) -> Result<BucketAccount, String> {
         let endpoint: url::Url =
             endpoint.parse().map_err(|error| format!("the buckets' endpoint is no URL: {error}"))?;
         // The message shows the host only, because the URL may contain a password.
@@ -61,7 +61,7 @@ impl Account {
             Some(session) => Credentials::new_with_token(key, secret, session),
             None => Credentials::new(key, secret),
         };
-        Ok(Account(Arc::new(Inner { endpoint, region: region.into(), credentials })))
+        Ok(BucketAccount(Arc::new(AccountState { endpoint, region: region.into(), credentials })))
     }
 
     /// Returns a bucket of the account.
@@ -79,22 +79,25 @@ impl Account {
     }
 }
 
-impl fmt::Debug for Account {
+impl fmt::Debug for BucketAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { endpoint, region, .. } = &*self.0;
-        f.debug_struct("Account").field("endpoint", &endpoint.as_str()).field("region", region).finish_non_exhaustive()
+        let AccountState { endpoint, region, .. } = &*self.0;
+        f.debug_struct("BucketAccount")
+            .field("endpoint", &endpoint.as_str())
+            .field("region", region)
+            .finish_non_exhaustive()
     }
 }
 
 /// A bucket with the account for its requests.
 pub(crate) struct Bucket {
-    account: Account,
+    account: BucketAccount,
     bucket: rusty_s3::Bucket,
 }
 
 /// A request about an object.
 #[derive(Clone, Copy)]
-pub(crate) enum Ask<'a> {
+pub(crate) enum S3Request<'a> {
     Head,
     Get,
     /// Upload of the whole object. The field with the source's modification time is signed.
@@ -122,40 +125,40 @@ impl Bucket {
     ///
     /// # Errors
     /// If the name is not UTF-8, as keys must be.
-    pub(crate) fn target(&self, ask: Ask<'_>, name: &Name) -> Result<String, BadKey> {
+    pub(crate) fn target(&self, ask: S3Request<'_>, name: &Name) -> Result<String, BadKey> {
         let key = key(name)?;
         let (bucket, credentials) = (&self.bucket, Some(&self.account.0.credentials));
         let url = match ask {
-            Ask::Head => HeadObject::new(bucket, credentials, &key).sign(VALID),
-            Ask::Get => GetObject::new(bucket, credentials, &key).sign(VALID),
-            Ask::Put(modified) => {
+            S3Request::Head => HeadObject::new(bucket, credentials, &key).sign(VALID),
+            S3Request::Get => GetObject::new(bucket, credentials, &key).sign(VALID),
+            S3Request::Put(modified) => {
                 let mut action = PutObject::new(bucket, credentials, &key);
                 modified
                     .into_iter()
                     .for_each(|modified| action.headers_mut().insert(BUCKET_MTIME, modified.to_owned()));
                 action.sign(VALID)
             }
-            Ask::Create(modified) => {
+            S3Request::Create(modified) => {
                 let mut action = CreateMultipartUpload::new(bucket, credentials, &key);
                 modified
                     .into_iter()
                     .for_each(|modified| action.headers_mut().insert(BUCKET_MTIME, modified.to_owned()));
                 action.sign(VALID)
             }
-            Ask::Uploads => {
+            S3Request::Uploads => {
                 // This request is about the bucket, so the object name is empty.
                 let mut action = GetObject::new(bucket, credentials, "");
                 action.query_mut().insert("uploads", "");
                 action.query_mut().insert("prefix", key.clone());
                 action.sign(VALID)
             }
-            Ask::Parts(upload, after) => {
+            S3Request::Parts(upload, after) => {
                 let mut action = ListParts::new(bucket, credentials, &key, upload);
                 action.set_part_number_marker(after);
                 action.sign(VALID)
             }
-            Ask::Part(upload, number) => UploadPart::new(bucket, credentials, &key, number, upload).sign(VALID),
-            Ask::Complete(upload) => {
+            S3Request::Part(upload, number) => UploadPart::new(bucket, credentials, &key, number, upload).sign(VALID),
+            S3Request::Complete(upload) => {
                 CompleteMultipartUpload::new(bucket, credentials, &key, upload, core::iter::empty()).sign(VALID)
             }
         };
@@ -190,12 +193,12 @@ pub(crate) fn is_complete(text: &str) -> bool {
     CompleteMultipartUploadResponse::parse(text).is_ok()
 }
 
-/// Returns the upload's identifier in the response to [`Ask::Create`].
+/// Returns the upload's identifier in the response to [`S3Request::Create`].
 pub(crate) fn created(text: &str) -> Option<String> {
     Some(CreateMultipartUpload::parse_response(text).ok()?.upload_id().to_owned())
 }
 
-/// Returns the last upload of `name` in the response to [`Ask::Uploads`], with its start time.
+/// Returns the last upload of `name` in the response to [`S3Request::Uploads`], with its start time.
 pub(crate) fn last_upload(text: &str, name: &Name) -> Option<(String, Option<SystemTime>)> {
     let key = key(name).ok()?;
     let uploads = text.split("<Upload>").skip(1);
@@ -215,17 +218,17 @@ pub(crate) fn refusal(text: &str) -> Option<String> {
     Some(element(text, "Message").map_or_else(|| code.clone(), |message| format!("{code}: {message}")))
 }
 
-/// Returns the parts in the response to [`Ask::Parts`], and the part number after which more follow. `None` if the text
-/// is not such a response. Parsed by hand, because some servers omit elements that Amazon sends.
-pub(crate) fn parts(text: &str) -> Option<(Vec<Part>, Option<u16>)> {
+/// Returns the parts in the response to [`S3Request::Parts`], and the part number after which more follow. `None` if
+/// the text is not such a response. Parsed by hand, because some servers omit elements that Amazon sends.
+pub(crate) fn parts(text: &str) -> Option<(Vec<BucketPart>, Option<u16>)> {
     // The status alone does not show that this is a list of parts.
     text.contains("<ListParts").then_some(())?;
     let part = |text: &str| {
         let number = element(text, "PartNumber")?.parse().ok()?;
         let came = time(text, "LastModified");
-        Some(Part { number, size: element(text, "Size")?.parse().ok()?, tag: element(text, "ETag")?, came })
+        Some(BucketPart { number, size: element(text, "Size")?.parse().ok()?, tag: element(text, "ETag")?, came })
     };
-    let parts = text.split("<Part>").skip(1).map(part).collect::<Option<Vec<Part>>>()?;
+    let parts = text.split("<Part>").skip(1).map(part).collect::<Option<Vec<BucketPart>>>()?;
     let is_truncated = element(text, "IsTruncated").is_some_and(|is| is == "true");
     let next = element(text, "NextPartNumberMarker").filter(|_| is_truncated).map(|next| next.parse());
     Some((parts, next.transpose().ok()?))
@@ -233,7 +236,7 @@ pub(crate) fn parts(text: &str) -> Option<(Vec<Part>, Option<u16>)> {
 
 /// A part on the server.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct BucketPart {
     pub(crate) number: u16,
     pub(crate) size: u64,
     pub(crate) tag: String,
@@ -277,16 +280,21 @@ mod tests {
 
     fn bucket() -> Bucket {
         let account =
-            Account::new("https://[::1]:7070", "us-east-1", "AKIDEXAMPLE", "a secret", Some("session")).unwrap();
+            BucketAccount::new("https://[::1]:7070", "us-east-1", "AKIDEXAMPLE", "a secret", Some("session")).unwrap();
         account.bucket("bucket").unwrap()
     }
 
     #[test]
     fn targets_are_signed_and_any_name_of_utf8_is_a_key() {
         let name = Name::from_url("/a%20b/%E4%BD%A0%25%3F").unwrap();
-        for ask in
-            [Ask::Head, Ask::Get, Ask::Put(Some("1.5")), Ask::Create(None), Ask::Part("id", 3), Ask::Complete("id")]
-        {
+        for ask in [
+            S3Request::Head,
+            S3Request::Get,
+            S3Request::Put(Some("1.5")),
+            S3Request::Create(None),
+            S3Request::Part("id", 3),
+            S3Request::Complete("id"),
+        ] {
             let target = bucket().target(ask, &name).ok().unwrap();
             assert!(
                 target.starts_with("/bucket/a%20b/%E4%BD%A0%25%3F?") && target.contains("&X-Amz-Signature="),
@@ -295,12 +303,12 @@ mod tests {
             assert!(!target.contains("secret") && target.contains("X-Amz-Security-Token=session"), "{target}");
             assert_eq!(
                 target.contains("X-Amz-SignedHeaders=host%3Bx-amz-meta-mtime"),
-                matches!(ask, Ask::Put(_)),
+                matches!(ask, S3Request::Put(_)),
                 "{target}"
             );
         }
         assert_eq!(bucket().server(), ("::1".to_owned(), 7070));
-        assert!(bucket().target(Ask::Get, &Name::from_url("/%FF").unwrap()).is_err());
+        assert!(bucket().target(S3Request::Get, &Name::from_url("/%FF").unwrap()).is_err());
         let listing = bucket().listing(&Name::from_url("/a").unwrap(), Some("from/here"), 7).ok().unwrap();
         assert!(listing.contains("prefix=a%2F") && listing.contains("continuation-token=from%2Fhere"), "{listing}");
     }
@@ -311,18 +319,18 @@ mod tests {
             <CanonicalRequest>X-Amz-Security-Token=session</CanonicalRequest></Error>";
         assert_eq!(refusal(text).as_deref(), Some("SignatureDoesNotMatch: Check your key."));
         assert_eq!((refusal("<Error></Error>"), refusal("no")), (None, None));
-        let error = Account::new("https://me:hidden@store.test", "us-east-1", "key", "secret", None).unwrap_err();
+        let error = BucketAccount::new("https://me:hidden@store.test", "us-east-1", "key", "secret", None).unwrap_err();
         assert_eq!(error, "store.test: no passwords in URLs: the key is in AWS_ACCESS_KEY_ID");
     }
 
     #[test]
     fn names_of_buckets_lead_nowhere_else() {
-        let account = Account::new("https://store.test", "us-east-1", "key", "secret", None).unwrap();
+        let account = BucketAccount::new("https://store.test", "us-east-1", "key", "secret", None).unwrap();
         for bad in ["", ".", "..", "a/b", "a?b", "a b", "%2e"] {
             assert!(account.bucket(bad).is_err(), "{bad}");
         }
         for bad in ["http://store.test", "store.test", "https://me@store.test"] {
-            assert!(Account::new(bad, "us-east-1", "key", "secret", None).is_err(), "{bad}");
+            assert!(BucketAccount::new(bad, "us-east-1", "key", "secret", None).is_err(), "{bad}");
         }
     }
 
@@ -342,7 +350,7 @@ mod tests {
         let part = "<Part><PartNumber>3</PartNumber><ETag>&quot;aa&quot;</ETag><Size>5</Size><LastModified>2026-01-02T03:04:05.000Z</LastModified></Part>";
         let list = |more: &str| format!("<ListPartsResult xmlns='x'>{part}{more}</ListPartsResult>");
         let more = "<IsTruncated>true</IsTruncated><NextPartNumberMarker>3</NextPartNumberMarker>";
-        let came = Part { number: 3, size: 5, tag: "\"aa\"".into(), came: Some(begun) };
+        let came = BucketPart { number: 3, size: 5, tag: "\"aa\"".into(), came: Some(begun) };
         assert_eq!(parts(&list(more)), Some((vec![came], Some(3))));
         assert_eq!(parts(&list("")).unwrap().1, None);
         assert_eq!((parts("<Error/>"), parts(&list("<Part></Part>"))), (None, None));

@@ -1,4 +1,4 @@
-//! Writes the bytes of a range into a [`Landing`] in order: divided at block boundaries, hashed and written by the
+//! Writes the bytes of a range into a [`LandingFile`] in order: divided at block boundaries, hashed and written by the
 //! pool, piece by piece.
 //!
 //! One piece is written while the next arrives; no further pieces are buffered. Blocks that are present already are
@@ -7,7 +7,7 @@
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
 use crate::body::PIECE;
 use crate::direct::aligned;
-use crate::landing::{Landing, SyncEpoch};
+use crate::landing::{LandingFile, SyncEpoch};
 use crate::shell::Shell;
 use bytes::BytesMut;
 use core::any::Any;
@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 
 /// The part of a block received so far.
-struct Segment {
+struct BlockSegment {
     block: u64,
     hasher: Option<BlockHasher>,
     crc: u32,
@@ -26,26 +26,26 @@ struct Segment {
     writes: bool,
 }
 
-type Writing = Pin<Box<dyn Future<Output = io::Result<Segment>> + Send>>;
+type WriteFuture = Pin<Box<dyn Future<Output = io::Result<BlockSegment>> + Send>>;
 
 /// The writer of one range.
 pub(crate) struct Sink {
     shell: Shell,
-    landing: Arc<Landing>,
+    landing: Arc<LandingFile>,
     range: Range<u64>,
     /// Offset of the next byte.
     at: u64,
     buffer: BytesMut,
-    segment: Option<Segment>,
-    writing: Option<Writing>,
-    written: Written,
+    segment: Option<BlockSegment>,
+    writing: Option<WriteFuture>,
+    written: RangeOutcome,
     /// A guard that is kept until the last write ends, even if the sink is dropped.
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The outcome of writing a range.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RangeOutcome {
     /// Whole blocks written, with their checksums. They are not in the journal yet.
     pub(crate) blocks: Vec<(u64, BlockSum)>,
     /// Partial blocks written.
@@ -60,9 +60,9 @@ pub(crate) struct Written {
 }
 
 impl Sink {
-    pub(crate) fn new(shell: Shell, landing: Arc<Landing>, range: Range<u64>) -> Sink {
+    pub(crate) fn new(shell: Shell, landing: Arc<LandingFile>, range: Range<u64>) -> Sink {
         let (at, buffer) = (range.start, BytesMut::new());
-        let written = Written { epoch: landing.epoch(), ..Written::default() };
+        let written = RangeOutcome { epoch: landing.epoch(), ..RangeOutcome::default() };
         Sink { shell, landing, range, at, buffer, segment: None, writing: None, written, held: None }
     }
 
@@ -124,7 +124,7 @@ impl Sink {
                 let hasher = is_whole.then(|| BlockHasher::new(blocks, block));
                 // A present block is only compared. Another request may have journaled it.
                 let writes = self.landing.sum(block).is_none();
-                Segment { block, hasher, crc: 0, bytes: 0, writes }
+                BlockSegment { block, hasher, crc: 0, bytes: 0, writes }
             }
         };
         let (landing, held) = (self.landing.clone(), self.held.clone());
@@ -150,7 +150,7 @@ impl Sink {
         Ok(())
     }
 
-    fn end_segment(&mut self, segment: Option<Segment>) {
+    fn end_segment(&mut self, segment: Option<BlockSegment>) {
         let Some(segment) = segment else { return };
         let start = self.range.start + self.written.bytes;
         let sum = segment.hasher.map(|hasher| hasher.finish());
@@ -171,7 +171,7 @@ impl Sink {
     ///
     /// # Errors
     /// If bytes are missing, or the medium fails.
-    pub(crate) async fn end(mut self) -> io::Result<Written> {
+    pub(crate) async fn end(mut self) -> io::Result<RangeOutcome> {
         self.flush().await?;
         self.settle().await?;
         let last = self.segment.take();
@@ -186,15 +186,15 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::landing::Begin;
+    use crate::landing::ResumeMode;
     use crate::name::Name;
     use crate::rooted::Rooted;
     use offload_base::Seed;
 
-    fn landing(folder: &std::path::Path, size: u64) -> Arc<Landing> {
+    fn landing(folder: &std::path::Path, size: u64) -> Arc<LandingFile> {
         let (name, blocks) = (Name::from_url("/file").unwrap(), Blocks::new(size, 1 << 20).unwrap());
         let folder = Arc::new(Rooted::open(folder).unwrap());
-        Arc::new(Landing::open(folder, &name, blocks, "test", Begin::Anew).unwrap())
+        Arc::new(LandingFile::open(folder, &name, blocks, "test", ResumeMode::Anew).unwrap())
     }
 
     /// Any range in any pieces: whole blocks have checksums, the rest are parts, and the CRC covers the range.

@@ -2,8 +2,8 @@
 //! then renamed.
 //!
 //! Invariant: a file gets its name only after its bytes are on the medium. If a sync fails, all files of the batch
-//! count as lost. Each file is locked like a [`Landing`](crate::landing::Landing), so that a name has at most one
-//! writer at a time.
+//! count as lost. Each file is locked like a [`LandingFile`](crate::landing::LandingFile), so that a name has at most
+//! one writer at a time.
 //!
 //! All calls block.
 
@@ -12,7 +12,7 @@ use crate::body::PIECE;
 use crate::landing::{LandingError, lock_journal};
 use crate::name::{BadName, Name};
 use crate::pack::{MOST_OF_A_FILE, Packed};
-use crate::storage::{About, Folder, Kind, OpenFolder, Stored, read_exactly};
+use crate::storage::{FileInfo, FileKind, Folder, OpenFolder, StoredFile, read_exactly};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -56,14 +56,14 @@ impl Batch {
         let mut written = VecDeque::new();
         let landed = self.land_all(&mut written);
         // No client resumes these files, and they would keep a full disk full.
-        for Written { name, .. } in &written {
+        for WrittenFile { name, .. } in &written {
             let _ = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
         }
         landed.map(|refused| (self, refused))
     }
 
     /// Writes and renames all files of the batch. On failure, `written` has the files that were not renamed.
-    fn land_all(&mut self, written: &mut VecDeque<Written>) -> io::Result<Refused> {
+    fn land_all(&mut self, written: &mut VecDeque<WrittenFile>) -> io::Result<Refused> {
         let mut refused = Vec::new();
         for file in core::mem::take(&mut self.files) {
             match self.write(&file) {
@@ -85,7 +85,7 @@ impl Batch {
         }
         let mut named = Vec::new();
         let mut landed = Ok(());
-        while let Some(Written { name, data, mode, .. }) = written.front() {
+        while let Some(WrittenFile { name, data, mode, .. }) = written.front() {
             landed = self.folder.rename(&name.unfinished(), name);
             if landed.is_err() {
                 break;
@@ -100,7 +100,7 @@ impl Batch {
         }
         landed = landed.and_then(|()| folders.iter().try_for_each(|(_, folder)| folder.sync_names()));
         // A journal without a hidden file tells the next server that the rename may be lost.
-        for Written { name, lock, .. } in named {
+        for WrittenFile { name, lock, .. } in named {
             landed = landed.and_then(|()| self.folder.remove(&name.journal()));
             drop(lock);
         }
@@ -113,11 +113,11 @@ impl Batch {
     }
 
     /// Writes one file under its hidden name.
-    fn write(&mut self, file: &Packed) -> Result<Written, LandingError> {
+    fn write(&mut self, file: &Packed) -> Result<WrittenFile, LandingError> {
         let name =
             self.name_of(file).map_err(|error| LandingError::Medium(file.name.clone(), io::Error::other(error)))?;
         let medium = |error| LandingError::Medium(name.clone(), error);
-        if self.folder.about(&name).is_ok_and(|about| about.kind != Kind::File) {
+        if self.folder.about(&name).is_ok_and(|about| about.kind != FileKind::File) {
             return Err(LandingError::NoFile(name));
         }
         let above = name.folder();
@@ -131,11 +131,16 @@ impl Batch {
             let _ = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
             medium(error)
         })?;
-        Ok(Written { name, lock, data, mode })
+        Ok(WrittenFile { name, lock, data, mode })
     }
 
     /// Writes the hidden file. Returns the file, and its final mode.
-    fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<(Arc<dyn Stored>, Option<u32>)> {
+    fn fill(
+        &self,
+        name: &Name,
+        lock: &dyn StoredFile,
+        file: &Packed,
+    ) -> io::Result<(Arc<dyn StoredFile>, Option<u32>)> {
         // The journal lists blocks of an earlier upload, which this file overwrites.
         if lock.about()?.size > 0 {
             lock.set_size(0)?;
@@ -163,10 +168,10 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// A file written under its hidden name.
-struct Written {
+struct WrittenFile {
     name: Name,
-    lock: Arc<dyn Stored>,
-    data: Arc<dyn Stored>,
+    lock: Arc<dyn StoredFile>,
+    data: Arc<dyn StoredFile>,
     /// The final mode of the file.
     mode: Option<u32>,
 }
@@ -176,7 +181,7 @@ fn of_mode(mode: u32) -> Attributes {
 }
 
 /// A file to be packed.
-pub(crate) struct Wanted {
+pub(crate) struct PackEntry {
     pub(crate) at: Name,
     pub(crate) packed_as: Name,
     /// The file's entity tag in the list. A file with another tag now is left out.
@@ -184,7 +189,7 @@ pub(crate) struct Wanted {
 }
 
 /// A part of a pack.
-pub(crate) struct Gathered {
+pub(crate) struct PackPiece {
     pub(crate) bytes: Bytes,
     /// Number of files, and their total length in bytes.
     pub(crate) files: u64,
@@ -194,11 +199,11 @@ pub(crate) struct Gathered {
 }
 
 /// Packs files from the front of `wanted`, as many as fill a piece.
-pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gathered {
+pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<PackEntry>) -> PackPiece {
     let (mut into, mut gathered) =
-        (BytesMut::new(), Gathered { bytes: Bytes::new(), files: 0, content: 0, left_out: Vec::new() });
+        (BytesMut::new(), PackPiece { bytes: Bytes::new(), files: 0, content: 0, left_out: Vec::new() });
     while into.len() < PIECE
-        && let Some(Wanted { at, packed_as, tag }) = wanted.pop_front()
+        && let Some(PackEntry { at, packed_as, tag }) = wanted.pop_front()
     {
         match read(folder, &at, tag.as_deref()) {
             Ok((now, mode, bytes)) => {
@@ -213,7 +218,7 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
     gathered
 }
 
-fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(About, Option<u32>, Bytes)> {
+fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(FileInfo, Option<u32>, Bytes)> {
     let file = folder.open(name)?;
     let about = file.about()?;
     if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about.entity_tag()) {
@@ -238,7 +243,7 @@ const MOST_BYTES: usize = 4 << 20;
 mod tests {
     use super::*;
     use crate::blocks::Blocks;
-    use crate::landing::{Begin, Landing};
+    use crate::landing::{LandingFile, ResumeMode};
     use crate::rooted::Rooted;
     use std::time::SystemTime;
 
@@ -254,7 +259,13 @@ mod tests {
         let folder: Arc<dyn Folder> = Arc::new(Rooted::open(there.path()).unwrap());
         let name = |url: &str| Name::from_url(url).unwrap();
         // Another writer holds one of the names.
-        let other = Landing::open(folder.clone(), &name("/into/busy"), Blocks::new(5, 1024).unwrap(), "x", Begin::Anew);
+        let other = LandingFile::open(
+            folder.clone(),
+            &name("/into/busy"),
+            Blocks::new(5, 1024).unwrap(),
+            "x",
+            ResumeMode::Anew,
+        );
         let mut batch = Batch::new(folder.clone(), name("/into"));
         for url in ["/a/b/c", "/busy", "/folder", "/plain"] {
             assert!(!batch.push(packed(url)));
@@ -272,7 +283,7 @@ mod tests {
         assert_eq!(left.len(), 4, "{left:?}");
         // Packs the files again. Missing and large files are left out.
         std::fs::write(there.path().join("into/large"), vec![0; MOST_OF_A_FILE as usize + 1]).unwrap();
-        let want = |url: &str| Wanted { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
+        let want = |url: &str| PackEntry { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
         let gathered = gather(&*folder, &mut ["/plain", "/none", "/large", "/folder"].map(want).into());
         assert_eq!((gathered.files, gathered.content, gathered.left_out.len()), (1, 6, 3));
     }
@@ -285,7 +296,7 @@ mod tests {
         let name = Name::from_url("/file").unwrap();
         let open = |share| {
             let blocks = Blocks::new(5, 1024).unwrap();
-            Landing::open_share(folder.clone(), &name, blocks, "source", Begin::Anew, share).unwrap()
+            LandingFile::open_share(folder.clone(), &name, blocks, "source", ResumeMode::Anew, share).unwrap()
         };
         let (first, second) = (open(0), open(1));
         drop(first);

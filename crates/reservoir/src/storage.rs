@@ -19,19 +19,19 @@ pub trait Folder: Send + Sync {
     ///
     /// # Errors
     /// If there is no such file.
-    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>>;
 
     /// Opens a file for reading and writing. A missing file is created, accessible to its owner only.
     ///
     /// # Errors
     /// If the file cannot be opened, or is not a regular file.
-    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>>;
 
     /// Describes the entry of a name.
     ///
     /// # Errors
     /// If there is no such entry.
-    fn about(&self, name: &Name) -> io::Result<About>;
+    fn about(&self, name: &Name) -> io::Result<FileInfo>;
 
     /// Returns the rights of a new file under a name. A file that replaces another one gets that file's rights.
     /// Otherwise the mode is `source`, or read and write for all, reduced by the process' umask. Media without rights
@@ -116,12 +116,12 @@ pub trait OpenFolder: Send + Sync {
 }
 
 /// The entries of a folder, read one by one. Each call of `next` may block.
-pub type Entries = Box<dyn Iterator<Item = io::Result<(OsString, About)>> + Send>;
+pub type Entries = Box<dyn Iterator<Item = io::Result<(OsString, FileInfo)>> + Send>;
 
 /// An open file.
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
-pub trait Stored: Send + Sync {
+pub trait StoredFile: Send + Sync {
     /// Reads at `offset` and fills `into`, except at the end of the file. Returns the number of bytes.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ pub trait Stored: Send + Sync {
     ///
     /// # Errors
     /// If the system fails.
-    fn about(&self) -> io::Result<About>;
+    fn about(&self) -> io::Result<FileInfo>;
 
     /// Sets the modification time.
     ///
@@ -216,9 +216,9 @@ pub trait Stored: Send + Sync {
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
+pub struct FileInfo {
     /// Kind of the entry.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Size in bytes.
     pub size: u64,
     /// Modification time.
@@ -229,10 +229,10 @@ pub struct About {
     pub changed: SystemTime,
 }
 
-impl About {
+impl FileInfo {
     /// Describes an entry of another machine, without an inode number.
-    pub const fn without_inode(kind: Kind, size: u64, modified: SystemTime) -> About {
-        About { kind, size, modified, inode: 0, changed: SystemTime::UNIX_EPOCH }
+    pub const fn without_inode(kind: FileKind, size: u64, modified: SystemTime) -> FileInfo {
+        FileInfo { kind, size, modified, inode: 0, changed: SystemTime::UNIX_EPOCH }
     }
 
     /// Returns the version of the file.
@@ -259,7 +259,7 @@ pub struct Rights {
 
 impl Rights {
     /// Sets the file's owner and group, and returns the mode that must be set afterwards.
-    pub(crate) fn owned(self, file: &dyn Stored) -> Option<u32> {
+    pub(crate) fn owned(self, file: &dyn StoredFile) -> Option<u32> {
         match self.owner {
             // The rights of one group must not go to another group.
             Some(owner) if !file.set_owner(owner) => self.mode.map(|mode| mode & !0o070),
@@ -272,7 +272,7 @@ impl Rights {
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A folder.
@@ -291,7 +291,7 @@ pub(crate) fn evaluate(
         return Ok(Ok(()));
     }
     Ok(match folder.about(name) {
-        Ok(about) if about.kind == Kind::File => evaluate_for(&about, preconditions),
+        Ok(about) if about.kind == FileKind::File => evaluate_for(&about, preconditions),
         // A link that leads out of the root occupies the name too.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => preconditions.evaluate(Current::Unversioned),
         Ok(_) => preconditions.evaluate(Current::Unversioned),
@@ -301,7 +301,7 @@ pub(crate) fn evaluate(
 }
 
 /// Evaluates preconditions for a file.
-pub(crate) fn evaluate_for(file: &About, preconditions: &Preconditions) -> Result<(), Unmet> {
+pub(crate) fn evaluate_for(file: &FileInfo, preconditions: &Preconditions) -> Result<(), Unmet> {
     preconditions.evaluate(Current::Version(&file.version()))
 }
 
@@ -310,7 +310,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Fills `into` from `offset` on.
-pub(crate) fn read_exactly(file: &dyn Stored, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+pub(crate) fn read_exactly(file: &dyn StoredFile, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !into.is_empty() {
         let read = file.read_at(into, offset)?;
         if read == 0 {

@@ -1,9 +1,9 @@
 //! TLS 1.3 with AES-256-GCM over kernel TCP, by rustls.
 
-use crate::dial::{Dial, Dialed, QuicDialed, Wire};
+use crate::dial::{Dial, DialFuture, DialStream, QuicDialFuture};
 use crate::pace::Rate;
 use crate::pin::{Pin, trust};
-use crate::quic::Quic;
+use crate::quic::QuicDialer;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -57,14 +57,14 @@ pub(crate) fn server_of(
 /// Creates a client configuration that trusts `authorities` and, if `pin` is set, only the pinned certificate.
 ///
 /// ```
-/// use offload_reservoir::tls::{Tls, client_config, server_config};
+/// use offload_reservoir::tls::{TlsDialer, client_config, server_config};
 /// use std::sync::Arc;
 ///
 /// let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
 /// let certificate = signed.cert.der().clone();
 /// let key = rustls::pki_types::PrivatePkcs8KeyDer::from(signed.signing_key.serialize_der());
 /// server_config(vec![certificate.clone()], key.into())?;
-/// let _ = Tls::new(Arc::new(client_config(vec![certificate], None)?));
+/// let _ = TlsDialer::new(Arc::new(client_config(vec![certificate], None)?));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 ///
@@ -113,26 +113,26 @@ pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
 /// A connector by TLS over kernel TCP.
 ///
 /// See [`client_config`] for an example.
-pub struct Tls {
+pub struct TlsDialer {
     connector: TlsConnector,
     pacing_rate: Option<Rate>,
 }
 
-impl Tls {
+impl TlsDialer {
     /// Creates a connector with this configuration.
-    pub fn new(config: Arc<ClientConfig>) -> Tls {
-        Tls { connector: config.into(), pacing_rate: None }
+    pub fn new(config: Arc<ClientConfig>) -> TlsDialer {
+        TlsDialer { connector: config.into(), pacing_rate: None }
     }
 
     /// Asks the kernel to pace the packets of each connection at this rate.
     #[must_use]
-    pub fn paced(self, rate: Option<Rate>) -> Tls {
-        Tls { pacing_rate: rate, ..self }
+    pub fn paced(self, rate: Option<Rate>) -> TlsDialer {
+        TlsDialer { pacing_rate: rate, ..self }
     }
 }
 
-impl Dial for Tls {
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
+impl Dial for TlsDialer {
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> DialFuture<'a> {
         Box::pin(async move {
             let name = server_name(host)?;
             self.greet(name, TcpStream::connect((host, port)).await?).await
@@ -140,12 +140,12 @@ impl Dial for Tls {
     }
 }
 
-impl Tls {
-    async fn greet(&self, name: ServerName<'static>, stream: TcpStream) -> io::Result<Box<dyn Wire>> {
+impl TlsDialer {
+    async fn greet(&self, name: ServerName<'static>, stream: TcpStream) -> io::Result<Box<dyn DialStream>> {
         // Requests are short, and must not wait for acknowledgments of earlier ones.
         stream.set_nodelay(true)?;
         pace(&stream, self.pacing_rate);
-        Ok(Box::new(self.connector.connect(name, stream).await?) as Box<dyn Wire>)
+        Ok(Box::new(self.connector.connect(name, stream).await?) as Box<dyn DialStream>)
     }
 }
 
@@ -159,25 +159,25 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 ///
 /// ```
 /// use offload_reservoir::dial::Dial;
-/// use offload_reservoir::tls::{Allowed, Host, Tls, client_config};
+/// use offload_reservoir::tls::{AllowlistDialer, Host, TlsDialer, client_config};
 /// use std::sync::Arc;
 ///
 /// let hosts: Vec<Host> = vec!["store.test".parse()?, "other.test:8443".parse()?, "[::1]:8443".parse()?];
 /// let signed = rcgen::generate_simple_self_signed(["store.test".to_owned()])?;
-/// let dial = Allowed::new(Tls::new(Arc::new(client_config(vec![signed.cert.der().clone()], None)?)), hosts);
+/// let dial = AllowlistDialer::new(TlsDialer::new(Arc::new(client_config(vec![signed.cert.der().clone()], None)?)), hosts);
 /// assert!(dial.may_reach("STORE.test", 1) && dial.may_reach("other.test", 8443) && dial.may_reach("::1", 8443));
 /// assert!(!dial.may_reach("other.test", 443) && !dial.may_reach("127.0.0.1", 8443));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Allowed {
-    tls: Tls,
-    quic: Option<Quic>,
+pub struct AllowlistDialer {
+    tls: TlsDialer,
+    quic: Option<QuicDialer>,
     hosts: Vec<Host>,
 }
 
 /// A host by name or address, with one port or any.
 ///
-/// See [`Allowed`] for an example.
+/// See [`AllowlistDialer`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     name: String,
@@ -214,16 +214,16 @@ impl Host {
     }
 }
 
-impl Allowed {
+impl AllowlistDialer {
     /// Creates a connector by `tls` to these hosts.
-    pub fn new(tls: Tls, hosts: Vec<Host>) -> Allowed {
-        Allowed { tls, quic: None, hosts }
+    pub fn new(tls: TlsDialer, hosts: Vec<Host>) -> AllowlistDialer {
+        AllowlistDialer { tls, quic: None, hosts }
     }
 
     /// Uses HTTP/3 over connections of `quic`.
     #[must_use]
-    pub fn by_http3(self, quic: Quic) -> Allowed {
-        Allowed { quic: Some(quic), ..self }
+    pub fn by_http3(self, quic: QuicDialer) -> AllowlistDialer {
+        AllowlistDialer { quic: Some(quic), ..self }
     }
 
     /// Resolves a host to the addresses that may be reached.
@@ -243,8 +243,8 @@ impl Allowed {
     }
 }
 
-impl Dial for Allowed {
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
+impl Dial for AllowlistDialer {
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> DialFuture<'a> {
         Box::pin(async move {
             let addresses = self.addresses(host, port).await?;
             // Connects to the checked addresses. A second resolution could give others.
@@ -256,7 +256,7 @@ impl Dial for Allowed {
         self.quic.is_some()
     }
 
-    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialFuture<'a> {
         Box::pin(async move {
             let addresses = self.addresses(host, port).await?;
             match &self.quic {
@@ -350,16 +350,16 @@ mod tests {
         let config = || Arc::new(client_config(vec![signed.cert.der().clone()], None).unwrap());
         // Another spelling of localhost, known to every system.
         let name = "localhost.";
-        let dial = Allowed::new(Tls::new(config()), vec![name.parse().unwrap()]);
+        let dial = AllowlistDialer::new(TlsDialer::new(config()), vec![name.parse().unwrap()]);
         if let Err(error) = dial.dial(name, port).await {
             let resolves = tokio::net::lookup_host((name, port)).await.is_ok();
             assert!(!resolves || error.kind() == io::ErrorKind::PermissionDenied, "{error}");
         } else {
             panic!("{name} was reached");
         }
-        let dial = Allowed::new(Tls::new(config()), Vec::new());
+        let dial = AllowlistDialer::new(TlsDialer::new(config()), Vec::new());
         assert_eq!(dial.dial("127.0.0.1", port).await.err().unwrap().kind(), io::ErrorKind::PermissionDenied);
-        let dial = Allowed::new(Tls::new(config()), vec!["127.0.0.1".parse().unwrap()]);
+        let dial = AllowlistDialer::new(TlsDialer::new(config()), vec!["127.0.0.1".parse().unwrap()]);
         tokio::select! {
             _ = dial.dial("127.0.0.1", port) => panic!("nobody shakes hands"),
             accepted = listener.accept() => drop(accepted.unwrap()),

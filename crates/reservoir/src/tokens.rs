@@ -59,14 +59,14 @@ pub enum Right {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct TokenFile {
     #[serde(default)]
-    token: Vec<Line>,
+    token: Vec<TokenEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct TokenEntry {
     name: String,
     sha256: String,
     #[serde(default = "everything")]
@@ -86,7 +86,7 @@ impl Tokens {
     /// # Errors
     /// A text for the user, with the name of the token.
     pub fn read(text: &str) -> Result<Tokens, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let file: TokenFile = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         if file.token.len() > MOST_TOKENS {
             return Err(format!("there are {} tokens; {MOST_TOKENS} are the most", file.token.len()));
         }
@@ -126,7 +126,7 @@ impl Tokens {
 }
 
 impl Grant {
-    fn read(line: Line) -> Result<Arc<Grant>, String> {
+    fn read(line: TokenEntry) -> Result<Arc<Grant>, String> {
         let about = |error: String| format!("token `{}`: {error}", line.name);
         let sha256 = from_hexadecimal(&line.sha256.to_ascii_lowercase()).and_then(|bytes| bytes.try_into().ok());
         let sha256 = sha256.ok_or_else(|| about("sha256 has 64 hexadecimal digits".into()))?;

@@ -15,16 +15,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The deadline of one connection.
 #[derive(Clone)]
-pub(crate) struct Watch(Arc<Shared>);
+pub(crate) struct Watch(Arc<SharedDeadline>);
 
-struct Shared {
+struct SharedDeadline {
     timers: Arc<dyn Timers>,
-    state: Mutex<State>,
+    state: Mutex<DeadlineState>,
     /// The watch of the whole connection, if this is the watch of one stream.
     whole: Option<Watch>,
 }
 
-struct State {
+struct DeadlineState {
     span: Option<Duration>,
     deadline: Option<Instant>,
     renews: bool,
@@ -35,15 +35,15 @@ struct State {
 
 impl Watch {
     pub(crate) fn new(timers: Arc<dyn Timers>) -> Watch {
-        let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
-        Watch(Arc::new(Shared { timers, state: Mutex::new(state), whole: None }))
+        let state = DeadlineState { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
+        Watch(Arc::new(SharedDeadline { timers, state: Mutex::new(state), whole: None }))
     }
 
     /// Creates the watch of one stream of this connection. Progress of the stream counts for the connection too.
     pub(crate) fn of_stream(&self) -> Watch {
-        let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
+        let state = DeadlineState { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
         let whole = Some(self.clone());
-        Watch(Arc::new(Shared { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
+        Watch(Arc::new(SharedDeadline { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
     }
 
     /// Returns whether the deadline has passed.
@@ -64,7 +64,7 @@ impl Watch {
     fn set(&self, span: Option<Duration>, renews: bool, first_byte: Option<Duration>) {
         let now = self.0.timers.now();
         let mut state = self.state();
-        *state = State { span, deadline: span.map(|span| now + span), renews, first_byte, moved: 0 };
+        *state = DeadlineState { span, deadline: span.map(|span| now + span), renews, first_byte, moved: 0 };
     }
 
     pub(crate) fn moved(&self, bytes: usize, received: bool) {
@@ -104,7 +104,7 @@ impl Watch {
         poll_fn(|cx| self.poll_late(&mut *alarm, cx)).await
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DeadlineState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -376,7 +376,8 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let mut without_content = 0;
-        // Polling for device events takes a lock of the transport. While the location is settled, received data need no lock.
+        // Polling for device events takes a lock of the transport. While the location is settled, received data need no
+        // lock.
         let mut watched = self.rx.is_unsettled();
         if watched {
             self.handle_device_events(cx);

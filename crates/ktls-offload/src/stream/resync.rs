@@ -1,7 +1,7 @@
 //! Resynchronization of a receive context that lost its position in the stream.
 //!
-//! - [`ResyncHints`]: with [`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint), the times at which the device is told
-//!   the start of the next record;
+//! - [`ResyncHints`]: with [`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint), the times at which the device
+//!   is told the start of the next record;
 //! - [`HeaderLog`]: with [`ResyncMode::Asynchronous`](offload_api::ResyncMode::Asynchronous), the headers about which
 //!   the device may ask later.
 //!

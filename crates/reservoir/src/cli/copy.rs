@@ -1,6 +1,6 @@
 //! `reservoir copy` and `reservoir plan`.
 
-use crate::progress::Shown;
+use crate::progress::ProgressDisplay;
 use crate::serve::HTTP3_WINDOW;
 use crate::{FAILED, PARTLY, UNUSABLE, fail};
 use clap::Args;
@@ -9,18 +9,18 @@ use offload_reservoir::Shell;
 use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::USUAL_BLOCK;
 use offload_reservoir::copy::plan::Plan;
-use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sync};
+use offload_reservoir::copy::{Copy, CopyError, CopyItem, CopyLocation, CopyOutcome, ExcludePattern, SyncMode};
 use offload_reservoir::credentials::{ServerAddress, ServerTokens};
 use offload_reservoir::dial::Dial;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::pin::Pin;
-use offload_reservoir::quic::{self, Quic};
+use offload_reservoir::quic::{self, QuicDialer};
 #[cfg(feature = "third-party")]
 use offload_reservoir::remote::ThirdParty;
 use offload_reservoir::rustls::pki_types::CertificateDer;
 #[cfg(feature = "s3")]
-use offload_reservoir::s3::Account;
-use offload_reservoir::tls::{self, Tls};
+use offload_reservoir::s3::BucketAccount;
+use offload_reservoir::tls::{self, TlsDialer};
 use std::collections::BTreeSet;
 use std::env::VarError;
 use std::ffi::OsString;
@@ -62,7 +62,7 @@ pub(crate) struct CopyOptions {
     verify: bool,
     /// Leave files unchanged that are at the destination already, compared by `size`, `size-time`, or `hash`
     #[arg(long, value_name = "WHAT")]
-    sync: Option<Sync>,
+    sync: Option<SyncMode>,
     /// Further servers with the same files as the server in SRC or DST, for example on a shared file system: HOST or
     /// HOST:PORT, separated by commas. Streams read from all servers in turn, or write to them; a small file is written
     /// by one server
@@ -121,7 +121,7 @@ pub(crate) struct PlanOptions {
 struct Choice {
     /// Exclude names that match, in folders: `*.tmp`, `cache`, `raw/*`; may be repeated
     #[arg(long, value_name = "PATTERN")]
-    exclude: Vec<Pattern>,
+    exclude: Vec<ExcludePattern>,
     /// Block size in bytes, a power of two
     #[arg(long, value_name = "SIZE", default_value_t = bytesize::ByteSize(USUAL_BLOCK))]
     block: bytesize::ByteSize,
@@ -244,7 +244,7 @@ impl Access {
 
     /// Returns the account in the environment variables of Amazon's own programs. `None` if no key is set.
     #[cfg(feature = "s3")]
-    fn account(&self) -> Result<Option<Account>, String> {
+    fn account(&self) -> Result<Option<BucketAccount>, String> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let (Some(key), Some(secret)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) else {
             return Ok(None);
@@ -252,20 +252,20 @@ impl Access {
         let region = self.s3_region.clone().or_else(|| variable("AWS_REGION")).unwrap_or_else(|| "us-east-1".into());
         let endpoint = self.s3_endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL"));
         let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        Account::new(&endpoint, &region, &key, &secret, variable("AWS_SESSION_TOKEN").as_deref()).map(Some)
+        BucketAccount::new(&endpoint, &region, &key, &secret, variable("AWS_SESSION_TOKEN").as_deref()).map(Some)
     }
 
     /// Creates a connector that limits the total send rate of its `streams` connections to `rate`.
     fn dial(&self, rate: Option<Rate>, streams: usize) -> Result<Arc<dyn Dial>, String> {
         let authorities = authorities(self.cacert.as_deref())?;
         let wrong = |error: offload_reservoir::rustls::Error| format!("authorities: {error}");
-        let tls = Tls::new(Arc::new(tls::client_config(authorities.clone(), self.pin).map_err(wrong)?));
+        let tls = TlsDialer::new(Arc::new(tls::client_config(authorities.clone(), self.pin).map_err(wrong)?));
         let tls = tls.paced(rate.map(|rate| rate.shared_by(streams)));
         if !self.http3 {
             return Ok(Arc::new(tls));
         }
         let quic = quic::client_tls(authorities, self.pin).map_err(wrong)?;
-        Ok(Arc::new(Quic::new(tls, quic, self.http3_window.0 as u32).paced(rate)))
+        Ok(Arc::new(QuicDialer::new(tls, quic, self.http3_window.0 as u32).paced(rate)))
     }
 }
 
@@ -276,11 +276,11 @@ pub(crate) fn authorities(file: Option<&Path>) -> Result<Vec<CertificateDer<'sta
 }
 
 /// Parses the sources and the destination.
-fn places(texts: &[OsString]) -> Result<(Vec<Place>, Place), CopyError> {
+fn places(texts: &[OsString]) -> Result<(Vec<CopyLocation>, CopyLocation), CopyError> {
     let parse = |text: &OsString| match text.to_str() {
-        Some(text) => Place::parse(text, None),
+        Some(text) => CopyLocation::parse(text, None),
         // A path may contain any bytes, a URL may not.
-        None => Place::local(Path::new(text)),
+        None => CopyLocation::local(Path::new(text)),
     };
     let mut places = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let to = places.pop().ok_or_else(|| CopyError::Unusable("there is no destination".into()))?;
@@ -288,8 +288,8 @@ fn places(texts: &[OsString]) -> Result<(Vec<Place>, Place), CopyError> {
 }
 
 /// Returns the servers of a copy.
-fn servers<'a>(places: impl IntoIterator<Item = &'a Place>, stripe: &'a [tls::Host]) -> BTreeSet<ServerAddress> {
-    let places = places.into_iter().filter_map(Place::server);
+fn servers<'a>(places: impl IntoIterator<Item = &'a CopyLocation>, stripe: &'a [tls::Host]) -> BTreeSet<ServerAddress> {
+    let places = places.into_iter().filter_map(CopyLocation::server);
     let stripe = stripe.iter().map(|host| (host.name(), host.port().unwrap_or(443)));
     places.chain(stripe).map(|(host, port)| (host.to_ascii_lowercase(), port)).collect()
 }
@@ -301,23 +301,23 @@ pub(crate) async fn plan(options: PlanOptions) -> ExitCode {
     }
 }
 
-type Stop = (String, u8);
+type ExitReason = (String, u8);
 
-fn unusable(error: impl ToString) -> Stop {
+fn unusable(error: impl ToString) -> ExitReason {
     (error.to_string(), UNUSABLE)
 }
 
-fn failed(error: impl ToString) -> Stop {
+fn failed(error: impl ToString) -> ExitReason {
     (error.to_string(), FAILED)
 }
 
 /// Converts an error of listing the sources.
-fn unlisted(error: CopyError) -> Stop {
+fn unlisted(error: CopyError) -> ExitReason {
     let status = if matches!(error, CopyError::Unusable(_)) { UNUSABLE } else { FAILED };
     (error.to_string(), status)
 }
 
-async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
+async fn make_plan(options: &PlanOptions) -> Result<String, ExitReason> {
     let (sources, to) = places(&options.places).map_err(unusable)?;
     let tokens = options.access.tokens(&servers(sources.iter().chain([&to]), &[])).map_err(unusable)?;
     let copy = Copy::new(Shell::tokio(), options.access.dial(None, 1).map_err(unusable)?).tokens(tokens);
@@ -354,7 +354,7 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
     }
 }
 
-async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
+async fn copy(options: &CopyOptions) -> Result<CopyOutcome, ExitReason> {
     let streams = match (options.streams, options.rate, options.round_trip) {
         (Streams::Count(count), ..) => count,
         (Streams::Auto, Some(rate), Some(round_trip)) => {
@@ -372,7 +372,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         .sparse(options.sparse)
         .direct(options.direct)
         .preserve(options.preserve.unwrap_or_default())
-        .sync(options.sync.unwrap_or(Sync::Nothing))
+        .sync(options.sync.unwrap_or(SyncMode::Nothing))
         .exclude(options.choice.exclude.clone())
         .retries(options.retries);
     #[cfg(feature = "third-party")]
@@ -402,7 +402,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
             (copy, items)
         }
     };
-    let shown = Shown::new(copy.progress(), options.json);
+    let shown = ProgressDisplay::new(copy.progress(), options.json);
     let outcome = tokio::select! {
         outcome = copy.copy(items) => outcome,
         never = shown.go_on() => match never {},
@@ -411,7 +411,12 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
     Ok(outcome)
 }
 
-fn of_plan(copy: Copy, file: &PathBuf, part: PartOption, options: &CopyOptions) -> Result<(Copy, Vec<Item>), Stop> {
+fn of_plan(
+    copy: Copy,
+    file: &PathBuf,
+    part: PartOption,
+    options: &CopyOptions,
+) -> Result<(Copy, Vec<CopyItem>), ExitReason> {
     let access = &options.access;
     let about = |error: String| unusable(format!("{}: {error}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| about(error.to_string()))?;
@@ -440,7 +445,7 @@ fn usual_window() -> u64 {
     read.split_whitespace().nth(2).and_then(|most| most.parse::<u64>().ok()).unwrap_or(6 << 20) / 2
 }
 
-fn told(outcome: &Outcome, seconds: f64) -> String {
+fn told(outcome: &CopyOutcome, seconds: f64) -> String {
     let rate = outcome.bytes as f64 * 8.0 / seconds.max(1e-9) / 1e9;
     let mut text =
         format!("{} files copied, {} bytes in {seconds:.2} s: {rate:.2} Gb/s", outcome.copied, outcome.bytes);
@@ -489,7 +494,7 @@ fn failure(file: &str, error: &str) -> String {
     if is_named { error.to_owned() } else { format!("{file}: {error}") }
 }
 
-fn json(outcome: &Outcome, seconds: f64) -> String {
+fn json(outcome: &CopyOutcome, seconds: f64) -> String {
     let failed: Vec<_> =
         outcome.failed.iter().map(|(file, error)| serde_json::json!({ "file": file, "error": error })).collect();
     serde_json::json!({

@@ -73,10 +73,12 @@ pub(crate) fn run(options: &ServeOptions) -> ExitCode {
 #[cfg(feature = "tap")]
 mod host {
     use super::HostOptions;
-    use crate::serve::{Door, Handshake, Http3, NobodyComes, ServeOptions, Stop, serve, unusable};
+    use crate::serve::{
+        AcceptError, ClientSource, ExitReason, HandshakeFuture, Http3Options, ServeOptions, serve, unusable,
+    };
     use core::time::Duration;
     use ktls_offload::Offload;
-    use offload_reservoir::dial::Wire;
+    use offload_reservoir::dial::DialStream;
     use offload_reservoir::quic::quic_offload::{self, Endpoint};
     use offload_reservoir::rustls::ServerConfig;
     use offload_testbed::attach::End;
@@ -89,7 +91,7 @@ mod host {
     use std::sync::Arc;
 
     /// Serves, and returns the counters as text.
-    pub(super) fn serve_from_host(options: &ServeOptions) -> Result<String, Stop> {
+    pub(super) fn serve_from_host(options: &ServeOptions) -> Result<String, ExitReason> {
         let end = options.host.end().map_err(unusable)?;
         let mut bed = options.host.bed(&end).map_err(unusable)?;
         let mut config = options.tls()?;
@@ -102,10 +104,10 @@ mod host {
             let listener =
                 host.stack().listen(port, BACKLOG).map_err(|error| unusable(format!("port {port}: {error}")))?;
             let by_nic = !options.host.cpu;
-            let door = Emulated { listener, config: Arc::new(config), address, by_nic, end };
+            let door = EmulatedListener { listener, config: Arc::new(config), address, by_nic, end };
             let mut kept = None;
             let http3 = match options.http3(address)? {
-                Some(Http3 { tls, config, kept: key }) => {
+                Some(Http3Options { tls, config, kept: key }) => {
                     kept = key;
                     let about = |error: io::Error| unusable(format!("UDP port {port}: {error}"));
                     let socket = host.stack().bind_udp(Some(port)).map_err(about)?;
@@ -188,7 +190,7 @@ mod host {
     }
 
     /// The emulated host's TCP, with TLS on its NIC.
-    struct Emulated<'a> {
+    struct EmulatedListener<'a> {
         listener: TcpListener,
         config: Arc<ServerConfig>,
         address: SocketAddr,
@@ -196,16 +198,16 @@ mod host {
         end: &'a End,
     }
 
-    impl Door for Emulated<'_> {
+    impl ClientSource for EmulatedListener<'_> {
         fn address(&self) -> String {
             self.address.to_string()
         }
 
-        async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes> {
+        async fn next(&mut self) -> Result<(SocketAddr, HandshakeFuture), AcceptError> {
             let stream = tokio::select! {
                 biased;
-                error = self.end.gone() => return Err(NobodyComes::AnyMore(error)),
-                accepted = self.listener.accept() => accepted.map_err(NobodyComes::Now)?,
+                error = self.end.gone() => return Err(AcceptError::AnyMore(error)),
+                accepted = self.listener.accept() => accepted.map_err(AcceptError::Now)?,
             };
             let (peer, config, by_nic) = (stream.peer_addr(), self.config.clone(), self.by_nic);
             // TCP continues to send queued data after the connection is closed.
@@ -216,7 +218,7 @@ mod host {
                     // If the NIC refuses, the CPU does the TLS.
                     let _ = stream.offload(Offload::BOTH);
                 }
-                Some(Box::new(stream) as Box<dyn Wire>)
+                Some(Box::new(stream) as Box<dyn DialStream>)
             };
             Ok((peer, Box::pin(handshake)))
         }

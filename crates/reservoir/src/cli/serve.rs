@@ -1,4 +1,4 @@
-//! `reservoir serve`. Clients arrive through a [`Door`]: kernel TCP here, an emulated host's TCP in `emulated`.
+//! `reservoir serve`. Clients arrive through a [`ClientSource`]: kernel TCP here, an emulated host's TCP in `emulated`.
 
 use crate::emulated::HostOptions;
 use crate::{FAILED, UNUSABLE, fail};
@@ -6,19 +6,19 @@ use clap::Args;
 use core::num::NonZeroU64;
 use core::pin::Pin;
 use offload_reservoir::base::descriptors;
-use offload_reservoir::dial::Wire;
+use offload_reservoir::dial::DialStream;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
-use offload_reservoir::quic::{self, KeptKey};
+use offload_reservoir::quic::{self, LockedResetKey};
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::rustls::ServerConfig;
 use offload_reservoir::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server, Shell, tls};
+use offload_reservoir::{Server, ServerLimits, Shell, tls};
 #[cfg(feature = "third-party")]
 use offload_reservoir::{
-    quic::Quic,
-    tls::{Allowed, Tls},
+    quic::QuicDialer,
+    tls::{AllowlistDialer, TlsDialer},
 };
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -101,31 +101,31 @@ pub(crate) struct ServeOptions {
     tpc_copies: usize,
     /// Maximum number of connections. A further one replaces a connection without a token, or else one without a
     /// request in progress
-    #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().connections)]
+    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::usual().connections)]
     max_connections: usize,
     /// Maximum number of unfinished files of a user
-    #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().uploads_of_a_user)]
+    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::usual().uploads_of_a_user)]
     max_uploads: usize,
 }
 
 /// The reason for ending, as a text and an exit status.
-pub(crate) type Stop = (String, u8);
+pub(crate) type ExitReason = (String, u8);
 
-pub(crate) fn unusable(error: impl ToString) -> Stop {
+pub(crate) fn unusable(error: impl ToString) -> ExitReason {
     (error.to_string(), UNUSABLE)
 }
 
 /// A source of clients.
-pub(crate) trait Door: Sized {
+pub(crate) trait ClientSource: Sized {
     /// Returns the address for the first line of output.
     fn address(&self) -> String;
 
     /// Waits for the next client, before its handshake.
-    async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes>;
+    async fn next(&mut self) -> Result<(SocketAddr, HandshakeFuture), AcceptError>;
 }
 
 /// The reason for which no client arrives.
-pub(crate) enum NobodyComes {
+pub(crate) enum AcceptError {
     /// A temporary error, such as a lack of descriptors.
     Now(io::Error),
     /// A permanent error, such as a deleted TAP device. Kernel TCP has none.
@@ -134,7 +134,7 @@ pub(crate) enum NobodyComes {
 }
 
 /// A pending handshake. `None` if the client left or does not support this TLS version.
-pub(crate) type Handshake = Pin<Box<dyn Future<Output = Option<Box<dyn Wire>>> + Send>>;
+pub(crate) type HandshakeFuture = Pin<Box<dyn Future<Output = Option<Box<dyn DialStream>>> + Send>>;
 
 /// Serves over kernel TCP.
 pub(crate) async fn run(options: ServeOptions) -> ExitCode {
@@ -152,7 +152,7 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
             }
             None => None,
         };
-        let served = serve(&options, Kernel { listener, acceptor, pace: options.pace }, http3, "").await;
+        let served = serve(&options, KernelListener { listener, acceptor, pace: options.pace }, http3, "").await;
         drop(kept);
         served
     };
@@ -166,10 +166,10 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
 /// output.
 pub(crate) async fn serve(
     options: &ServeOptions,
-    mut door: impl Door,
+    mut door: impl ClientSource,
     http3: Option<Endpoint>,
     instructions: &str,
-) -> Result<(), Stop> {
+) -> Result<(), ExitReason> {
     let server = options.server()?;
     // Signal handlers are installed before the first line tells that the server is ready.
     let mut hangup = signal(SignalKind::hangup()).map_err(unusable)?;
@@ -200,8 +200,8 @@ pub(crate) async fn serve(
             },
             came = door.next() => match came {
                 Ok((peer, handshake)) => welcome(&server, peer, handshake, open.clone()),
-                Err(NobodyComes::AnyMore(error)) => break Err((error.to_string(), FAILED)),
-                Err(NobodyComes::Now(error)) => {
+                Err(AcceptError::AnyMore(error)) => break Err((error.to_string(), FAILED)),
+                Err(AcceptError::Now(error)) => {
                     offload_console::say!("reservoir: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -226,9 +226,9 @@ pub(crate) async fn serve(
 }
 
 impl ServeOptions {
-    fn server(&self) -> Result<Server, Stop> {
+    fn server(&self) -> Result<Server, ExitReason> {
         let root = Rooted::open(&self.root).map_err(|error| unusable(format!("{}: {error}", self.root.display())))?;
-        let mut limits = Limits::default();
+        let mut limits = ServerLimits::default();
         (limits.connections, limits.uploads_of_a_user) = (self.connections()?, self.max_uploads);
         let mut server = Server::new(Arc::new(root.direct(self.direct)), Shell::tokio(), limits);
         if self.open_to_all {
@@ -241,13 +241,13 @@ impl ServeOptions {
         if !self.tpc_allow.is_empty() {
             let trusted = crate::copy::authorities(self.tpc_cacert.as_deref()).map_err(unusable)?;
             let wrong = |error| unusable(format!("the authorities: {error}"));
-            let tls = || -> Result<Tls, Stop> {
-                Ok(Tls::new(Arc::new(tls::client_config(trusted.clone(), None).map_err(wrong)?)))
+            let tls = || -> Result<TlsDialer, ExitReason> {
+                Ok(TlsDialer::new(Arc::new(tls::client_config(trusted.clone(), None).map_err(wrong)?)))
             };
-            let mut dial = Allowed::new(tls()?, self.tpc_allow.clone());
+            let mut dial = AllowlistDialer::new(tls()?, self.tpc_allow.clone());
             if self.tpc_http3 {
                 let quic = quic::client_tls(trusted.clone(), None).map_err(wrong)?;
-                dial = dial.by_http3(Quic::new(tls()?, quic, self.http3_window.0 as u32));
+                dial = dial.by_http3(QuicDialer::new(tls()?, quic, self.http3_window.0 as u32));
             }
             server = server.with_third_party(Arc::new(dial), self.tpc_copies);
         }
@@ -258,7 +258,7 @@ impl ServeOptions {
     }
 
     /// Returns the number of connections that the limit of open files allows, at most `--max-connections`.
-    fn connections(&self) -> Result<usize, Stop> {
+    fn connections(&self) -> Result<usize, ExitReason> {
         let about = |error| unusable(format!("the limit of open files cannot be raised: {error}"));
         let Some(limit) = descriptors::raise_limit().map_err(about)? else { return Ok(self.max_connections) };
         // A connection has a socket, and a file with its journal. With --direct, a file is opened twice.
@@ -284,7 +284,7 @@ impl ServeOptions {
     }
 
     /// Returns the configuration of HTTP/3 at `address`, if requested.
-    pub(crate) fn http3(&self, address: SocketAddr) -> Result<Option<Http3>, Stop> {
+    pub(crate) fn http3(&self, address: SocketAddr) -> Result<Option<Http3Options>, ExitReason> {
         if !self.http3 {
             return Ok(None);
         }
@@ -304,26 +304,26 @@ impl ServeOptions {
         let pacing_rate = self.pace.and_then(|rate| NonZeroU64::new(rate.as_bits() / 8));
         let config = quic::config(self.http3_window.0 as u32)
             .with(|c| (c.max_connections, c.reset_key, c.pacing_rate) = (max_connections, reset_key, pacing_rate));
-        Ok(Some(Http3 { tls, config, kept }))
+        Ok(Some(Http3Options { tls, config, kept }))
     }
 
-    fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Stop> {
+    fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ExitReason> {
         Ok((tls::certificates(&self.cert).map_err(unusable)?, tls::key(&self.key).map_err(unusable)?))
     }
 
     /// Returns the TLS configuration.
-    pub(crate) fn tls(&self) -> Result<ServerConfig, Stop> {
+    pub(crate) fn tls(&self) -> Result<ServerConfig, ExitReason> {
         let (chain, key) = self.identity()?;
         tls::server_config(chain, key).map_err(|error| unusable(format!("{}: {error}", self.cert.display())))
     }
 }
 
 /// The configuration of HTTP/3.
-pub(crate) struct Http3 {
+pub(crate) struct Http3Options {
     pub(crate) tls: ServerTls,
     pub(crate) config: Config,
     /// The lock of the reset key, held while serving.
-    pub(crate) kept: Option<KeptKey>,
+    pub(crate) kept: Option<LockedResetKey>,
 }
 
 /// Waits for the next HTTP/3 connection, forever without an endpoint. Returns `None` if there will be no more.
@@ -341,31 +341,31 @@ pub(crate) fn window(text: &str) -> Result<bytesize::ByteSize, String> {
 }
 
 /// Kernel TCP, with TLS on the CPU.
-struct Kernel {
+struct KernelListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
     pace: Option<Rate>,
 }
 
-impl Door for Kernel {
+impl ClientSource for KernelListener {
     fn address(&self) -> String {
         self.listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
     }
 
-    async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes> {
-        let (stream, peer) = self.listener.accept().await.map_err(NobodyComes::Now)?;
+    async fn next(&mut self) -> Result<(SocketAddr, HandshakeFuture), AcceptError> {
+        let (stream, peer) = self.listener.accept().await.map_err(AcceptError::Now)?;
         let acceptor = self.acceptor.clone();
         tls::pace(&stream, self.pace);
         let handshake = async move {
             // An optimization only: without it small responses are delayed.
             let _ = stream.set_nodelay(true);
-            acceptor.accept(stream).await.ok().map(|stream| Box::new(stream) as Box<dyn Wire>)
+            acceptor.accept(stream).await.ok().map(|stream| Box::new(stream) as Box<dyn DialStream>)
         };
         Ok((peer, Box::pin(handshake)))
     }
 }
 
-fn welcome(server: &Server, peer: SocketAddr, handshake: Handshake, open: mpsc::Sender<()>) {
+fn welcome(server: &Server, peer: SocketAddr, handshake: HandshakeFuture, open: mpsc::Sender<()>) {
     // Without a slot the stream is closed.
     let Some(slot) = server.enter(peer.ip()) else { return };
     let server = server.clone();

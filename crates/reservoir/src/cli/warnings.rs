@@ -8,13 +8,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Installs the printer for the whole process.
 pub(crate) fn show() {
     // No other code in this program sets a subscriber.
-    let _ = tracing::subscriber::set_global_default(Lines);
+    let _ = tracing::subscriber::set_global_default(WarningPrinter);
 }
 
 /// A subscriber for events; spans are ignored.
-struct Lines;
+struct WarningPrinter;
 
-impl Subscriber for Lines {
+impl Subscriber for WarningPrinter {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN
     }
@@ -28,7 +28,7 @@ impl Subscriber for Lines {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
+        let mut line = EventText::default();
         event.record(&mut line);
         offload_console::say!("reservoir: {}{}", line.message, line.fields);
     }
@@ -39,12 +39,12 @@ impl Subscriber for Lines {
 }
 
 #[derive(Default)]
-struct Line {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Visit for Line {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a string cannot fail.
         let _ = match field.name() {

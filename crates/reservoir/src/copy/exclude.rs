@@ -9,26 +9,30 @@ use std::path::Path;
 /// path below the source, a pattern without a slash with each component.
 ///
 /// ```
-/// use offload_reservoir::copy::Pattern;
+/// use offload_reservoir::copy::ExcludePattern;
 /// use offload_reservoir::name::Name;
 ///
-/// let fits = |pattern: &str, path| pattern.parse::<Pattern>().unwrap().fits(&Name::from_url(path).unwrap());
+/// let fits = |pattern: &str, path| pattern.parse::<ExcludePattern>().unwrap().fits(&Name::from_url(path).unwrap());
 /// assert!(fits("*.tmp", "/a/b.tmp") && fits("cache", "/a/cache/b"));
 /// assert!(fits("a/*", "/a/b") && !fits("a/*", "/b/a"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(Vec<u8>);
+pub struct ExcludePattern(Vec<u8>);
 
-impl FromStr for Pattern {
+impl FromStr for ExcludePattern {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Pattern, String> {
+    fn from_str(text: &str) -> Result<ExcludePattern, String> {
         let text = text.trim_matches('/');
-        if text.is_empty() { Err("a pattern has at least one character".into()) } else { Ok(Pattern(text.into())) }
+        if text.is_empty() {
+            Err("a pattern has at least one character".into())
+        } else {
+            Ok(ExcludePattern(text.into()))
+        }
     }
 }
 
-impl Pattern {
+impl ExcludePattern {
     /// Returns whether the pattern matches `name` or a folder that contains it.
     pub fn fits(&self, name: &Name) -> bool {
         self.fits_path(name.path())

@@ -1,7 +1,7 @@
 //! The copy of one file: opened at both ends, copied block by block by any number of streams, and renamed at the end.
 
-use super::list::Item;
-use super::place::Side;
+use super::list::CopyItem;
+use super::place::CopyEnd;
 use super::presence::{has_anything, is_present};
 use super::source::{self, BlockSource, keeps_no_attributes};
 use super::target::{self, BlockTarget};
@@ -18,25 +18,25 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// A file being copied.
 pub(super) struct FileJob {
     pub(super) copy: Copy,
-    pub(super) item: Item,
+    pub(super) item: CopyItem,
     pub(super) blocks: Blocks,
     pub(super) source: Box<dyn BlockSource>,
     target: Box<dyn BlockTarget>,
     pub(super) attributes: Attributes,
     /// The mode of the source. For a source on a server, set by the first response that tells it.
     pub(super) mode: OnceLock<u32>,
-    state: Mutex<State>,
+    state: Mutex<FileJobState>,
 }
 
 /// A block to copy: one of the file's blocks, or the whole file as number 0.
 #[derive(Clone)]
-pub(super) struct Block {
+pub(super) struct FileBlock {
     pub(super) number: u64,
     pub(super) range: Range<u64>,
     pub(super) stream: usize,
 }
 
-struct State {
+struct FileJobState {
     waiting: VecDeque<u64>,
     left: u64,
     sums: BTreeMap<u64, BlockSum>,
@@ -45,14 +45,14 @@ struct State {
 }
 
 /// The outcome of opening a file.
-pub(super) enum Opened {
+pub(super) enum OpenOutcome {
     Present,
     /// The job, and the bytes already present.
     Job(Arc<FileJob>, u64),
 }
 
 /// The outcome of finishing a file.
-pub(super) enum Finished {
+pub(super) enum FinishOutcome {
     Done,
     /// This number of blocks was wrong and must be sent again.
     Again(u64),
@@ -60,12 +60,12 @@ pub(super) enum Finished {
 }
 
 impl FileJob {
-    pub(super) async fn open(copy: &Copy, item: Item) -> Result<Opened, CopyError> {
+    pub(super) async fn open(copy: &Copy, item: CopyItem) -> Result<OpenOutcome, CopyError> {
         if !copy.replaces && has_anything(copy, &item).await? {
             return Err(CopyError::Exists(item.to.0.shown(&item.to.1)));
         }
         if is_present(copy, &item).await? {
-            return Ok(Opened::Present);
+            return Ok(OpenOutcome::Present);
         }
         let mode = OnceLock::new();
         let source = source::open(copy, &item, &mode).await?;
@@ -81,18 +81,18 @@ impl FileJob {
         waiting.retain(|number| item.has(*number));
         let resumed = present.keys().map(|number| blocks.range(*number)).map(|range| range.end - range.start).sum();
         let left = waiting.len() as u64;
-        let state = Mutex::new(State { waiting, left, sums: present, attempts: 0, ended: false });
+        let state = Mutex::new(FileJobState { waiting, left, sums: present, attempts: 0, ended: false });
         let copy = copy.clone();
-        Ok(Opened::Job(Arc::new(FileJob { copy, item, blocks, source, target, attributes, mode, state }), resumed))
+        Ok(OpenOutcome::Job(Arc::new(FileJob { copy, item, blocks, source, target, attributes, mode, state }), resumed))
     }
 
     /// Reads the attributes to copy with the file.
-    async fn attributes(copy: &Copy, item: &Item, source: &dyn BlockSource) -> Result<Attributes, CopyError> {
+    async fn attributes(copy: &Copy, item: &CopyItem, source: &dyn BlockSource) -> Result<Attributes, CopyError> {
         if copy.preserve.is_empty() {
             return Ok(Attributes::default());
         }
         match &item.to.0 {
-            Side::Remote(server, _) if !server.is_reservoir().await? => Err(keeps_no_attributes(&item.to)),
+            CopyEnd::Remote(server, _) if !server.is_reservoir().await? => Err(keeps_no_attributes(&item.to)),
             _ => source.attributes(copy, item).await,
         }
     }
@@ -144,7 +144,7 @@ impl FileJob {
             true => 0..self.blocks.size(),
             false => self.blocks.range(number),
         };
-        self.target.transfer(self, Block { number, range, stream }).await
+        self.target.transfer(self, FileBlock { number, range, stream }).await
     }
 
     /// Returns whether a server no longer knows the upload, because the server was restarted or another part ended the
@@ -160,7 +160,7 @@ impl FileJob {
     }
 
     /// Completes the file after all blocks were copied: renames it, unless some blocks are wrong.
-    pub(super) async fn finish(&self) -> Result<Finished, CopyError> {
+    pub(super) async fn finish(&self) -> Result<FinishOutcome, CopyError> {
         self.target.finish(self).await
     }
 
@@ -177,7 +177,7 @@ impl FileJob {
     }
 
     /// Schedules these blocks to be copied again.
-    pub(super) fn again(&self, lost: Vec<u64>) -> Result<Finished, CopyError> {
+    pub(super) fn again(&self, lost: Vec<u64>) -> Result<FinishOutcome, CopyError> {
         let count = lost.len() as u64;
         let mut state = self.state();
         state.attempts += 1;
@@ -190,7 +190,7 @@ impl FileJob {
         let lost = if self.source.has_ranges() { lost } else { vec![0] };
         state.left = lost.len() as u64;
         state.waiting.extend(lost);
-        Ok(Finished::Again(count))
+        Ok(FinishOutcome::Again(count))
     }
 
     /// Records the checksums of a block at the destination.
@@ -212,7 +212,7 @@ impl FileJob {
         CopyError::Unproved(self.item.source(), why)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FileJobState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -29,10 +29,10 @@ mod third_party;
 mod upload;
 mod work;
 
-pub use exclude::Pattern;
-pub use list::Item;
-pub use place::{Place, Plain};
-pub use progress::Progress;
+pub use exclude::ExcludePattern;
+pub use list::CopyItem;
+pub use place::{CopyLocation, PlainDialer};
+pub use progress::CopyProgress;
 
 use crate::attributes::Preserve;
 use crate::blocks::USUAL_BLOCK;
@@ -43,7 +43,7 @@ use crate::remote::RemoteError;
 #[cfg(feature = "third-party")]
 use crate::remote::ThirdParty;
 #[cfg(feature = "s3")]
-use crate::s3::Account;
+use crate::s3::BucketAccount;
 use crate::shell::Shell;
 use crate::tls::Host;
 use core::time::Duration;
@@ -68,11 +68,11 @@ pub struct Copy {
     pace: Option<Arc<Pace>>,
     resume: bool,
     verify: bool,
-    sync: Sync,
-    exclude: Vec<Pattern>,
+    sync: SyncMode,
+    exclude: Vec<ExcludePattern>,
     retries: u32,
     #[cfg(feature = "s3")]
-    account: Option<Account>,
+    account: Option<BucketAccount>,
     tokens: Arc<ServerTokens>,
     stripe: Vec<Host>,
     /// Preconditions of files received in a folder of this machine.
@@ -85,17 +85,17 @@ pub struct Copy {
     third_party: Option<ThirdParty>,
     replaces: bool,
     proves: bool,
-    progress: Arc<Progress>,
+    progress: Arc<CopyProgress>,
 }
 
 /// The files at the destination that are left unchanged.
 ///
 /// ```
-/// assert_eq!("size-time".parse(), Ok(offload_reservoir::copy::Sync::SizeTime));
+/// assert_eq!("size-time".parse(), Ok(offload_reservoir::copy::SyncMode::SizeTime));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Sync {
+pub enum SyncMode {
     /// No files: all are copied.
     Nothing,
     /// Files of equal size.
@@ -106,14 +106,14 @@ pub enum Sync {
     Hash,
 }
 
-impl core::str::FromStr for Sync {
+impl core::str::FromStr for SyncMode {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Sync, String> {
+    fn from_str(text: &str) -> Result<SyncMode, String> {
         match text {
-            "size" => Ok(Sync::Size),
-            "size-time" => Ok(Sync::SizeTime),
-            "hash" => Ok(Sync::Hash),
+            "size" => Ok(SyncMode::Size),
+            "size-time" => Ok(SyncMode::SizeTime),
+            "hash" => Ok(SyncMode::Hash),
             _ => Err("size, size-time or hash".into()),
         }
     }
@@ -124,7 +124,7 @@ impl core::str::FromStr for Sync {
 /// See [`Server`](crate::Server) for an example.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct CopyOutcome {
     /// Files copied.
     pub copied: u64,
     /// Files that were present already.
@@ -145,7 +145,7 @@ pub struct Outcome {
 
 /// Error of a copy, or of a file.
 ///
-/// See [`Place`] for an example.
+/// See [`CopyLocation`] for an example.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -154,7 +154,7 @@ pub enum CopyError {
     Remote(#[from] RemoteError),
     /// A file could not be received here.
     #[error(transparent)]
-    Landing(#[from] crate::landing::LandingError),
+    LandingFile(#[from] crate::landing::LandingError),
     /// A name is invalid.
     #[error("{0}")]
     Name(#[from] crate::name::BadName),
@@ -200,7 +200,7 @@ impl Copy {
             pace: None,
             resume: false,
             verify: false,
-            sync: Sync::Nothing,
+            sync: SyncMode::Nothing,
             exclude: Vec::new(),
             retries: 8,
             #[cfg(feature = "s3")]
@@ -260,14 +260,14 @@ impl Copy {
 
     /// Leaves files unchanged that are at the destination already.
     #[must_use]
-    pub fn sync(mut self, sync: Sync) -> Copy {
+    pub fn sync(mut self, sync: SyncMode) -> Copy {
         self.sync = sync;
         self
     }
 
     /// Excludes names that match one of these patterns.
     #[must_use]
-    pub fn exclude(mut self, patterns: Vec<Pattern>) -> Copy {
+    pub fn exclude(mut self, patterns: Vec<ExcludePattern>) -> Copy {
         self.exclude = patterns;
         self
     }
@@ -282,12 +282,12 @@ impl Copy {
     /// Sets the account for buckets.
     #[cfg(feature = "s3")]
     #[must_use]
-    pub fn account(mut self, account: Option<Account>) -> Copy {
+    pub fn account(mut self, account: Option<BucketAccount>) -> Copy {
         self.account = account;
         self
     }
 
-    /// Sets the tokens for servers. The token of a [`Place`] takes precedence.
+    /// Sets the tokens for servers. The token of a [`CopyLocation`] takes precedence.
     #[must_use]
     pub fn tokens(mut self, tokens: ServerTokens) -> Copy {
         self.tokens = Arc::new(tokens);
@@ -326,7 +326,7 @@ impl Copy {
     }
 
     /// Returns the progress.
-    pub fn progress(&self) -> Arc<Progress> {
+    pub fn progress(&self) -> Arc<CopyProgress> {
         self.progress.clone()
     }
 
@@ -334,7 +334,7 @@ impl Copy {
     ///
     /// # Errors
     /// If nothing can be copied. Errors of single files are in the outcome.
-    pub async fn run(&self, sources: &[Place], to: &Place) -> Result<Outcome, CopyError> {
+    pub async fn run(&self, sources: &[CopyLocation], to: &CopyLocation) -> Result<CopyOutcome, CopyError> {
         let items = self.list(sources, to).await?;
         Ok(self.copy(items).await)
     }
@@ -343,12 +343,12 @@ impl Copy {
     ///
     /// # Errors
     /// If a source does not exist, or cannot be listed.
-    pub async fn list(&self, sources: &[Place], to: &Place) -> Result<Vec<Item>, CopyError> {
+    pub async fn list(&self, sources: &[CopyLocation], to: &CopyLocation) -> Result<Vec<CopyItem>, CopyError> {
         list::list(self, sources, to).await
     }
 
     /// Copies listed files. Errors are in the outcome.
-    pub async fn copy(&self, items: Vec<Item>) -> Outcome {
+    pub async fn copy(&self, items: Vec<CopyItem>) -> CopyOutcome {
         work::copy(self, items).await
     }
 

@@ -2,19 +2,19 @@
 //! reads the blocks of these parts again. If the MD5 of a part differs, the upload belongs to another version of the
 //! file, and a new one is created.
 
-use super::file::{Block, FileJob, Finished};
-use super::list::Item;
+use super::file::{FileBlock, FileJob, FinishOutcome};
+use super::list::CopyItem;
 use super::presence::has_arrived;
-use super::source::{BlockSource, Pending, Put, SendBody, unreadable};
+use super::source::{BlockSource, BlockUpload, Pending, SendBody, unreadable};
 use super::target::BlockTarget;
-use super::{Copy, CopyError, Sync};
+use super::{Copy, CopyError, SyncMode};
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
-use crate::digest::{Algorithm, Summer};
+use crate::digest::{DigestHasher, HashAlgorithm};
 use crate::direct::aligned;
 use crate::mtime;
 use crate::remote::{Remote, RemoteError};
-use crate::s3::{LEAST_PART, MOST_PARTS, Part};
-use crate::storage::{Stored, read_exactly};
+use crate::s3::{BucketPart, LEAST_PART, MOST_PARTS};
+use crate::storage::{StoredFile, read_exactly};
 use core::ops::Range;
 use hyper::StatusCode;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl Multipart {
     /// Creates an upload, or resumes the last one of the same name. Also returns the present blocks.
     pub(super) async fn open(
         copy: &Copy,
-        item: &Item,
+        item: &CopyItem,
         blocks: Blocks,
         source: &dyn BlockSource,
         server: &Arc<Remote>,
@@ -59,7 +59,7 @@ impl Multipart {
             // and not all tell the start of uploads.
             let since = mtime::in_seconds(item.about.modified);
             let mut is_of_this = parts.iter().map(|part| part.came).chain([begun]).flatten().any(|time| time >= since);
-            for Part { number, size, tag, .. } in if is_of_this { parts } else { Vec::new() } {
+            for BucketPart { number, size, tag, .. } in if is_of_this { parts } else { Vec::new() } {
                 let block = u64::from(number).checked_sub(1).filter(|block| *block < blocks.count());
                 let block = block.filter(|block| size == blocks.range(*block).end - blocks.range(*block).start);
                 let mut came = None;
@@ -97,7 +97,7 @@ impl Multipart {
 }
 
 impl BlockTarget for Multipart {
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {
         Box::pin(async move {
             let size = block.range.end - block.range.start;
             // The server verifies the MD5. It can be computed only if the part can be read twice.
@@ -111,22 +111,22 @@ impl BlockTarget for Multipart {
                     Ok(())
                 })
             });
-            let _ = job.source.send(job, block, Put { has_trailers: false, send }).await?;
+            let _ = job.source.send(job, block, BlockUpload { has_trailers: false, send }).await?;
             Ok(())
         })
     }
 
-    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished> {
+    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, FinishOutcome> {
         Box::pin(async move {
             let tags: Vec<String> = self.tags().values().cloned().collect();
             let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
             match self.server.complete_upload(&job.item.to.1, &self.upload, &tags).await {
                 // The response to an earlier attempt may have been lost.
                 Err(gone @ RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
-                    let there = has_arrived(&job.copy, &job.item, Sync::SizeTime).await?;
-                    if there { Ok(Finished::Done) } else { Err(gone.into()) }
+                    let there = has_arrived(&job.copy, &job.item, SyncMode::SizeTime).await?;
+                    if there { Ok(FinishOutcome::Done) } else { Err(gone.into()) }
                 }
-                done => Ok(done.map(|()| Finished::Done)?),
+                done => Ok(done.map(|()| FinishOutcome::Done)?),
             }
         })
     }
@@ -136,7 +136,7 @@ impl BlockTarget for Multipart {
 pub(super) async fn md5(job: &FileJob, range: Range<u64>) -> Result<Option<Vec<u8>>, CopyError> {
     let Some(file) = job.source.file().cloned() else { return Ok(None) };
     let summed = job.copy.shell.blocking(move || {
-        let mut summer = Summer::new(Algorithm::Md5);
+        let mut summer = DigestHasher::new(HashAlgorithm::Md5);
         each_piece(&*file, range, |piece| summer.update(piece))?;
         Ok(summer.finish())
     });
@@ -144,8 +144,8 @@ pub(super) async fn md5(job: &FileJob, range: Range<u64>) -> Result<Option<Vec<u
 }
 
 /// Returns the MD5 of a block, and its checksums.
-fn sums(file: &dyn Stored, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, BlockSum)> {
-    let (mut summer, mut hasher) = (Summer::new(Algorithm::Md5), BlockHasher::new(blocks, number));
+fn sums(file: &dyn StoredFile, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, BlockSum)> {
+    let (mut summer, mut hasher) = (DigestHasher::new(HashAlgorithm::Md5), BlockHasher::new(blocks, number));
     each_piece(file, blocks.range(number), |piece| {
         summer.update(piece);
         hasher.update(piece);
@@ -153,7 +153,7 @@ fn sums(file: &dyn Stored, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, 
     Ok((summer.finish(), hasher.finish()))
 }
 
-fn each_piece(file: &dyn Stored, range: Range<u64>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+fn each_piece(file: &dyn StoredFile, range: Range<u64>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let mut piece = aligned(crate::body::PIECE.min((range.end - range.start) as usize));
     let mut at = range.start;
     while at < range.end {

@@ -1,17 +1,17 @@
 //! Packs of small files between this machine and reservoir servers, hundreds per request. Files left out of a pack are
 //! copied separately.
 
-use super::list::Item;
-use super::place::Side;
+use super::list::CopyItem;
+use super::place::CopyEnd;
 use super::presence::has_arrived;
-use super::{Copy, CopyError, Sync};
-use crate::body::Relayed;
+use super::{Copy, CopyError, SyncMode};
+use crate::body::ChannelBody;
 use crate::mtime::Resolution;
 use crate::name::Name;
 use crate::pack::{self, Unpacker};
-use crate::remote::{Reading, Remote, RemoteError};
-use crate::small::{Batch, Wanted, gather};
-use crate::storage::{About, Folder, Kind};
+use crate::remote::{RangeReader, Remote, RemoteError};
+use crate::small::{Batch, PackEntry, gather};
+use crate::storage::{FileInfo, FileKind, Folder};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::body::Frame;
@@ -22,22 +22,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
 /// A unit of work.
-pub(super) enum Unit {
-    File(Box<Item>),
-    Pack(Vec<Item>),
+pub(super) enum WorkUnit {
+    File(Box<CopyItem>),
+    Pack(Vec<CopyItem>),
 }
 
 /// Groups small files with equal roots into packs, if there are enough of them.
-pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
+pub(super) async fn units(copy: &Copy, items: Vec<CopyItem>) -> Vec<WorkUnit> {
     let mut known = HashMap::new();
-    let mut ways: HashMap<(String, String), Vec<Item>> = HashMap::new();
+    let mut ways: HashMap<(String, String), Vec<CopyItem>> = HashMap::new();
     let mut order = Vec::new();
     let mut units = Vec::new();
     for item in items {
         // Packs carry no attributes, and their files are not read back.
         if copy.verify || !copy.preserve.is_empty() || !is_small(copy, &item) || !goes_in_packs(&item, &mut known).await
         {
-            units.push(Unit::File(Box::new(item)));
+            units.push(WorkUnit::File(Box::new(item)));
             continue;
         }
         let way = (item.from.0.root(), item.to.0.root());
@@ -50,7 +50,7 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
     for way in order {
         let items = ways.remove(&way).unwrap_or_default();
         if items.len() < LEAST_PACKED {
-            units.extend(items.into_iter().map(Box::new).map(Unit::File));
+            units.extend(items.into_iter().map(Box::new).map(WorkUnit::File));
             continue;
         }
         // Several packs per stream, for balance.
@@ -60,19 +60,19 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
             bytes += item.size();
             next.push(item);
             if next.len() == most || bytes > MOST_BYTES {
-                units.push(Unit::Pack(core::mem::take(&mut next)));
+                units.push(WorkUnit::Pack(core::mem::take(&mut next)));
                 bytes = 0;
             }
         }
         if !next.is_empty() {
-            units.push(Unit::Pack(next));
+            units.push(WorkUnit::Pack(next));
         }
     }
     units
 }
 
-fn is_small(copy: &Copy, item: &Item) -> bool {
-    item.about.kind == Kind::File
+fn is_small(copy: &Copy, item: &CopyItem) -> bool {
+    item.about.kind == FileKind::File
         && item.size() <= pack::MOST_OF_A_FILE.min(copy.block)
         && item.refused.is_none()
         && item.blocks.is_none()
@@ -80,10 +80,10 @@ fn is_small(copy: &Copy, item: &Item) -> bool {
 }
 
 /// Returns whether the item goes between a local folder and a reservoir server, in either direction.
-async fn goes_in_packs(item: &Item, known: &mut HashMap<String, bool>) -> bool {
+async fn goes_in_packs(item: &CopyItem, known: &mut HashMap<String, bool>) -> bool {
     match (&item.from.0, &item.to.0) {
-        (Side::Remote(..), Side::Local(..)) => item.is_reservoir,
-        (Side::Local(..), Side::Remote(server, root)) => match known.get(&**root) {
+        (CopyEnd::Remote(..), CopyEnd::Local(..)) => item.is_reservoir,
+        (CopyEnd::Local(..), CopyEnd::Remote(server, root)) => match known.get(&**root) {
             Some(ours) => *ours,
             None => {
                 // If the server cannot be reached, the first file will report the error.
@@ -98,21 +98,21 @@ async fn goes_in_packs(item: &Item, known: &mut HashMap<String, bool>) -> bool {
 
 /// The outcome of a pack.
 #[derive(Default)]
-pub(super) struct Copied {
+pub(super) struct PackOutcome {
     pub(super) copied: u64,
-    pub(super) present: Vec<Item>,
+    pub(super) present: Vec<CopyItem>,
     /// Items to copy separately.
-    pub(super) left: Vec<Item>,
+    pub(super) left: Vec<CopyItem>,
 }
 
 /// Copies a pack over the connection of a stream.
 pub(super) async fn copy_pack(
     copy: &Copy,
-    known: &Known,
-    items: Vec<Item>,
+    known: &ListingCache,
+    items: Vec<CopyItem>,
     stream: usize,
-) -> Result<Copied, (CopyError, Vec<Item>)> {
-    let mut done = Copied::default();
+) -> Result<PackOutcome, (CopyError, Vec<CopyItem>)> {
+    let mut done = PackOutcome::default();
     let mut absent = Vec::new();
     for item in items {
         match known.is_present(copy, &item).await {
@@ -125,10 +125,10 @@ pub(super) async fn copy_pack(
     let sides = absent.first().map(|item| (item.from.0.clone(), item.to.0.clone()));
     let copied = match sides {
         None => return Ok(done),
-        Some((Side::Local(folder, _), Side::Remote(server, _))) => {
+        Some((CopyEnd::Local(folder, _), CopyEnd::Remote(server, _))) => {
             send(copy, folder, server.of_stream(stream), &absent, stream).await
         }
-        Some((Side::Remote(server, _), Side::Local(folder, _))) => {
+        Some((CopyEnd::Remote(server, _), CopyEnd::Local(folder, _))) => {
             fetch(copy, server.of_stream(stream), folder, &absent, stream).await
         }
         // `goes_in_packs` admits no other combinations.
@@ -154,14 +154,14 @@ async fn send(
     copy: &Copy,
     folder: Arc<dyn Folder>,
     server: &Arc<Remote>,
-    items: &[Item],
+    items: &[CopyItem],
     stream: usize,
 ) -> Result<HashSet<Name>, CopyError> {
     let into = common(items.iter().map(|item| &item.to.1));
     let below = |name: &Name| Name::from_path(name.path().strip_prefix(into.path()).unwrap_or(name.path()));
     let mut wanted = VecDeque::new();
     for item in items {
-        wanted.push_back(Wanted { at: item.from.1.clone(), packed_as: below(&item.to.1)?, tag: item.tag.clone() });
+        wanted.push_back(PackEntry { at: item.from.1.clone(), packed_as: below(&item.to.1)?, tag: item.tag.clone() });
     }
     let (frames, body) = mpsc::channel(1);
     let feed = async move {
@@ -192,7 +192,7 @@ async fn send(
         drop(frames);
         left_out
     };
-    let (answer, left_out) = tokio::join!(server.send_pack(&into, Relayed::new(body, None).boxed_unsync()), feed);
+    let (answer, left_out) = tokio::join!(server.send_pack(&into, ChannelBody::new(body, None).boxed_unsync()), feed);
     let refused = answer?;
     let mut arrived = HashSet::new();
     for item in items {
@@ -209,7 +209,7 @@ async fn fetch(
     copy: &Copy,
     server: &Arc<Remote>,
     folder: Arc<dyn Folder>,
-    items: &[Item],
+    items: &[CopyItem],
     stream: usize,
 ) -> Result<HashSet<Name>, CopyError> {
     let from = common(items.iter().map(|item| &item.from.1));
@@ -219,7 +219,7 @@ async fn fetch(
         wanted.insert(Name::from_path(below)?, item);
     }
     let names: String = wanted.keys().map(|name| name.to_url() + "\n").collect();
-    let mut reading: Reading = server.fetch_pack(&from, names).await?;
+    let mut reading: RangeReader = server.fetch_pack(&from, names).await?;
     let (mut unpacker, mut batch) = (Unpacker::default(), Batch::new(folder, Name::root()));
     let (mut arrived, mut on_the_way) = (HashSet::new(), Vec::new());
     let bad = |what| RemoteError::Answer { name: from.clone(), what };
@@ -272,23 +272,23 @@ fn common<'a>(mut names: impl Iterator<Item = &'a Name>) -> Name {
 
 /// Listings of a server's folders, requested once per folder instead of once per file.
 #[derive(Default)]
-pub(super) struct Known(Mutex<Option<Listing>>);
+pub(super) struct ListingCache(Mutex<Option<CachedListing>>);
 
 /// The server, the folder and its entries.
-type Listing = (String, Name, Arc<HashMap<OsString, About>>);
+type CachedListing = (String, Name, Arc<HashMap<OsString, FileInfo>>);
 
-impl Known {
-    async fn is_present(&self, copy: &Copy, item: &Item) -> Result<bool, CopyError> {
-        let sync = if copy.resume && copy.sync != Sync::Hash { Sync::SizeTime } else { copy.sync };
+impl ListingCache {
+    async fn is_present(&self, copy: &Copy, item: &CopyItem) -> Result<bool, CopyError> {
+        let sync = if copy.resume && copy.sync != SyncMode::Hash { SyncMode::SizeTime } else { copy.sync };
         // Looking a local file up needs no listing.
-        let Side::Remote(server, root) = &item.to.0 else {
-            return if sync == Sync::Nothing { Ok(false) } else { has_arrived(copy, item, sync).await };
+        let CopyEnd::Remote(server, root) = &item.to.0 else {
+            return if sync == SyncMode::Nothing { Ok(false) } else { has_arrived(copy, item, sync).await };
         };
         match sync {
-            Sync::Nothing => Ok(false),
+            SyncMode::Nothing => Ok(false),
             // A listing has no hashes.
-            Sync::Hash => has_arrived(copy, item, sync).await,
-            Sync::Size | Sync::SizeTime => {
+            SyncMode::Hash => has_arrived(copy, item, sync).await,
+            SyncMode::Size | SyncMode::SizeTime => {
                 let listed = self.list(server, root, &item.to.1.folder()).await?;
                 let found = item.to.1.last().and_then(|last| listed.get(last));
                 Ok(found.is_some_and(|found| super::presence::fits(found, Resolution::Nanoseconds, item, sync)))
@@ -301,7 +301,7 @@ impl Known {
         server: &Arc<Remote>,
         root: &str,
         folder: &Name,
-    ) -> Result<Arc<HashMap<OsString, About>>, CopyError> {
+    ) -> Result<Arc<HashMap<OsString, FileInfo>>, CopyError> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((of, name, listed)) = known
             && of == root

@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 /// The progress of a copy.
 ///
 /// ```
-/// use offload_reservoir::copy::Progress;
+/// use offload_reservoir::copy::CopyProgress;
 ///
-/// let progress = Progress::default();
+/// let progress = CopyProgress::default();
 /// assert_eq!((progress.bytes(), progress.all_bytes(), progress.file()), (0, 0, String::new()));
 /// ```
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CopyProgress {
     all_bytes: AtomicU64,
     all_files: AtomicU64,
     bytes: AtomicU64,
@@ -22,7 +22,7 @@ pub struct Progress {
     file: Mutex<String>,
 }
 
-impl Progress {
+impl CopyProgress {
     /// Returns the number of bytes copied.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

@@ -1,16 +1,16 @@
 //! Sources of a file's blocks: a file of this machine, or of a server.
 
-use super::file::{Block, FileJob};
-use super::list::Item;
-use super::place::Side;
+use super::file::{FileBlock, FileJob};
+use super::list::CopyItem;
+use super::place::CopyEnd;
 use super::{Copy, CopyError};
 use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum};
-use crate::body::{Body, FileBody, Relayed, fields_of, known, read_error};
+use crate::body::{Body, ChannelBody, FileBody, fields_of, known, read_error};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
-use crate::remote::{Reading, Remote, RemoteError, Version};
-use crate::storage::{About, Folder, Stored, evaluate_for};
+use crate::remote::{RangeReader, Remote, RemoteError, Version};
+use crate::storage::{FileInfo, Folder, StoredFile, evaluate_for};
 use bytes::Bytes;
 use core::pin::Pin;
 use http_body_util::BodyExt;
@@ -24,17 +24,17 @@ use tokio::sync::mpsc;
 pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, CopyError>> + Send + 'a>>;
 
 /// A pending request to the destination's server.
-pub(super) type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), RemoteError>> + Send + 'a>>;
+pub(super) type RequestFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RemoteError>> + Send + 'a>>;
 
 /// A request that sends a block to the destination.
-pub(super) struct Put<'a> {
+pub(super) struct BlockUpload<'a> {
     /// Whether the block's checksums follow as trailers.
     pub(super) has_trailers: bool,
     pub(super) send: SendBody<'a>,
 }
 
 /// Sends the body of a request; over the pipelined connection of a stream, if one is given.
-pub(super) type SendBody<'a> = Box<dyn FnOnce(Body, Option<usize>) -> Sending<'a> + Send + 'a>;
+pub(super) type SendBody<'a> = Box<dyn FnOnce(Body, Option<usize>) -> RequestFuture<'a> + Send + 'a>;
 
 /// The source of a file's blocks.
 pub(super) trait BlockSource: Send + Sync {
@@ -42,7 +42,7 @@ pub(super) trait BlockSource: Send + Sync {
     fn has_ranges(&self) -> bool;
 
     /// Returns the open file. `None` if the source is on a server.
-    fn file(&self) -> Option<&Arc<dyn Stored>> {
+    fn file(&self) -> Option<&Arc<dyn StoredFile>> {
         None
     }
 
@@ -52,13 +52,13 @@ pub(super) trait BlockSource: Send + Sync {
     }
 
     /// Reads the attributes to copy with the file.
-    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes>;
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a CopyItem) -> Pending<'a, Attributes>;
 
     /// Opens a block for a file of this machine.
-    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces>;
+    fn open<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, BlockPieces>;
 
     /// Sends a block. Returns its checksums, if they were computed.
-    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>>;
+    fn send<'a>(&'a self, job: &'a FileJob, block: FileBlock, put: BlockUpload<'a>) -> Pending<'a, Option<BlockSum>>;
 
     /// Tests that the source is still the file that was opened.
     ///
@@ -71,24 +71,28 @@ pub(super) trait BlockSource: Send + Sync {
 }
 
 /// Opens the source of an item. If the source's mode is known, sets `mode`.
-pub(super) async fn open(copy: &Copy, item: &Item, mode: &OnceLock<u32>) -> Result<Box<dyn BlockSource>, CopyError> {
+pub(super) async fn open(
+    copy: &Copy,
+    item: &CopyItem,
+    mode: &OnceLock<u32>,
+) -> Result<Box<dyn BlockSource>, CopyError> {
     Ok(match &item.from.0 {
-        Side::Local(folder, _) => Box::new(LocalSource::open(copy, item, folder, mode).await?),
-        Side::Remote(server, _) => Box::new(RemoteSource::open(copy, item, server).await?),
+        CopyEnd::Local(folder, _) => Box::new(LocalSource::open(copy, item, folder, mode).await?),
+        CopyEnd::Remote(server, _) => Box::new(RemoteSource::open(copy, item, server).await?),
     })
 }
 
 /// A file of this machine.
 struct LocalSource {
-    file: Arc<dyn Stored>,
+    file: Arc<dyn StoredFile>,
     /// The file's state when it was opened.
-    before: About,
+    before: FileInfo,
 }
 
 impl LocalSource {
     async fn open(
         copy: &Copy,
-        item: &Item,
+        item: &CopyItem,
         folder: &Arc<dyn Folder>,
         mode: &OnceLock<u32>,
     ) -> Result<LocalSource, CopyError> {
@@ -115,7 +119,7 @@ impl LocalSource {
         Ok(LocalSource { file, before })
     }
 
-    fn body(&self, job: &FileJob, block: &Block, has_trailers: bool) -> FileBody {
+    fn body(&self, job: &FileJob, block: &FileBlock, has_trailers: bool) -> FileBody {
         let hasher = BlockHasher::new(job.blocks, block.number);
         let (progress, stream) = (job.copy.progress.clone(), block.stream);
         FileBody::new(job.copy.shell.clone(), self.file.clone(), block.range.clone(), Some(hasher), has_trailers)
@@ -129,11 +133,11 @@ impl BlockSource for LocalSource {
         true
     }
 
-    fn file(&self) -> Option<&Arc<dyn Stored>> {
+    fn file(&self) -> Option<&Arc<dyn StoredFile>> {
         Some(&self.file)
     }
 
-    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes> {
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a CopyItem) -> Pending<'a, Attributes> {
         Box::pin(async move {
             let (file, wanted) = (self.file.clone(), copy.preserve);
             let read = copy.shell.blocking(move || file.attributes(wanted));
@@ -141,11 +145,11 @@ impl BlockSource for LocalSource {
         })
     }
 
-    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces> {
-        Box::pin(async move { Ok(Pieces::File(self.body(job, &block, false))) })
+    fn open<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, BlockPieces> {
+        Box::pin(async move { Ok(BlockPieces::File(self.body(job, &block, false))) })
     }
 
-    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>> {
+    fn send<'a>(&'a self, job: &'a FileJob, block: FileBlock, put: BlockUpload<'a>) -> Pending<'a, Option<BlockSum>> {
         Box::pin(async move {
             let body = self.body(job, &block, put.has_trailers);
             // The body is moved into the request, which fills in the checksums as it reads.
@@ -179,7 +183,7 @@ struct RemoteSource {
 
 impl RemoteSource {
     /// Determines the version of the source. A listing may have a weak tag or no tag, while the file itself has a date.
-    async fn open(copy: &Copy, item: &Item, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
+    async fn open(copy: &Copy, item: &CopyItem, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
         let server = server.clone();
         let listed = Version::from_tag(item.tag.as_deref());
         // Servers that copy between each other check the version themselves.
@@ -196,7 +200,7 @@ impl RemoteSource {
     }
 
     /// Requests a block; over the pipelined connection of its stream, if `on_line` and the server is a reservoir.
-    async fn get(&self, job: &FileJob, block: &Block, on_line: bool) -> Result<Pieces, CopyError> {
+    async fn get(&self, job: &FileJob, block: &FileBlock, on_line: bool) -> Result<BlockPieces, CopyError> {
         let server = self.server.of_stream(block.stream);
         let is_reservoir = job.item.is_reservoir;
         let size = is_reservoir.then_some(job.blocks.block());
@@ -204,7 +208,7 @@ impl RemoteSource {
         let (name, range) = (&job.item.from.1, block.range.clone());
         let reading = server.get(name, range, job.blocks.size(), &self.version, size, line).await?;
         reading.mode().into_iter().for_each(|told| _ = job.mode.set(told));
-        Ok(Pieces::Net(Some(Box::new(reading)), server.clone()))
+        Ok(BlockPieces::Net(Some(Box::new(reading)), server.clone()))
     }
 }
 
@@ -217,7 +221,7 @@ impl BlockSource for RemoteSource {
         Some(&self.server)
     }
 
-    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes> {
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a CopyItem) -> Pending<'a, Attributes> {
         Box::pin(async move {
             if !item.is_reservoir {
                 return Err(keeps_no_attributes(&item.from));
@@ -228,16 +232,16 @@ impl BlockSource for RemoteSource {
         })
     }
 
-    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces> {
+    fn open<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, BlockPieces> {
         Box::pin(async move { self.get(job, &block, true).await })
     }
 
-    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>> {
+    fn send<'a>(&'a self, job: &'a FileJob, block: FileBlock, put: BlockUpload<'a>) -> Pending<'a, Option<BlockSum>> {
         Box::pin(async move {
             let pieces = self.get(job, &block, false).await?;
             let (into, frames) = mpsc::channel(2);
             let length = (!put.has_trailers).then_some(block.range.end - block.range.start);
-            let sending = (put.send)(Relayed::new(frames, length).boxed_unsync(), None);
+            let sending = (put.send)(ChannelBody::new(frames, length).boxed_unsync(), None);
             // Both requests run at once, so that memory holds only a few pieces.
             let (sent, relayed) = tokio::join!(sending, relay(job, &block, pieces, put.has_trailers, into));
             relayed.sum(sent).map(Some)
@@ -248,8 +252,8 @@ impl BlockSource for RemoteSource {
 /// Relays a block from one server to the request to another, followed by its checksums if `has_trailers`.
 async fn relay(
     job: &FileJob,
-    block: &Block,
-    mut pieces: Pieces,
+    block: &FileBlock,
+    mut pieces: BlockPieces,
     has_trailers: bool,
     into: mpsc::Sender<io::Result<Frame<Bytes>>>,
 ) -> RelayOutcome {
@@ -305,19 +309,19 @@ impl RelayOutcome {
 }
 
 /// The bytes of a block, in pieces.
-pub(super) enum Pieces {
+pub(super) enum BlockPieces {
     File(FileBody),
-    Net(Option<Box<Reading>>, Arc<Remote>),
+    Net(Option<Box<RangeReader>>, Arc<Remote>),
 }
 
-impl Pieces {
+impl BlockPieces {
     pub(super) async fn next(&mut self, job: &FileJob, stream: usize) -> Result<Option<Bytes>, CopyError> {
         match self {
-            Pieces::File(body) => match body.frame().await {
+            BlockPieces::File(body) => match body.frame().await {
                 Some(frame) => Ok(frame.map_err(|error| unreadable(&job.item, error))?.into_data().ok()),
                 None => Ok(None),
             },
-            Pieces::Net(reading, _) => {
+            BlockPieces::Net(reading, _) => {
                 let Some(open) = reading else { return Ok(None) };
                 let piece = open.next().await?;
                 if let Some(piece) = &piece {
@@ -332,19 +336,19 @@ impl Pieces {
     /// Returns the checksums that the source sent after the last piece.
     pub(super) fn end(self) -> Option<BlockSum> {
         match self {
-            Pieces::File(body) => known(&body.sum()),
-            Pieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
+            BlockPieces::File(body) => known(&body.sum()),
+            BlockPieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
         }
     }
 }
 
 /// Returns the error of an unreadable source.
-pub(super) fn unreadable(item: &Item, error: io::Error) -> CopyError {
+pub(super) fn unreadable(item: &CopyItem, error: io::Error) -> CopyError {
     CopyError::Local { path: PathBuf::from(item.source()), error }
 }
 
 /// Returns the error of a server without attributes.
-pub(super) fn keeps_no_attributes((side, name): &(Side, Name)) -> CopyError {
+pub(super) fn keeps_no_attributes((side, name): &(CopyEnd, Name)) -> CopyError {
     let text = "this server keeps no modes and attributes: leave --preserve out";
     CopyError::Unusable(format!("{}: {text}", side.shown(name)))
 }

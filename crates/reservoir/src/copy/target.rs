@@ -3,23 +3,23 @@
 //! | target | destination |
 //! |---|---|
 //! | [`LocalFile`] | a folder of this machine |
-//! | [`Upload`] | reservoir servers, block by block |
+//! | [`ReservoirUpload`] | reservoir servers, block by block |
 //! | [`SmallFile`] | a reservoir server, in one request with the file's digest first |
 //! | [`SingleRequest`] | any server, in one request |
 //! | `Multipart` | a bucket, in parts |
 //! | `ThirdPartyCopy` | any server; two servers copy the file between them |
 
-use super::file::{Block, FileJob, Finished};
-use super::list::Item;
+use super::file::{FileBlock, FileJob, FinishOutcome};
+use super::list::CopyItem;
 use super::local::LocalFile;
 #[cfg(feature = "s3")]
 use super::multipart::Multipart;
-use super::place::Side;
+use super::place::CopyEnd;
 use super::request::{SingleRequest, SmallFile};
 use super::source::{BlockSource, Pending};
 #[cfg(feature = "third-party")]
 use super::third_party::ThirdPartyCopy;
-use super::upload::Upload;
+use super::upload::ReservoirUpload;
 use super::{Copy, CopyError};
 use crate::attributes::Attributes;
 use crate::blocks::{BlockSum, Blocks};
@@ -40,11 +40,11 @@ pub(super) trait BlockTarget: Send + Sync {
     }
 
     /// Copies a block.
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()>;
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()>;
 
     /// Completes the file, unless some blocks are wrong.
-    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, Finished> {
-        Box::pin(async { Ok(Finished::Done) })
+    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, FinishOutcome> {
+        Box::pin(async { Ok(FinishOutcome::Done) })
     }
 
     /// Tests whether [`resume`](Self::resume) may help if the server has forgotten the upload.
@@ -64,7 +64,7 @@ pub(super) type OpenTarget = (Box<dyn BlockTarget>, BTreeMap<u64, BlockSum>);
 /// Opens the target of an item.
 pub(super) async fn open(
     copy: &Copy,
-    item: &Item,
+    item: &CopyItem,
     blocks: Blocks,
     source: &dyn BlockSource,
     attributes: &Attributes,
@@ -73,7 +73,7 @@ pub(super) async fn open(
     if let Some(way) = copy.third_party {
         return Ok((Box::new(ThirdPartyCopy::new(copy, item, way)?), BTreeMap::new()));
     }
-    if matches!(&item.to.0, Side::Remote(..)) {
+    if matches!(&item.to.0, CopyEnd::Remote(..)) {
         let unusable = |why| CopyError::Unusable(format!("{}: {why}: leave xattrs out of --preserve", item.source()));
         attributes.check().map_err(unusable)?;
     }
@@ -85,8 +85,8 @@ pub(super) async fn open(
     // Present bytes may belong to another version than the source's present one.
     let resume = (copy.resume || item.blocks.is_some()) && !one_request;
     let server = match &item.to.0 {
-        Side::Local(folder, _) => return LocalFile::open(copy, item, blocks, folder, attributes, resume).await,
-        Side::Remote(server, _) => server,
+        CopyEnd::Local(folder, _) => return LocalFile::open(copy, item, blocks, folder, attributes, resume).await,
+        CopyEnd::Remote(server, _) => server,
     };
     let name = &item.to.1;
     if one_request {
@@ -118,7 +118,7 @@ pub(super) async fn open(
     {
         return Ok((Box::new(SmallFile::new(server.of_name(name), file)), BTreeMap::new()));
     }
-    Upload::open(copy, item, blocks, server, attributes, resume).await
+    ReservoirUpload::open(copy, item, blocks, server, attributes, resume).await
 }
 
 /// Maximum length of a file sent in one request with its digest first.

@@ -1,13 +1,13 @@
 //! Copies between two servers: as a client that asks one of them, and the rules for a copy that a server makes for a
 //! client.
 
-use super::file::{Block, FileJob};
-use super::list::{self, Item, glance};
-use super::place::{self, Place, Side};
+use super::file::{FileBlock, FileJob};
+use super::list::{self, CopyItem, glance};
+use super::place::{self, CopyEnd, CopyLocation};
 use super::presence::fits;
 use super::source::Pending;
 use super::target::BlockTarget;
-use super::{Copy, CopyError, Outcome, Sync};
+use super::{Copy, CopyError, CopyOutcome, SyncMode};
 use crate::name::Name;
 use crate::pace::Pace;
 use crate::remote::{Remote, RemoteError, ThirdParty};
@@ -58,7 +58,7 @@ impl Copy {
     ///
     /// # Errors
     /// If `source` is not a file, or `to` is a folder.
-    pub(crate) async fn run_file(&self, source: &Place, to: &Place) -> Result<Outcome, CopyError> {
+    pub(crate) async fn run_file(&self, source: &CopyLocation, to: &CopyLocation) -> Result<CopyOutcome, CopyError> {
         let item = list::file(self, source, to).await?;
         Ok(self.copy(vec![item]).await)
     }
@@ -67,8 +67,8 @@ impl Copy {
     ///
     /// # Errors
     /// If its server does not answer.
-    pub(crate) async fn is_there(&self, place: &Place) -> Result<bool, CopyError> {
-        let (side, name) = place::Sides::new(self).open(place)?;
+    pub(crate) async fn is_there(&self, place: &CopyLocation) -> Result<bool, CopyError> {
+        let (side, name) = place::CopyEnds::new(self).open(place)?;
         Ok(glance(self, &side, &name).await?.is_some())
     }
 }
@@ -81,9 +81,9 @@ pub(super) struct ThirdPartyCopy {
 }
 
 impl ThirdPartyCopy {
-    pub(super) fn new(copy: &Copy, item: &Item, way: ThirdParty) -> Result<ThirdPartyCopy, CopyError> {
+    pub(super) fn new(copy: &Copy, item: &CopyItem, way: ThirdParty) -> Result<ThirdPartyCopy, CopyError> {
         let unusable = |why| Err(CopyError::Unusable(format!("{}: {why}", item.source())));
-        let (Side::Remote(from, _), Side::Remote(to, _)) = (&item.from.0, &item.to.0) else {
+        let (CopyEnd::Remote(from, _), CopyEnd::Remote(to, _)) = (&item.from.0, &item.to.0) else {
             return unusable("--third-party is for copies between two servers");
         };
         if from.is_bucket() || to.is_bucket() {
@@ -105,7 +105,7 @@ impl BlockTarget for ThirdPartyCopy {
         true
     }
 
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {
         Box::pin(async move {
             let (ThirdPartyCopy { way, by, other }, mut seen) = (self, 0);
             let (progress, size) = (&job.copy.progress, job.blocks.size());
@@ -119,7 +119,7 @@ impl BlockTarget for ThirdPartyCopy {
             let is_whole = match glance(&job.copy, &job.item.to.0, &job.item.to.1).await {
                 // A write-only token cannot see the file.
                 Err(CopyError::Remote(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. })) => true,
-                found => found?.is_some_and(|found| fits(&found.about, found.resolution, &job.item, Sync::Size)),
+                found => found?.is_some_and(|found| fits(&found.about, found.resolution, &job.item, SyncMode::Size)),
             };
             if !is_whole {
                 let what = "says that the file is there, but it is not whole";

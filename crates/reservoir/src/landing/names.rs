@@ -1,9 +1,9 @@
 //! Names of a file being received: the hidden names of its data and journal, and its final name.
 
-use super::{Landing, LandingError};
+use super::{LandingError, LandingFile};
 use crate::attributes::Attributes;
 use crate::name::Name;
-use crate::storage::{self, Folder, Rights, Stored};
+use crate::storage::{self, Folder, Rights, StoredFile};
 use http_rules::{Preconditions, Unmet};
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 /// The state of the hidden names. Another upload may use them after the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum End {
+pub(super) enum LandingState {
     Open,
     /// The file has its name and these rights, but the name may not be on the medium.
     Renamed(Rights),
@@ -19,7 +19,7 @@ pub(super) enum End {
     Discarded,
 }
 
-impl Landing {
+impl LandingFile {
     /// Sets the mode of the source. The file gets this mode reduced by the process' umask. A file with an
     /// [explicit mode](Self::keep) gets that mode, and a replacing file gets the rights of the replaced file.
     pub fn inherit(&self, mode: u32) {
@@ -37,7 +37,7 @@ impl Landing {
         }
         let mut end = self.end();
         match *end {
-            End::Open | End::Renamed(_) => {
+            LandingState::Open | LandingState::Renamed(_) => {
                 // Journals of other shares would otherwise stay forever.
                 self.gather_beyond(1)?;
                 self.settle(&mut end, modified).map_err(|error| match error.downcast() {
@@ -50,16 +50,16 @@ impl Landing {
                     Err(error) => LandingError::Medium(self.name.clone(), error),
                 })?;
             }
-            End::Finished => {}
-            End::Discarded => return Err(LandingError::NotBegun(self.name.clone())),
+            LandingState::Finished => {}
+            LandingState::Discarded => return Err(LandingError::NotBegun(self.name.clone())),
         }
-        *end = End::Finished;
+        *end = LandingState::Finished;
         Ok(())
     }
 
     /// Tests without waiting whether the name may have to be [secured](Self::secure). True also during the rename.
     pub(crate) fn may_be_renamed(&self) -> bool {
-        self.end.try_lock().map_or(true, |end| matches!(*end, End::Renamed(_)))
+        self.end.try_lock().map_or(true, |end| matches!(*end, LandingState::Renamed(_)))
     }
 
     /// Syncs the file's name, if an attempt to [finish](Self::finish) renamed the file and then failed.
@@ -67,13 +67,13 @@ impl Landing {
     /// # Errors
     /// If the medium fails.
     pub(crate) fn secure(&self) -> Result<(), LandingError> {
-        let is_renamed = matches!(*self.end(), End::Renamed(_));
+        let is_renamed = matches!(*self.end(), LandingState::Renamed(_));
         if is_renamed { self.finish(None) } else { Ok(()) }
     }
 
-    fn settle(&self, end: &mut End, modified: Option<SystemTime>) -> io::Result<()> {
+    fn settle(&self, end: &mut LandingState, modified: Option<SystemTime>) -> io::Result<()> {
         let mut rights = None;
-        if let End::Renamed(had) = *end {
+        if let LandingState::Renamed(had) = *end {
             if !self.take_name_back(end)? {
                 // Another file has taken the name.
                 return self.folder.remove(&self.name.journal());
@@ -110,7 +110,7 @@ impl Landing {
             let _ = set(mode.map(|_| 0o600));
             return Err(error);
         }
-        *end = End::Renamed(rights);
+        *end = LandingState::Renamed(rights);
         let lasts = if mode == writable { Ok(()) } else { set(mode) }.and_then(|()| folder.sync_names());
         if let Err(error) = lasts {
             if self.preconditions().is_for_new_file() && self.take_name_back(end).is_ok_and(|is_back| is_back) {
@@ -125,12 +125,12 @@ impl Landing {
 
     /// Renames the file back to its hidden name. Returns `false` if another file has the final name. After a failed
     /// sync of names, a name counts as lost, and a further sync without changed names would write nothing.
-    fn take_name_back(&self, end: &mut End) -> io::Result<bool> {
+    fn take_name_back(&self, end: &mut LandingState) -> io::Result<bool> {
         if !is_there(&*self.folder, &self.name, &*self.data)? {
             return Ok(false);
         }
         self.folder.rename(&self.name, &self.name.unfinished())?;
-        *end = End::Open;
+        *end = LandingState::Open;
         Ok(true)
     }
 
@@ -157,7 +157,7 @@ impl Landing {
     pub fn discard(&self) -> io::Result<()> {
         let mut end = self.end();
         // The name of a renamed file may not last yet. Its journal stays, so that a later caller secures the name.
-        if matches!(*end, End::Finished | End::Discarded | End::Renamed(_)) {
+        if matches!(*end, LandingState::Finished | LandingState::Discarded | LandingState::Renamed(_)) {
             return Ok(());
         }
         // The data belong to the first share.
@@ -168,13 +168,13 @@ impl Landing {
                 _ => {}
             }
         }
-        *end = End::Discarded;
+        *end = LandingState::Discarded;
         Ok(())
     }
 }
 
 /// Opens and locks the journal of a share, until the journal is closed.
-pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name, share: u16) -> Result<Arc<dyn Stored>, LandingError> {
+pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name, share: u16) -> Result<Arc<dyn StoredFile>, LandingError> {
     let of_share = name.journal_of(share);
     let medium = |error| LandingError::Medium(name.clone(), error);
     loop {
@@ -214,7 +214,7 @@ pub(crate) fn secure_name(folder: &dyn Folder, name: &Name) -> Result<(), Landin
 }
 
 /// Returns whether an open file is the one found under its name.
-pub(super) fn is_there(folder: &dyn Folder, name: &Name, journal: &dyn Stored) -> io::Result<bool> {
+pub(super) fn is_there(folder: &dyn Folder, name: &Name, journal: &dyn StoredFile) -> io::Result<bool> {
     match folder.open(name) {
         Ok(found) => Ok(found.identity()? == journal.identity()?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -2,12 +2,12 @@
 //! gathers them.
 
 use super::names::lock_journal;
-use super::{Landing, LandingError};
+use super::{LandingError, LandingFile};
 use crate::blocks::BlockSum;
 use crate::journal;
-use crate::storage::Stored;
+use crate::storage::StoredFile;
 
-impl Landing {
+impl LandingFile {
     /// Takes over the blocks in the journals of all `shares`, provided that this file has them: a share may have been
     /// written to an earlier file. The writers must be done.
     ///
@@ -39,7 +39,7 @@ impl Landing {
         Ok(())
     }
 
-    fn take_over(&self, share: u16, journal: &dyn Stored) -> Result<(), LandingError> {
+    fn take_over(&self, share: u16, journal: &dyn StoredFile) -> Result<(), LandingError> {
         let medium = |error| LandingError::Medium(self.name.clone(), error);
         let text = self.read_journal(journal).map_err(medium)?;
         let sums = text.and_then(|text| journal::read(&text, self.blocks, &self.source)).unwrap_or_default();

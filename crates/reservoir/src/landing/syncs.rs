@@ -3,7 +3,7 @@
 //! Invariant: syncs run one at a time. A failed sync counts against every write since the last successful one, because
 //! the system reports a failed write to one caller only.
 
-use crate::storage::Stored;
+use crate::storage::StoredFile;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +20,10 @@ pub(super) struct Syncs {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A sync epoch: the number of failed syncs of a [`Landing`](super::Landing) before a write. If the number grows before
-/// the next successful sync, the write is lost.
+/// A sync epoch: the number of failed syncs of a [`LandingFile`](super::LandingFile) before a write. If the number
+/// grows before the next successful sync, the write is lost.
 ///
-/// See [`Landing`](super::Landing) for an example.
+/// See [`LandingFile`](super::LandingFile) for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SyncEpoch(u64);
 
@@ -47,7 +47,7 @@ impl Syncs {
     ///
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
-    pub(super) fn sync_to(&self, data: &dyn Stored, enough: u64, epoch: SyncEpoch) -> io::Result<()> {
+    pub(super) fn sync_to(&self, data: &dyn StoredFile, enough: u64, epoch: SyncEpoch) -> io::Result<()> {
         // With two concurrent syncs, the system would report a failed write to one and success to the other.
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if self.epoch() != epoch {

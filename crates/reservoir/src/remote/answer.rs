@@ -13,12 +13,12 @@ use hyper::{HeaderMap, Response, StatusCode};
 use offload_base::text::with_causes;
 
 /// A response with its connection.
-pub(super) struct Answer {
+pub(super) struct ServerResponse {
     pub(super) answer: Response<Body>,
     pub(super) session: Session,
 }
 
-impl Answer {
+impl ServerResponse {
     pub(super) fn status(&self) -> StatusCode {
         self.answer.status()
     }
@@ -29,37 +29,37 @@ impl Answer {
 }
 
 /// A response over either kind of connection.
-pub(super) enum Answered {
-    Session(Answer),
-    Line(line::Answer),
+pub(super) enum AnyResponse {
+    Session(ServerResponse),
+    Pipelined(line::PipelinedResponse),
 }
 
-impl Answered {
+impl AnyResponse {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Answered::Session(answer) => answer.status(),
-            Answered::Line(answer) => answer.status,
+            AnyResponse::Session(answer) => answer.status(),
+            AnyResponse::Pipelined(answer) => answer.status,
         }
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
         match self {
-            Answered::Session(answer) => answer.headers(),
-            Answered::Line(answer) => &answer.fields,
+            AnyResponse::Session(answer) => answer.headers(),
+            AnyResponse::Pipelined(answer) => &answer.fields,
         }
     }
 }
 
 /// The body of a range being read.
-pub(crate) struct Reading {
-    pub(super) answer: Answered,
+pub(crate) struct RangeReader {
+    pub(super) answer: AnyResponse,
     pub(super) left: u64,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) name: Name,
     pub(super) host: String,
 }
 
-impl Reading {
+impl RangeReader {
     /// Returns the nine permission bits of the file. `None` if the server does not tell them.
     pub(crate) fn mode(&self) -> Option<u32> {
         let told = self.answer.headers().get(MODE)?.to_str().ok()?;
@@ -95,14 +95,14 @@ impl Reading {
             error: with_causes(error),
         };
         match &mut self.answer {
-            Answered::Line(answer) => {
+            AnyResponse::Pipelined(answer) => {
                 let piece = answer.next().await.map_err(|error| broke(&error))?;
                 if piece.is_none() {
                     self.trailers = answer.trailers.take().or(self.trailers.take());
                 }
                 Ok(piece)
             }
-            Answered::Session(answer) => {
+            AnyResponse::Session(answer) => {
                 while let Some(frame) = answer.answer.body_mut().frame().await {
                     match frame.map_err(|error| broke(&error))?.into_data() {
                         Ok(data) => return Ok(Some(data)),
@@ -120,7 +120,7 @@ impl Reading {
 
     /// Ends reading after all bytes. Returns the checksums in the trailers, if present.
     pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
-        if let Answered::Session(answer) = self.answer {
+        if let AnyResponse::Session(answer) = self.answer {
             // A connection can be reused only after its response was read to the end.
             remote.keep(answer.session);
         }

@@ -1,11 +1,11 @@
 //! Requests to a server: on reusable connections, or on the pipelined connection of a stream.
 
-use super::answer::Answer;
+use super::answer::ServerResponse;
 use super::error::refused;
-use super::{Lines, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL, field};
+use super::{MOST_OF_A_REFUSAL, PipelinedConnections, Remote, RemoteError, STALL, field};
 use crate::body::{self, Body};
-use crate::dial::Wire;
-use crate::line::{self, Line};
+use crate::dial::DialStream;
+use crate::line::{self, PipelinedConnection};
 use crate::name::Name;
 use crate::protocol::{MISSING, PRODUCT};
 use crate::watch::{Watch, Watched};
@@ -31,7 +31,7 @@ pub(super) enum Session {
 }
 
 /// An idle HTTP/1.1 connection.
-pub(super) type Idle = (SendRequest<Body>, Watch);
+pub(super) type IdleConnection = (SendRequest<Body>, Watch);
 
 impl Remote {
     pub(super) fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
@@ -79,17 +79,17 @@ impl Remote {
         body: Body,
         name: &Name,
         stall: Option<Duration>,
-    ) -> Result<Answer, RemoteError> {
+    ) -> Result<ServerResponse, RemoteError> {
         let request = with_body(request, body, name)?;
         let method = request.method().clone();
         let answer = if self.by_http3 {
-            Answer { answer: self.ask_by_http3(request, stall).await?, session: Session::Http3 }
+            ServerResponse { answer: self.ask_by_http3(request, stall).await?, session: Session::Http3 }
         } else {
             let (mut requests, watch) = self.session().await?;
             watch.expect(stall);
             let answer = requests.send_request(request).await.map_err(|error| self.broke(&error))?;
             watch.expect(Some(STALL));
-            Answer { answer: answer.map(body::arriving), session: Session::Http1 { requests, watch } }
+            ServerResponse { answer: answer.map(body::arriving), session: Session::Http1 { requests, watch } }
         };
         if answer.status().is_success() {
             return Ok(answer);
@@ -107,7 +107,7 @@ impl Remote {
         body: Body,
         name: &Name,
         stream: usize,
-    ) -> Result<line::Answer, RemoteError> {
+    ) -> Result<line::PipelinedResponse, RemoteError> {
         let request = with_body(request, body, name)?;
         let method = request.method().clone();
         let answer = self.line(stream).await?.ask(request).await.map_err(|error| self.broke(&error))?;
@@ -139,25 +139,25 @@ impl Remote {
     }
 
     /// Returns the pipelined connection of a stream. Connects if there is none, or it broke.
-    pub(super) async fn line(&self, stream: usize) -> Result<Arc<Line>, RemoteError> {
+    pub(super) async fn line(&self, stream: usize) -> Result<Arc<PipelinedConnection>, RemoteError> {
         let place = self.lines().entry(stream).or_default().clone();
         let mut line = place.lock().await;
         match &*line {
             Some(line) if !line.is_broken() => Ok(line.clone()),
             _ => {
-                let new = Arc::new(Line::new(self.connect().await?, self.shell.timers().clone(), STALL));
+                let new = Arc::new(PipelinedConnection::new(self.connect().await?, self.shell.timers().clone(), STALL));
                 *line = Some(new.clone());
                 Ok(new)
             }
         }
     }
 
-    pub(super) fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
+    pub(super) fn lines(&self) -> std::sync::MutexGuard<'_, PipelinedConnections> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns an idle connection, or a new one.
-    async fn session(&self) -> Result<Idle, RemoteError> {
+    async fn session(&self) -> Result<IdleConnection, RemoteError> {
         loop {
             let idle = self.idle().pop();
             let Some((mut requests, watch)) = idle else { break };
@@ -176,7 +176,7 @@ impl Remote {
         Ok((requests, watch))
     }
 
-    pub(super) async fn connect(&self) -> Result<Box<dyn Wire>, RemoteError> {
+    pub(super) async fn connect(&self) -> Result<Box<dyn DialStream>, RemoteError> {
         let stream = self.shell.within(STALL, self.dial.dial(&self.host, self.port)).await;
         stream.and_then(|dialed| dialed).map_err(|error| self.unreached(&error))
     }
@@ -192,8 +192,8 @@ impl Remote {
     }
 
     /// Reads the rest of a response, and keeps the connection for the next request.
-    pub(super) async fn give_back(&self, answer: Answer) {
-        let Answer { answer, session } = answer;
+    pub(super) async fn give_back(&self, answer: ServerResponse) {
+        let ServerResponse { answer, session } = answer;
         if Limited::new(answer.into_body(), MOST_OF_A_REFUSAL).collect().await.is_ok() {
             self.keep(session);
         }
@@ -206,8 +206,8 @@ impl Remote {
         }
     }
 
-    pub(super) async fn text(&self, answer: Answer, name: &Name, most: usize) -> Result<String, RemoteError> {
-        let Answer { answer, session } = answer;
+    pub(super) async fn text(&self, answer: ServerResponse, name: &Name, most: usize) -> Result<String, RemoteError> {
+        let ServerResponse { answer, session } = answer;
         let body = Limited::new(answer.into_body(), most).collect().await;
         let wrong = |what| RemoteError::Answer { name: name.clone(), what };
         let mut bytes = body.map_err(|_| wrong("was cut off, or is too long"))?.aggregate();
@@ -219,7 +219,7 @@ impl Remote {
         RemoteError::Connection { host: self.host.clone(), error: with_causes(error) }
     }
 
-    pub(super) fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
+    pub(super) fn idle(&self) -> std::sync::MutexGuard<'_, Vec<IdleConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

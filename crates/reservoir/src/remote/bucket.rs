@@ -1,13 +1,13 @@
 //! A bucket as a server: folders as key prefixes, and multipart uploads.
 
-use super::{BUCKET_MTIME, Listed, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
+use super::{BUCKET_MTIME, FolderEntry, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
 use crate::body::{self, Body};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 pub(crate) use crate::s3::Bucket;
 pub(super) use crate::s3::refusal;
-use crate::s3::{self, Ask};
-use crate::storage::{About, Kind};
+use crate::s3::{self, S3Request};
+use crate::storage::{FileInfo, FileKind};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use core::time::Duration;
@@ -28,7 +28,7 @@ impl Remote {
     }
 
     /// Lists a folder of a bucket.
-    pub(super) async fn list_bucket(&self, bucket: &Bucket, name: &Name) -> Result<Vec<Listed>, RemoteError> {
+    pub(super) async fn list_bucket(&self, bucket: &Bucket, name: &Name) -> Result<Vec<FolderEntry>, RemoteError> {
         let (mut listed, mut from) = (Vec::new(), None);
         loop {
             let (page, next) = self.page(bucket, name, from.as_deref(), 1000).await?;
@@ -51,7 +51,7 @@ impl Remote {
         name: &Name,
         from: Option<&str>,
         most: usize,
-    ) -> Result<(Vec<Listed>, Option<String>), RemoteError> {
+    ) -> Result<(Vec<FolderEntry>, Option<String>), RemoteError> {
         let page = self.listed(bucket, name, from, most).await?;
         let wrong = || RemoteError::Answer { name: name.clone(), what: NO_LIST };
         let above = if name == &Name::root() { String::new() } else { format!("{}/", name.path().display()) };
@@ -66,13 +66,13 @@ impl Remote {
             // The time is that of the upload, in whole seconds.
             let resolution = modified.map_or(Resolution::Unknown, |_| Resolution::Seconds);
             let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
-            let about = About::without_inode(Kind::File, object.size.unwrap_or(0), modified);
-            listed.push(Listed { part: part.into(), about, resolution, tag: object.etag });
+            let about = FileInfo::without_inode(FileKind::File, object.size.unwrap_or(0), modified);
+            listed.push(FolderEntry { part: part.into(), about, resolution, tag: object.etag });
         }
         for folder in page.common_prefixes {
             let part = folder.prefix.strip_prefix(&above).and_then(|part| part.strip_suffix('/')).ok_or_else(wrong)?;
-            let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
-            listed.push(Listed { part: part.into(), about, resolution: Resolution::Unknown, tag: None });
+            let about = FileInfo::without_inode(FileKind::Folder, 0, SystemTime::UNIX_EPOCH);
+            listed.push(FolderEntry { part: part.into(), about, resolution: Resolution::Unknown, tag: None });
         }
         Ok((listed, page.next_continuation_token))
     }
@@ -95,7 +95,7 @@ impl Remote {
     /// Returns the newest unfinished upload of `name` with its start time. `None` if there is none, or uploads cannot
     /// be listed.
     pub(crate) async fn last_upload(&self, name: &Name) -> Result<Option<(String, Option<SystemTime>)>, RemoteError> {
-        let request = self.request_to(Method::GET, self.target(Ask::Uploads, name));
+        let request = self.request_to(Method::GET, self.target(S3Request::Uploads, name));
         let answer = match self.ask(request, body::empty(), name, Some(STALL)).await {
             Err(RemoteError::Refused { status: StatusCode::FORBIDDEN | StatusCode::NOT_IMPLEMENTED, .. }) => {
                 return Ok(None);
@@ -108,7 +108,7 @@ impl Remote {
     /// Creates an upload.
     pub(crate) async fn create_upload(&self, name: &Name, modified: Option<SystemTime>) -> Result<String, RemoteError> {
         let modified = modified.map(mtime::to_text);
-        let request = self.request_to(Method::POST, self.target(Ask::Create(modified.as_deref()), name));
+        let request = self.request_to(Method::POST, self.target(S3Request::Create(modified.as_deref()), name));
         let mut request = request.header(CONTENT_LENGTH, 0);
         if let Some(modified) = modified {
             request = request.header(BUCKET_MTIME, modified);
@@ -119,10 +119,10 @@ impl Remote {
     }
 
     /// Returns the parts of an upload.
-    pub(crate) async fn parts(&self, name: &Name, upload: &str) -> Result<Vec<s3::Part>, RemoteError> {
+    pub(crate) async fn parts(&self, name: &Name, upload: &str) -> Result<Vec<s3::BucketPart>, RemoteError> {
         let (mut parts, mut after) = (Vec::new(), 0);
         loop {
-            let request = self.request_to(Method::GET, self.target(Ask::Parts(upload, after), name));
+            let request = self.request_to(Method::GET, self.target(S3Request::Parts(upload, after), name));
             let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
             let text = self.text(answer, name, MOST_OF_A_PAGE).await?;
             let wrong = |what| RemoteError::Answer { name: name.clone(), what };
@@ -148,7 +148,7 @@ impl Remote {
         size: u64,
         md5: Option<&[u8]>,
     ) -> Result<String, RemoteError> {
-        let mut request = self.request_to(Method::PUT, self.target(Ask::Part(upload, number), name));
+        let mut request = self.request_to(Method::PUT, self.target(S3Request::Part(upload, number), name));
         request = request.header(CONTENT_LENGTH, size);
         if let Some(md5) = md5 {
             request = request.header(CONTENT_MD5, encode_md5(md5));
@@ -161,7 +161,7 @@ impl Remote {
 
     /// Assembles the parts into the object.
     pub(crate) async fn complete_upload(&self, name: &Name, upload: &str, tags: &[&str]) -> Result<(), RemoteError> {
-        let request = self.request_to(Method::POST, self.target(Ask::Complete(upload), name));
+        let request = self.request_to(Method::POST, self.target(S3Request::Complete(upload), name));
         let body = s3::complete(tags);
         let request = request.header(CONTENT_LENGTH, body.len());
         // The server assembles the parts before it answers.
@@ -173,17 +173,17 @@ impl Remote {
 
     /// Returns the signed target of a HEAD or GET request. `None` if the name is not a valid key.
     pub(super) fn target_of(&self, bucket: &Bucket, method: &Method, name: &Name) -> Option<String> {
-        bucket.target(if *method == Method::HEAD { Ask::Head } else { Ask::Get }, name).ok()
+        bucket.target(if *method == Method::HEAD { S3Request::Head } else { S3Request::Get }, name).ok()
     }
 
     /// Returns the signed target of an object sent in one request. `None` if the name is not a valid key.
     pub(super) fn put_target(&self, bucket: &Bucket, modified: Option<&str>, name: &Name) -> Option<String> {
-        bucket.target(Ask::Put(modified), name).ok()
+        bucket.target(S3Request::Put(modified), name).ok()
     }
 
     /// Returns the signed target of a request about a name. `None` if the name is not a valid key, or the server is no
     /// bucket.
-    fn target(&self, ask: Ask<'_>, name: &Name) -> Option<String> {
+    fn target(&self, ask: S3Request<'_>, name: &Name) -> Option<String> {
         self.bucket.as_ref()?.target(ask, name).ok()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Remote, RemoteError, STALL};
 use crate::body::Body;
-use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
+use crate::http3::{IncomingBody, MOST_OF_A_HEAD, send, tell_length};
 use crate::watch::Watch;
 use bytes::Bytes;
 use core::pin::pin;
@@ -60,7 +60,7 @@ impl Remote {
                 }
             };
             let answer = answer.map_err(io::Error::other)?;
-            let body = Arriving::new(from, watch.clone(), Code::H3_REQUEST_CANCELLED);
+            let body = IncomingBody::new(from, watch.clone(), Code::H3_REQUEST_CANCELLED);
             Ok((answer, body))
         };
         let answer = tokio::select! {

@@ -1,6 +1,6 @@
 //! Replacement for buckets without the feature `s3`.
 
-use super::{Listed, Remote, RemoteError};
+use super::{FolderEntry, Remote, RemoteError};
 use crate::name::Name;
 use hyper::Method;
 
@@ -12,7 +12,7 @@ impl Remote {
         match *bucket {}
     }
 
-    pub(super) async fn list_bucket(&self, bucket: &Bucket, _name: &Name) -> Result<Vec<Listed>, RemoteError> {
+    pub(super) async fn list_bucket(&self, bucket: &Bucket, _name: &Name) -> Result<Vec<FolderEntry>, RemoteError> {
         match *bucket {}
     }
 

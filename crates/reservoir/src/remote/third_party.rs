@@ -1,8 +1,8 @@
 //! COPY from the client's view: a server fetches a file from another server or sends one there, and reports its
 //! progress (HTTP-TPC of WLCG).
 
-use super::answer::Answered;
-use super::{Reading, Remote, RemoteError, STALL};
+use super::answer::AnyResponse;
+use super::{RangeReader, Remote, RemoteError, STALL};
 use crate::body;
 use crate::name::Name;
 use crate::protocol::TRANSFER_AUTHORIZATION;
@@ -58,11 +58,11 @@ impl Remote {
             request = request.header(TRANSFER_AUTHORIZATION, value);
         }
         let answer = match self.by_http3 {
-            true => Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?),
+            true => AnyResponse::Session(self.ask(request, body::empty(), name, Some(STALL)).await?),
             // The pipelined connection spells field names as XRootD requires.
-            false => Answered::Line(self.ask_on_line(request, body::empty(), name, stream).await?),
+            false => AnyResponse::Pipelined(self.ask_on_line(request, body::empty(), name, stream).await?),
         };
-        let mut reading = Reading { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
+        let mut reading = RangeReader { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
         let (mut text, mut last) = (Vec::new(), String::new());
         while let Some(piece) = reading.some().await? {
             text.extend_from_slice(&piece);

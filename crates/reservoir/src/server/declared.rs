@@ -9,22 +9,22 @@
 use super::refusal::Refusal;
 use crate::blocks::BlockSum;
 use crate::body::{CONTENT_DIGEST, SUBTREE, sum_in};
-use crate::digest::{self, Algorithm, Malformed, Summer};
+use crate::digest::{self, DigestHasher, HashAlgorithm, MalformedDigest};
 use hyper::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
 use hyper::{Method, StatusCode};
 
 /// Digests of one sequence of bytes.
-pub(super) type Digests = Vec<(Algorithm, Vec<u8>)>;
+pub(super) type DigestList = Vec<(HashAlgorithm, Vec<u8>)>;
 
 /// The digests that a request declares.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredDigests {
     /// Digests of the request's content.
-    pub(super) content: Digests,
+    pub(super) content: DigestList,
     /// Digests of the whole file.
-    pub(super) whole: Digests,
+    pub(super) whole: DigestList,
     /// Checksums of the content, if the content is one block.
     pub(super) sum: Option<BlockSum>,
 }
@@ -60,10 +60,10 @@ impl DeclaredDigests {
     }
 
     /// Returns the algorithms of `digests` that must be computed while bytes arrive. CRC32C is computed in any case.
-    pub(super) fn algorithms(digests: &Digests) -> Vec<Algorithm> {
+    pub(super) fn algorithms(digests: &DigestList) -> Vec<HashAlgorithm> {
         let mut algorithms = Vec::new();
         for (algorithm, _) in digests {
-            if *algorithm != Algorithm::Crc32c && !algorithms.contains(algorithm) {
+            if *algorithm != HashAlgorithm::Crc32c && !algorithms.contains(algorithm) {
                 algorithms.push(*algorithm);
             }
         }
@@ -72,18 +72,18 @@ impl DeclaredDigests {
 }
 
 /// Several digests over the same bytes, computed incrementally.
-pub(super) struct Summers(Vec<(Algorithm, Summer)>);
+pub(super) struct DigestHashers(Vec<(HashAlgorithm, DigestHasher)>);
 
-impl Summers {
-    pub(super) fn new(algorithms: Vec<Algorithm>) -> Summers {
-        Summers(algorithms.into_iter().map(|algorithm| (algorithm, Summer::new(algorithm))).collect())
+impl DigestHashers {
+    pub(super) fn new(algorithms: Vec<HashAlgorithm>) -> DigestHashers {
+        DigestHashers(algorithms.into_iter().map(|algorithm| (algorithm, DigestHasher::new(algorithm))).collect())
     }
 
     pub(super) fn update(&mut self, bytes: &[u8]) {
         self.0.iter_mut().for_each(|(_, summer)| summer.update(bytes));
     }
 
-    pub(super) fn finish(self) -> Digests {
+    pub(super) fn finish(self) -> DigestList {
         self.0.into_iter().map(|(algorithm, summer)| (algorithm, summer.finish())).collect()
     }
 }
@@ -92,9 +92,9 @@ impl Summers {
 fn read(
     fields: &HeaderMap,
     name: &'static str,
-    parse: impl Fn(&str) -> Result<Digests, Malformed>,
-) -> Result<Digests, Refusal> {
-    let mut digests = Digests::new();
+    parse: impl Fn(&str) -> Result<DigestList, MalformedDigest>,
+) -> Result<DigestList, Refusal> {
+    let mut digests = DigestList::new();
     for line in fields.get_all(name) {
         let parsed = line.to_str().ok().and_then(|line| parse(line).ok());
         digests.extend(parsed.ok_or_else(|| malformed(name))?);
@@ -103,7 +103,7 @@ fn read(
 }
 
 fn malformed(name: &str) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, format!("{name}: {Malformed}"))
+    Refusal::new(StatusCode::BAD_REQUEST, format!("{name}: {MalformedDigest}"))
 }
 
 /// Refuses content that is not the file's own bytes, such as a compressed form.

@@ -5,13 +5,13 @@
 //! computation continues as long as one request waits, and ends with the last request.
 
 use super::refusal::Refusal;
-use super::turns::Turns;
+use super::turns::FairQueue;
 use crate::body::PIECE;
-use crate::digest::{Algorithm, Summer, patience};
+use crate::digest::{DigestHasher, HashAlgorithm, patience};
 use crate::direct::aligned;
 use crate::name::Name;
 use crate::shell::Shell;
-use crate::storage::{About, Stored};
+use crate::storage::{FileInfo, StoredFile};
 use core::pin::pin;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -19,35 +19,35 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{self, Notify};
 
-pub(super) struct Digests {
+pub(super) struct DigestCache {
     shell: Shell,
-    turns: Turns,
-    under_way: Mutex<HashMap<Key, Weak<Computation>>>,
+    turns: FairQueue,
+    under_way: Mutex<HashMap<DigestKey, Weak<Computation>>>,
     /// Computed digests, newest last.
-    known: Mutex<VecDeque<(Key, Vec<u8>)>>,
+    known: Mutex<VecDeque<(DigestKey, Vec<u8>)>>,
 }
 
 /// The key of a digest: name and entity tag of a file version, and the algorithm.
-type Key = (Name, String, Algorithm);
+type DigestKey = (Name, String, HashAlgorithm);
 
 /// The computation of one digest.
 struct Computation {
     /// Locked while a piece is read.
-    progress: Arc<sync::Mutex<Progress>>,
+    progress: Arc<sync::Mutex<HashProgress>>,
     /// Notified after each piece.
     moved: Notify,
 }
 
-struct Progress {
-    summer: Option<Summer>,
+struct HashProgress {
+    summer: Option<DigestHasher>,
     offset: u64,
     /// The digest. `None` until the end of the file was read.
     digest: Option<Vec<u8>>,
 }
 
-impl Digests {
-    pub(super) fn new(shell: Shell, turns: usize) -> Digests {
-        Digests { shell, turns: Turns::new(turns), under_way: Mutex::default(), known: Mutex::default() }
+impl DigestCache {
+    pub(super) fn new(shell: Shell, turns: usize) -> DigestCache {
+        DigestCache { shell, turns: FairQueue::new(turns), under_way: Mutex::default(), known: Mutex::default() }
     }
 
     /// Returns the digest of `file`, the version of `name` described by `about`, for a request of `user`. `None` if the
@@ -57,9 +57,9 @@ impl Digests {
         &self,
         user: &str,
         name: &Name,
-        about: &About,
-        file: &Arc<dyn Stored>,
-        algorithm: Algorithm,
+        about: &FileInfo,
+        file: &Arc<dyn StoredFile>,
+        algorithm: HashAlgorithm,
         began: SystemTime,
     ) -> Result<Option<Vec<u8>>, Refusal> {
         let key = (name.clone(), about.entity_tag(), algorithm);
@@ -87,7 +87,7 @@ impl Digests {
         Ok(Some(digest))
     }
 
-    async fn compute(&self, user: &str, key: &Key, file: &Arc<dyn Stored>) -> io::Result<Vec<u8>> {
+    async fn compute(&self, user: &str, key: &DigestKey, file: &Arc<dyn StoredFile>) -> io::Result<Vec<u8>> {
         let computation = self.join(key);
         loop {
             let mut moved = pin!(computation.moved.notified());
@@ -115,13 +115,13 @@ impl Digests {
     }
 
     /// Returns the running computation of `key`, or a new one.
-    fn join(&self, key: &Key) -> Arc<Computation> {
+    fn join(&self, key: &DigestKey) -> Arc<Computation> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(computation) = under_way.get(key).and_then(Weak::upgrade) {
             return computation;
         }
         under_way.retain(|_, computation| computation.strong_count() > 0);
-        let progress = Progress { summer: Some(Summer::new(key.2)), offset: 0, digest: None };
+        let progress = HashProgress { summer: Some(DigestHasher::new(key.2)), offset: 0, digest: None };
         let computation = Arc::new(Computation { progress: Arc::new(progress.into()), moved: Notify::new() });
         under_way.insert(key.clone(), Arc::downgrade(&computation));
         computation
@@ -134,15 +134,15 @@ impl Digests {
         known.retain(|((of, ..), _)| of != name);
     }
 
-    fn known(&self, key: &Key) -> Option<Vec<u8>> {
+    fn known(&self, key: &DigestKey) -> Option<Vec<u8>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|(of, _)| of == key).map(|(_, digest)| digest.clone())
     }
 }
 
-impl Progress {
+impl HashProgress {
     /// Reads and hashes the next piece.
-    fn advance(&mut self, file: &dyn Stored) -> io::Result<()> {
+    fn advance(&mut self, file: &dyn StoredFile) -> io::Result<()> {
         let mut piece = aligned(READ_AT_ONCE);
         let read = file.read_at(&mut piece, self.offset)?;
         self.offset += read as u64;
@@ -150,7 +150,7 @@ impl Progress {
             summer.update(&piece[..read]);
         }
         if read < READ_AT_ONCE {
-            self.digest = self.summer.take().map(Summer::finish);
+            self.digest = self.summer.take().map(DigestHasher::finish);
         }
         Ok(())
     }
@@ -177,9 +177,9 @@ mod tests {
         let about = file.about().unwrap();
         for (age, is_known) in [(LONGEST_TICK, false), (LONGEST_TICK + Duration::from_nanos(1), true)] {
             let now = about.changed + age;
-            let digests = Digests::new(Shell::tokio(), 1);
-            assert!(digests.of("user", &name, &about, &file, Algorithm::Sha256, now).await.unwrap().is_some());
-            let key = (name.clone(), about.entity_tag(), Algorithm::Sha256);
+            let digests = DigestCache::new(Shell::tokio(), 1);
+            assert!(digests.of("user", &name, &about, &file, HashAlgorithm::Sha256, now).await.unwrap().is_some());
+            let key = (name.clone(), about.entity_tag(), HashAlgorithm::Sha256);
             assert_eq!(digests.known(&key).is_some(), is_known, "{age:?}");
         }
     }

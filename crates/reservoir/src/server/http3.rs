@@ -4,7 +4,7 @@ use super::Server;
 use super::refusal::Refusal;
 use super::uploads;
 use crate::body::{self, Body};
-use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
+use crate::http3::{IncomingBody, MOST_OF_A_HEAD, send, tell_length};
 use crate::watch::Watch;
 use bytes::Bytes;
 use core::pin::pin;
@@ -44,7 +44,7 @@ impl Server {
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
         // A request that its client has reset still occupies memory here, but no longer counts in QUIC's stream limit.
         let read = Arc::new(Semaphore::new(AT_A_TIME + MOST_WAITING));
-        let attended = uploads::Connection::default();
+        let attended = uploads::ClientConnection::default();
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let is_closed = loop {
@@ -73,7 +73,7 @@ impl Server {
             let (server, peer, count, turns) = (self.clone(), peer.clone(), under_way.clone(), turns.clone());
             let attended = attended.clone();
             count.send_modify(|count| *count += 1);
-            let counted = Counted(count);
+            let counted = RequestCount(count);
             self.0.shell.spawn(async move {
                 let head = server.0.shell.within(server.0.limits.head, resolver.resolve_request()).await;
                 // A stream without a request head needs no response.
@@ -116,7 +116,7 @@ impl Server {
             };
             let malformed = Arc::new(AtomicBool::new(false));
             // RFC 9114 section 4.1: a server may respond without reading the whole request.
-            let body = Arriving::new(from, watch.clone(), Code::H3_NO_ERROR).checked(length, malformed.clone());
+            let body = IncomingBody::new(from, watch.clone(), Code::H3_NO_ERROR).checked(length, malformed.clone());
             let body = self.without_unread(request.method(), length, body.boxed_unsync(), &watch).await;
             let answer = match body {
                 _ if malformed.load(Ordering::Relaxed) => None,
@@ -185,14 +185,14 @@ fn tell_of(error: &ConnectionError, peer: &str) {
 }
 
 /// Accepts the next request once there is room for its head.
-async fn accept(http: &mut Connection, read: &Arc<Semaphore>) -> Accepted {
+async fn accept(http: &mut Connection, read: &Arc<Semaphore>) -> AcceptResult {
     // The semaphore is never closed.
     let room = read.clone().acquire_owned().await.expect("open");
     Ok(http.accept().await?.map(|resolver| (resolver, room)))
 }
 
 type Connection = h3::server::Connection<Streams, Bytes>;
-type Accepted = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemaphorePermit)>, ConnectionError>;
+type AcceptResult = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemaphorePermit)>, ConnectionError>;
 
 /// Maximum number of requests of a connection answered at a time.
 const AT_A_TIME: usize = 32;
@@ -203,9 +203,9 @@ const MOST_WAITING: usize = 64;
 const MOST_UNREAD: u64 = 64 << 10;
 
 /// A request in progress, counted until dropped.
-struct Counted(watch::Sender<usize>);
+struct RequestCount(watch::Sender<usize>);
 
-impl Drop for Counted {
+impl Drop for RequestCount {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }

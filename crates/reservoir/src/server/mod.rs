@@ -40,7 +40,7 @@ use core::net::IpAddr;
 use core::pin::{Pin, pin};
 use core::task::Poll;
 use core::time::Duration;
-use digests::Digests;
+use digests::DigestCache;
 use http_rules::Preconditions;
 use hyper::body::{Body as HttpBody, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
@@ -52,22 +52,22 @@ use refusal::Refusal;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 #[cfg(feature = "third-party")]
-use third_party::ThirdParty;
+use third_party::ThirdPartyAccess;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use turns::{Shares, Turns};
-use uploads::{Connection, Uploads};
+use turns::{FairQueue, UserShares};
+use uploads::{ClientConnection, Uploads};
 
 /// Resource limits and time-outs of a server.
 ///
 /// ```
-/// use offload_reservoir::Limits;
+/// use offload_reservoir::ServerLimits;
 ///
-/// let limits = Limits { connections: 8, ..Limits::default() };
+/// let limits = ServerLimits { connections: 8, ..ServerLimits::default() };
 /// assert_eq!((limits.connections, limits.uploads_of_a_user), (8, 64));
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Maximum number of connections. Each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its
     /// names. A further connection takes the slot of a connection without a token, or else of one waiting for its next
     /// request.
@@ -88,10 +88,10 @@ pub struct Limits {
     pub listing: usize,
 }
 
-impl Limits {
+impl ServerLimits {
     /// Returns the default limits.
-    pub const fn usual() -> Limits {
-        Limits {
+    pub const fn usual() -> ServerLimits {
+        ServerLimits {
             connections: 1024,
             idle: Duration::from_secs(60),
             head: Duration::from_secs(10),
@@ -104,19 +104,19 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits::usual()
+impl Default for ServerLimits {
+    fn default() -> ServerLimits {
+        ServerLimits::usual()
     }
 }
 
 /// A server of one folder. Clones share the server.
 ///
 /// ```
-/// use offload_reservoir::copy::{Copy, Place, Plain};
+/// use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer};
 /// use offload_reservoir::rooted::Rooted;
 /// use offload_reservoir::tokens::Tokens;
-/// use offload_reservoir::{Limits, Server, Shell};
+/// use offload_reservoir::{ServerLimits, Server, Shell};
 /// use std::sync::Arc;
 ///
 /// # let there = tempfile::tempdir()?;
@@ -124,17 +124,17 @@ impl Default for Limits {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn serve(there: &std::path::Path) -> Result<(), Box<dyn core::error::Error>> {
 /// std::fs::write(there.join("film"), [7; 100_000])?;
-/// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), Limits::default()).open_to_all();
+/// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), ServerLimits::default()).open_to_all();
 /// // Streams may be of any kind: TLS over TCP, or memory.
-/// let dial = Plain::new(move |_host: &str, _port| {
+/// let dial = PlainDialer::new(move |_host: &str, _port| {
 ///     let (ours, theirs) = tokio::io::duplex(1 << 16);
 ///     let server = server.clone();
 ///     tokio::spawn(async move { server.serve(theirs, "memory").await });
 ///     Ok(ours)
 /// });
 /// let copy = Copy::new(Shell::tokio(), Arc::new(dial));
-/// let to = Place::local(&there.join("copy of film"))?;
-/// let outcome = copy.run(&[Place::parse("https://server/film", None)?], &to).await?;
+/// let to = CopyLocation::local(&there.join("copy of film"))?;
+/// let outcome = copy.run(&[CopyLocation::parse("https://server/film", None)?], &to).await?;
 /// assert_eq!((outcome.copied, outcome.failed.len()), (1, 0));
 /// assert_eq!(std::fs::read(there.join("copy of film"))?, [7; 100_000]);
 /// # Ok(())
@@ -143,40 +143,40 @@ impl Default for Limits {
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct Server(Arc<ServerState>);
 
-struct Inner {
+struct ServerState {
     folder: Arc<dyn Folder>,
     shell: Shell,
-    limits: Limits,
+    limits: ServerLimits,
     tokens: RwLock<Arc<Tokens>>,
     /// The grant of requests without a token.
     anonymous: Option<Arc<Grant>>,
     slots: ConnectionSlots,
     /// Shares of the slots that one user may keep busy.
-    busy: Shares,
+    busy: UserShares,
     uploads: Uploads,
-    digests: Digests,
-    lists: Turns,
+    digests: DigestCache,
+    lists: FairQueue,
     closing: watch::Sender<bool>,
-    log: Option<Log>,
+    log: Option<AccessLog>,
     #[cfg(feature = "third-party")]
-    third_party: Option<ThirdParty>,
+    third_party: Option<ThirdPartyAccess>,
 }
 
 /// A consumer of access log lines.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+pub type AccessLog = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Server {
     /// Creates a server of `folder`. Without tokens it refuses all requests.
-    pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Server {
-        Server(Arc::new(Inner {
+    pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: ServerLimits) -> Server {
+        Server(Arc::new(ServerState {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
-            digests: Digests::new(shell.clone(), limits.hashing),
-            lists: Turns::new(limits.listing),
+            digests: DigestCache::new(shell.clone(), limits.hashing),
+            lists: FairQueue::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
             // One user must leave some slots to others.
-            busy: Shares::new(limits.connections - limits.connections / 64),
+            busy: UserShares::new(limits.connections - limits.connections / 64),
             tokens: RwLock::default(),
             anonymous: None,
             closing: watch::Sender::new(false),
@@ -204,13 +204,13 @@ impl Server {
     /// # Panics
     /// If the server was cloned already.
     #[must_use]
-    pub fn with_log(mut self, log: Log) -> Server {
+    pub fn with_log(mut self, log: AccessLog) -> Server {
         Arc::get_mut(&mut self.0).expect("no clones yet").log = Some(log);
         self
     }
 
     /// Enables COPY from and to other servers, at most `at_a_time` at once. `dial` should reach allowed hosts only
-    /// ([`Allowed`](crate::tls::Allowed)).
+    /// ([`AllowlistDialer`](crate::tls::AllowlistDialer)).
     ///
     /// # Panics
     /// If the server was cloned already.
@@ -218,7 +218,7 @@ impl Server {
     #[must_use]
     pub fn with_third_party(mut self, dial: Arc<dyn Dial>, at_a_time: usize) -> Server {
         let places = Arc::new(tokio::sync::Semaphore::new(at_a_time));
-        Arc::get_mut(&mut self.0).expect("no clones yet").third_party = Some(ThirdParty { dial, places });
+        Arc::get_mut(&mut self.0).expect("no clones yet").third_party = Some(ThirdPartyAccess { dial, places });
         self
     }
 
@@ -265,7 +265,7 @@ impl Server {
         let watch = Watch::new(self.0.shell.timers().clone());
         watch.idle(self.0.limits.idle, self.0.limits.head);
         let stream = Watched::new(stream, watch.clone());
-        let attended = Connection::default();
+        let attended = ClientConnection::default();
         let service = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(body::arriving);
             // All requests of a connection carry the same identity.
@@ -311,7 +311,7 @@ impl Server {
         watch.expect(Some(self.0.limits.stall));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         // The log has "-" until the token is known.
-        let mut guest = Guest { peer, slot, user: String::from("-"), share: None };
+        let mut guest = RequestContext { peer, slot, user: String::from("-"), share: None };
         let answer = self.attend(request, &watch, &mut guest).await;
         let mut answer = answer.unwrap_or_else(Refusal::into_response);
         answer.headers_mut().insert(SERVER, HeaderValue::from_static(PRODUCT));
@@ -320,7 +320,7 @@ impl Server {
             log(&format!("{peer} {} {method} {} {}", guest.user, path.escape_debug(), answer.status().as_u16()));
         }
         // The slot stays busy until the response body ends, which may be long after this function.
-        let (limits, Guest { slot, mut share, .. }) = (self.0.limits, guest);
+        let (limits, RequestContext { slot, mut share, .. }) = (self.0.limits, guest);
         answer.map(|inner| {
             body::ended(inner, move || {
                 watch.idle(limits.idle, limits.head);
@@ -334,7 +334,7 @@ impl Server {
         &self,
         request: Request<Body>,
         watch: &Watch,
-        guest: &mut Guest<'_>,
+        guest: &mut RequestContext<'_>,
     ) -> Result<Response<Body>, Refusal> {
         if request.version() < Version::HTTP_2 {
             // HTTP/3 has no request target; its pseudo-headers are checked with the head.
@@ -385,7 +385,7 @@ impl Server {
     }
 
     /// Marks the client's slot busy, because the client is authenticated now.
-    fn admit(&self, guest: &mut Guest<'_>) -> Result<(), Refusal> {
+    fn admit(&self, guest: &mut RequestContext<'_>) -> Result<(), Refusal> {
         let Some(slot) = &guest.slot else { return Ok(()) };
         slot.set_busy();
         // Users without a token are distinguished by address.
@@ -439,7 +439,7 @@ impl Server {
 }
 
 /// The client of a request.
-struct Guest<'a> {
+struct RequestContext<'a> {
     peer: &'a str,
     slot: Option<Arc<ConnectionSlot>>,
     user: String,

@@ -9,10 +9,10 @@ use super::Server;
 use super::declared::DeclaredDigests;
 use super::read::response;
 use super::refusal::Refusal;
-use crate::body::{self, Body, Relayed};
+use crate::body::{self, Body, ChannelBody};
 use crate::name::Name;
 use crate::pack::{self, BadPack, Unpacker};
-use crate::small::{self, Batch, Wanted};
+use crate::small::{self, Batch, PackEntry};
 use crate::tokens::Grant;
 use crate::watch::Watch;
 use core::fmt::Write;
@@ -101,13 +101,13 @@ pub(super) async fn give(
         // A valid name has no `..`, so the joined name stays below the folder of the grant.
         let below = Name::from_url(line)?;
         let at = below.path().components().try_fold(from.clone(), |name, part| name.join(part.as_os_str()))?;
-        wanted.push(Wanted { at, packed_as: below, tag: None });
+        wanted.push(PackEntry { at, packed_as: below, tag: None });
     }
     watch.expect(Some(server.0.limits.stall));
     let (into, frames) = mpsc::channel(1);
     let (folder, shell, pace) = (server.0.folder.clone(), server.0.shell.clone(), grant.pace().cloned());
     server.0.shell.spawn(async move {
-        let mut wanted: std::collections::VecDeque<Wanted> = wanted.into();
+        let mut wanted: std::collections::VecDeque<PackEntry> = wanted.into();
         while !wanted.is_empty() {
             let folder = folder.clone();
             let gathered = shell.blocking(move || Ok((small::gather(&*folder, &mut wanted), wanted))).await;
@@ -128,7 +128,7 @@ pub(super) async fn give(
     });
     let mut fields = HeaderMap::new();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(pack::KIND));
-    Ok(response(StatusCode::OK, fields, Relayed::new(frames, None).boxed_unsync()))
+    Ok(response(StatusCode::OK, fields, ChannelBody::new(frames, None).boxed_unsync()))
 }
 
 impl From<BadPack> for Refusal {

@@ -5,12 +5,12 @@ use super::refusal::Refusal;
 use crate::attributes::{self, Preserve};
 use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, FileBody};
-use crate::digest::Algorithm;
-use crate::listing::Entry;
+use crate::digest::HashAlgorithm;
+use crate::listing::ListingLine;
 use crate::mtime;
 use crate::name::Name;
 use crate::protocol::{BLOCK, KIND, MODE, MTIME};
-use crate::storage::{About, Entries, Kind, Stored};
+use crate::storage::{Entries, FileInfo, FileKind, StoredFile};
 use crate::tokens::Grant;
 use crate::watch::Watch;
 use bytes::Bytes;
@@ -36,13 +36,14 @@ pub(super) async fn give(
     let (folder, at) = (server.0.folder.clone(), name.clone());
     let about = server.0.shell.blocking(move || folder.about(&at)).await?;
     match about.kind {
-        Kind::Folder => match Preconditions::of(request.method(), request.headers()).evaluate(Current::Unversioned) {
+        FileKind::Folder => match Preconditions::of(request.method(), request.headers()).evaluate(Current::Unversioned)
+        {
             Ok(()) => list(server, request, name, grant).await,
             Err(Unmet::NotModified) => Ok(response(StatusCode::NOT_MODIFIED, HeaderMap::new(), body::empty())),
             Err(unmet) => Err(unmet.into()),
         },
-        Kind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
-        Kind::File => {
+        FileKind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
+        FileKind::File => {
             if request.method() == Method::HEAD {
                 // By HEAD a client learns whether its upload is complete. The upload may have failed after the rename,
                 // so the name is secured.
@@ -67,7 +68,7 @@ async fn give_file(
     server: &Server,
     request: &Request<()>,
     name: &Name,
-    (file, about): (Arc<dyn Stored>, About),
+    (file, about): (Arc<dyn StoredFile>, FileInfo),
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
@@ -95,7 +96,7 @@ async fn give_file(
     }
     // Hashing a file may take any time.
     watch.expect(None);
-    if let Some(algorithm) = field(asked, "want-repr-digest").and_then(Algorithm::wanted) {
+    if let Some(algorithm) = field(asked, "want-repr-digest").and_then(HashAlgorithm::wanted) {
         // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
             server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
@@ -103,7 +104,7 @@ async fn give_file(
             fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
         }
     }
-    if let Some(algorithm) = field(asked, "want-digest").and_then(Algorithm::wanted_by_rfc3230) {
+    if let Some(algorithm) = field(asked, "want-digest").and_then(HashAlgorithm::wanted_by_rfc3230) {
         // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
             server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
@@ -131,7 +132,7 @@ async fn give_file(
 /// Returns a hasher if the range is one block and the client accepts trailers and wants CRC32C.
 fn block_hasher(asked: &HeaderMap, range: &core::ops::Range<u64>, size: u64) -> Option<BlockHasher> {
     let takes = field(asked, TE).is_some_and(|te| te.split(',').any(|coding| coding.trim() == "trailers"));
-    let wanted = field(asked, "want-content-digest").and_then(Algorithm::wanted) == Some(Algorithm::Crc32c);
+    let wanted = field(asked, "want-content-digest").and_then(HashAlgorithm::wanted) == Some(HashAlgorithm::Crc32c);
     let block = field(asked, BLOCK).map_or(Some(USUAL_BLOCK), |block| block.parse().ok())?;
     let blocks = Blocks::new(size, block)?;
     let number = range.start / block;
@@ -174,7 +175,7 @@ fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
     for _ in 0..LISTED_AT_ONCE {
         let Some(entry) = entries.next() else { return Ok((text, true)) };
         let (part, about) = entry?;
-        let entry = Entry::of(&part, &about);
+        let entry = ListingLine::of(&part, &about);
         text += &if json { entry.to_json() } else { entry.to_text() };
     }
     Ok((text, false))

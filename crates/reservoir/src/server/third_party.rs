@@ -20,11 +20,11 @@ use super::declared::single_value;
 use super::refusal::Refusal;
 use super::write::{self, connection, refuse_folder};
 use crate::body::Body;
-use crate::copy::{Copy, Outcome, Place, Sync};
+use crate::copy::{Copy, CopyLocation, CopyOutcome, SyncMode};
 use crate::dial::Dial;
 use crate::name::Name;
 use crate::protocol::TRANSFER_AUTHORIZATION;
-use crate::storage::Kind;
+use crate::storage::FileKind;
 use crate::tokens::{Grant, Right};
 use crate::watch::Watch;
 use bytes::Bytes;
@@ -42,7 +42,7 @@ use std::time::SystemTime;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// Resources for copies between servers.
-pub(super) struct ThirdParty {
+pub(super) struct ThirdPartyAccess {
     /// The connector, restricted to the allowed hosts.
     pub(super) dial: Arc<dyn Dial>,
     /// Permits for concurrent copies.
@@ -51,7 +51,7 @@ pub(super) struct ThirdParty {
 
 /// The direction of a copy.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum CopyDirection {
     Pull,
     Push,
 }
@@ -72,12 +72,12 @@ pub(super) async fn copy(
         ));
     };
     let (way, other) = match (single_value(fields, "source")?, single_value(fields, "destination")?) {
-        (Some(source), None) => (Way::Pull, source),
-        (None, Some(destination)) => (Way::Push, destination),
+        (Some(source), None) => (CopyDirection::Pull, source),
+        (None, Some(destination)) => (CopyDirection::Push, destination),
         _ => return Err(bad("COPY needs either Source or Destination, a URL that begins with https://")),
     };
     // The token's rights are about the local file.
-    let needs = if way == Way::Pull { Right::Write } else { Right::Read };
+    let needs = if way == CopyDirection::Pull { Right::Write } else { Right::Read };
     if !grant.may(needs) || !grant.reaches(&name) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
     }
@@ -93,7 +93,7 @@ pub(super) async fn copy(
             Some(token.ok_or_else(|| bad("TransferHeaderAuthorization has to be a bearer token"))?.1.trim())
         }
     };
-    let place = Place::parse(other, token).map_err(|error| bad(&error.to_string()))?;
+    let place = CopyLocation::parse(other, token).map_err(|error| bad(&error.to_string()))?;
     // The operator's list protects hosts inside the network from requests through this server.
     if !place.server().is_some_and(|(host, port)| third_party.dial.may_reach(host, port)) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "this server may not copy from or to that host"));
@@ -127,22 +127,22 @@ pub(super) async fn copy(
     };
     let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams);
     // An interrupted COPY is resumed. Only an equal hash shows that the destination file is the same.
-    copy = copy.resume(true).sync(Sync::Hash).replaces(replaces).proves(proves);
+    copy = copy.resume(true).sync(SyncMode::Hash).replaces(replaces).proves(proves);
     copy = copy.shared_pace(grant.pace().cloned()).retries(RETRIES);
     copy = match way {
-        Way::Pull => copy.preconditions(preconditions),
-        Way::Push => copy.source_preconditions(preconditions),
+        CopyDirection::Pull => copy.preconditions(preconditions),
+        CopyDirection::Push => copy.source_preconditions(preconditions),
     };
     // The other server may take any time.
     watch.expect(None);
-    let here = Place::in_folder(server.0.folder.clone(), name.clone());
-    if way == Way::Pull {
+    let here = CopyLocation::in_folder(server.0.folder.clone(), name.clone());
+    if way == CopyDirection::Pull {
         let (folder, at) = (server.0.folder.clone(), name.clone());
         let found = server.0.shell.blocking(move || Ok(folder.about(&at).ok())).await?;
         match found {
             // This check gives an early refusal. The rename at the end decides.
             Some(_) if !replaces => return Err(is_there()),
-            Some(about) if about.kind != Kind::File => {
+            Some(about) if about.kind != FileKind::File => {
                 return Err(Refusal::new(StatusCode::CONFLICT, "this is a folder, or no file: COPY is for a file"));
             }
             _ => {}
@@ -155,9 +155,9 @@ pub(super) async fn copy(
             return Err(is_there());
         }
     }
-    let places = if way == Way::Pull { (place, here) } else { (here, place) };
+    let places = if way == CopyDirection::Pull { (place, here) } else { (here, place) };
     let (lines, heard) = mpsc::channel(2);
-    server.0.shell.spawn(tell(server.clone(), copy, name, places, lines, permit));
+    server.0.shell.spawn(report_progress(server.clone(), copy, name, places, lines, permit));
     let mut response = Response::new(Markers(heard).boxed_unsync());
     *response.status_mut() = StatusCode::ACCEPTED;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/perf-marker-stream"));
@@ -165,11 +165,11 @@ pub(super) async fn copy(
 }
 
 /// Performs the copy and reports its progress, until it ends or the client is gone.
-async fn tell(
+async fn report_progress(
     server: Server,
     copy: Copy,
     name: Name,
-    (from, to): (Place, Place),
+    (from, to): (CopyLocation, CopyLocation),
     lines: mpsc::Sender<String>,
     permit: OwnedSemaphorePermit,
 ) {
@@ -190,7 +190,7 @@ async fn tell(
     drop(permit);
     server.0.digests.forget(&name);
     let last = match ended {
-        Ok(outcome) => told(&outcome),
+        Ok(outcome) => final_line(&outcome),
         Err(error) => failure(&error.to_string()),
     };
     // The client may be gone.
@@ -204,7 +204,7 @@ fn marker(seconds: u64, bytes: u64) -> String {
     )
 }
 
-fn told(outcome: &Outcome) -> String {
+fn final_line(outcome: &CopyOutcome) -> String {
     match outcome.failed.first() {
         Some((_, error)) => failure(error),
         None if outcome.copied + outcome.present == 1 => "success: Created\n".into(),

@@ -7,39 +7,39 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub(super) struct Turns {
+pub(super) struct FairQueue {
     all: Arc<Semaphore>,
-    shares: Shares,
+    shares: UserShares,
 }
 
 /// A turn. Dropping it gives the turn back.
-pub(super) struct Turn {
+pub(super) struct FairSlot {
     _share: OwnedSemaphorePermit,
     _turn: OwnedSemaphorePermit,
 }
 
-impl Turns {
-    pub(super) fn new(count: usize) -> Turns {
+impl FairQueue {
+    pub(super) fn new(count: usize) -> FairQueue {
         let count = count.max(1);
-        Turns { all: Arc::new(Semaphore::new(count)), shares: Shares::new(count) }
+        FairQueue { all: Arc::new(Semaphore::new(count)), shares: UserShares::new(count) }
     }
 
     /// Waits for a turn of `user`.
-    pub(super) async fn take(&self, user: &str) -> Turn {
+    pub(super) async fn take(&self, user: &str) -> FairSlot {
         let share = acquire(self.shares.of(user)).await;
-        Turn { _share: share, _turn: acquire(self.all.clone()).await }
+        FairSlot { _share: share, _turn: acquire(self.all.clone()).await }
     }
 }
 
 /// The users' shares of a limited resource, each with the same maximum.
-pub(super) struct Shares {
+pub(super) struct UserShares {
     each: usize,
     users: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-impl Shares {
-    pub(super) fn new(each: usize) -> Shares {
-        Shares { each, users: Mutex::default() }
+impl UserShares {
+    pub(super) fn new(each: usize) -> UserShares {
+        UserShares { each, users: Mutex::default() }
     }
 
     /// Takes one unit for `user`, unless the user has the maximum already.
@@ -69,9 +69,9 @@ mod tests {
 
     #[test]
     fn user_waits_behind_a_few_requests_of_another() {
-        let turns = Turns::new(2);
+        let turns = FairQueue::new(2);
         let take = |user: &'static str| Box::pin(turns.take(user));
-        let held: Vec<Turn> = (0..2).map(|_| take("many").now_or_never().unwrap()).collect();
+        let held: Vec<FairSlot> = (0..2).map(|_| take("many").now_or_never().unwrap()).collect();
         let mut many: Vec<_> = (0..100).map(|_| take("many")).collect();
         assert!(many.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
         let mut other = take("other");

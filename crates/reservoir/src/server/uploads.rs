@@ -4,11 +4,11 @@
 //! and afterwards until the hold time is over. An upload yields to one of the same user as soon as its client has
 //! closed its connections. A block is received once at a time.
 
-use super::Limits;
-use super::declared::Digests;
+use super::ServerLimits;
+use super::declared::DigestList;
 use super::refusal::Refusal;
 use crate::blocks::Blocks;
-use crate::landing::{Begin, Landing, LandingError, secure_name};
+use crate::landing::{LandingError, LandingFile, ResumeMode, secure_name};
 use crate::name::Name;
 use crate::shell::Shell;
 use crate::storage::Folder;
@@ -24,15 +24,15 @@ use tokio::sync::OnceCell;
 pub(super) struct Uploads {
     folder: Arc<dyn Folder>,
     shell: Shell,
-    limits: Limits,
-    live: Mutex<HashMap<Name, Arc<Upload>>>,
+    limits: ServerLimits,
+    live: Mutex<HashMap<Name, Arc<OpenUpload>>>,
 }
 
 /// The writer of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Writer {
+pub(super) struct UploadWriter {
     pub(super) user: String,
-    pub(super) upload: Identity,
+    pub(super) upload: UploadId,
     pub(super) blocks: Blocks,
     /// The share of the file that this server writes. Other servers of the same folder write the other shares.
     pub(super) share: u16,
@@ -41,23 +41,23 @@ pub(super) struct Writer {
 /// The identity of an upload among the uploads of one user, name and size. Requests of two clients never count as one
 /// upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Identity {
+pub(super) enum UploadId {
     /// A file in one request, by the number of the request.
     Request(u64),
     /// The client's name for the upload.
     Named(String),
     /// Digests of the whole file, which each request declares.
-    Digests(Digests),
+    Digests(DigestList),
 }
 
-impl Writer {
+impl UploadWriter {
     /// Returns the text that identifies the upload in its journal. The length comes first, because names may contain
     /// spaces.
     fn source(&self) -> String {
         let upload = match &self.upload {
-            Identity::Request(number) => format!("request {number}"),
-            Identity::Named(name) => format!("named {name}"),
-            Identity::Digests(digests) => digests.iter().map(|(algorithm, value)| algorithm.field(value)).collect(),
+            UploadId::Request(number) => format!("request {number}"),
+            UploadId::Named(name) => format!("named {name}"),
+            UploadId::Digests(digests) => digests.iter().map(|(algorithm, value)| algorithm.field(value)).collect(),
         };
         format!("{} {} {upload}", self.user.len(), self.user)
     }
@@ -65,17 +65,17 @@ impl Writer {
 
 /// The identity of a client's connection, which is open as long as a clone exists.
 #[derive(Clone, Default)]
-pub(super) struct Connection(Arc<()>);
+pub(super) struct ClientConnection(Arc<()>);
 
 /// An upload in progress.
-pub(super) struct Upload {
-    writer: Writer,
-    landing: OnceCell<Arc<Landing>>,
+pub(super) struct OpenUpload {
+    writer: UploadWriter,
+    landing: OnceCell<Arc<LandingFile>>,
     last: Mutex<Instant>,
     /// Connections that brought requests of the upload.
     connections: Mutex<Vec<Weak<()>>>,
     /// Digests of the whole file declared by requests.
-    expected: Mutex<Digests>,
+    expected: Mutex<DigestList>,
     /// Blocks that requests are bringing now.
     receiving: Mutex<Vec<Range<u64>>>,
     /// Received parts of blocks, as a map from start to end. Parts do not touch each other.
@@ -83,7 +83,7 @@ pub(super) struct Upload {
 }
 
 impl Uploads {
-    pub(super) fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Uploads {
+    pub(super) fn new(folder: Arc<dyn Folder>, shell: Shell, limits: ServerLimits) -> Uploads {
         Uploads { folder, shell, limits, live: Mutex::default() }
     }
 
@@ -92,10 +92,10 @@ impl Uploads {
     pub(super) async fn enter(
         &self,
         name: &Name,
-        writer: Writer,
-        begin: Begin,
-        connection: Connection,
-    ) -> Result<(Arc<Upload>, bool), Refusal> {
+        writer: UploadWriter,
+        begin: ResumeMode,
+        connection: ClientConnection,
+    ) -> Result<(Arc<OpenUpload>, bool), Refusal> {
         let upload = self.live_one(name, writer, begin, &connection)?;
         upload.touch(self.shell.now(), &connection);
         let was_open = upload.landing.initialized();
@@ -104,7 +104,7 @@ impl Uploads {
             let (folder, name, writer) = (self.folder.clone(), name.clone(), upload.writer.clone());
             let opened = self.shell.blocking(move || {
                 let source = writer.source();
-                Ok(Landing::open_share(folder, &name, writer.blocks, &source, begin, writer.share).map(Arc::new))
+                Ok(LandingFile::open_share(folder, &name, writer.blocks, &source, begin, writer.share).map(Arc::new))
             });
             opened.await?.map_err(Refusal::from)
         });
@@ -120,7 +120,7 @@ impl Uploads {
 
     /// Frees a name for a file that is not uploaded, with the rules of [`enter`](Self::enter).
     #[cfg(feature = "third-party")]
-    pub(super) fn free_name(&self, name: &Name, user: &str, connection: &Connection) -> Result<(), Refusal> {
+    pub(super) fn free_name(&self, name: &Name, user: &str, connection: &ClientConnection) -> Result<(), Refusal> {
         let (now, mut live) = (self.shell.now(), self.live());
         match live.get(name) {
             Some(upload) if !upload.is_idle(now, self.limits) && !upload.gives_way(user, connection) => {
@@ -158,10 +158,10 @@ impl Uploads {
     fn live_one(
         &self,
         name: &Name,
-        writer: Writer,
-        begin: Begin,
-        connection: &Connection,
-    ) -> Result<Arc<Upload>, Refusal> {
+        writer: UploadWriter,
+        begin: ResumeMode,
+        connection: &ClientConnection,
+    ) -> Result<Arc<OpenUpload>, Refusal> {
         let now = self.shell.now();
         let mut live = self.live();
         // Expired uploads are removed by the next request of any client, so no timer is needed.
@@ -171,7 +171,7 @@ impl Uploads {
                 return Ok(upload.clone());
             }
             // A late request of an earlier upload must not end the present one.
-            if begin == Begin::Begun || !upload.gives_way(&writer.user, connection) {
+            if begin == ResumeMode::Begun || !upload.gives_way(&writer.user, connection) {
                 return Err(self.locked(name, upload, now));
             }
             // This closes the landing, which holds the lock of the journal.
@@ -188,7 +188,7 @@ impl Uploads {
             // Its journal stays on the medium, so the client can still resume it.
             live.remove(&oldest);
         }
-        let upload = Arc::new(Upload {
+        let upload = Arc::new(OpenUpload {
             writer,
             landing: OnceCell::new(),
             last: Mutex::new(now),
@@ -202,7 +202,7 @@ impl Uploads {
     }
 
     /// Refuses a request until the upload gives up its name, and tells the time.
-    fn locked(&self, name: &Name, upload: &Arc<Upload>, now: Instant) -> Refusal {
+    fn locked(&self, name: &Name, upload: &Arc<OpenUpload>, now: Instant) -> Refusal {
         let left = self.limits.hold.saturating_sub(now - upload.last());
         let text = match Arc::strong_count(upload) {
             // Only the map holds the upload, so no request is in progress.
@@ -222,7 +222,7 @@ impl Uploads {
     }
 
     /// Ends this server's share of a file.
-    pub(super) fn end_share(&self, name: &Name, writer: &Writer) {
+    pub(super) fn end_share(&self, name: &Name, writer: &UploadWriter) {
         let mut live = self.live();
         if live.get(name).is_some_and(|upload| upload.writer == *writer) {
             live.remove(name);
@@ -230,20 +230,20 @@ impl Uploads {
     }
 
     /// Removes the upload, which frees its name.
-    pub(super) fn leave(&self, name: &Name, upload: &Arc<Upload>) {
+    pub(super) fn leave(&self, name: &Name, upload: &Arc<OpenUpload>) {
         let mut live = self.live();
         if live.get(name).is_some_and(|one| Arc::ptr_eq(one, upload)) {
             live.remove(name);
         }
     }
 
-    fn live(&self) -> MutexGuard<'_, HashMap<Name, Arc<Upload>>> {
+    fn live(&self) -> MutexGuard<'_, HashMap<Name, Arc<OpenUpload>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Upload {
-    pub(super) fn landing(&self) -> Result<Arc<Landing>, Refusal> {
+impl OpenUpload {
+    pub(super) fn landing(&self) -> Result<Arc<LandingFile>, Refusal> {
         let begun = || Refusal::new(StatusCode::CONFLICT, "the upload has not begun");
         self.landing.get().cloned().ok_or_else(begun)
     }
@@ -253,7 +253,7 @@ impl Upload {
         self.writer.share == 0
     }
 
-    fn touch(&self, now: Instant, connection: &Connection) {
+    fn touch(&self, now: Instant, connection: &ClientConnection) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = now;
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.retain(|one| one.strong_count() > 0);
@@ -266,27 +266,27 @@ impl Upload {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_idle(self: &Arc<Upload>, now: Instant, limits: Limits) -> bool {
+    fn is_idle(self: &Arc<OpenUpload>, now: Instant, limits: ServerLimits) -> bool {
         // Requests in progress hold references.
         Arc::strong_count(self) == 1 && now - self.last() > limits.hold
     }
 
     /// Tests whether the user's next upload may replace this one: no request is in progress, and the client has no open
     /// connection except `connection`, which brought the next upload. A client keeps its connections between requests.
-    fn gives_way(self: &Arc<Upload>, user: &str, connection: &Connection) -> bool {
+    fn gives_way(self: &Arc<OpenUpload>, user: &str, connection: &ClientConnection) -> bool {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let is_other = |one: &Weak<()>| one.strong_count() > 0 && one.as_ptr() != Arc::as_ptr(&connection.0);
         self.writer.user == user && Arc::strong_count(self) == 1 && !connections.iter().any(is_other)
     }
 
     /// Replaces the required digests of the whole file.
-    pub(super) fn expect_only(&self, digests: Digests) {
+    pub(super) fn expect_only(&self, digests: DigestList) {
         *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = digests;
     }
 
     /// Adds required digests of the whole file, and returns all of them. A third value of an algorithm is dropped,
     /// because no file matches even two.
-    pub(super) fn expect(&self, digests: &Digests) -> Digests {
+    pub(super) fn expect(&self, digests: &DigestList) -> DigestList {
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         for digest in digests {
             let values = expected.iter().filter(|(algorithm, _)| *algorithm == digest.0).count();
@@ -305,13 +305,13 @@ impl Upload {
     }
 
     /// Claims blocks for one request, unless another request is receiving them.
-    pub(super) fn claim(self: &Arc<Upload>, blocks: Range<u64>) -> Result<Claim, Refusal> {
+    pub(super) fn claim(self: &Arc<OpenUpload>, blocks: Range<u64>) -> Result<BlockClaim, Refusal> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         if receiving.iter().any(|other| other.start < blocks.end && blocks.start < other.end) {
             return Err(Refusal::new(StatusCode::CONFLICT, "another request brings this block now: try again later"));
         }
         receiving.push(blocks.clone());
-        Ok(Claim { upload: self.clone(), blocks })
+        Ok(BlockClaim { upload: self.clone(), blocks })
     }
 
     /// Forgets parts that a request overwrites. They count again after the request has succeeded.
@@ -357,12 +357,12 @@ impl Upload {
 }
 
 /// A claim on the blocks that one request receives, until its last write ends.
-pub(super) struct Claim {
-    upload: Arc<Upload>,
+pub(super) struct BlockClaim {
+    upload: Arc<OpenUpload>,
     blocks: Range<u64>,
 }
 
-impl Drop for Claim {
+impl Drop for BlockClaim {
     fn drop(&mut self) {
         let mut receiving = self.upload.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = receiving.iter().position(|blocks| *blocks == self.blocks) {
@@ -383,17 +383,18 @@ const MOST_PARTS: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::Algorithm;
+    use crate::digest::HashAlgorithm;
     use crate::rooted::Rooted;
 
     #[tokio::test]
     async fn digests_of_parts_do_not_fill_the_memory() {
         let store = tempfile::tempdir().unwrap();
-        let uploads = Uploads::new(Arc::new(Rooted::open(store.path()).unwrap()), Shell::tokio(), Limits::usual());
+        let uploads =
+            Uploads::new(Arc::new(Rooted::open(store.path()).unwrap()), Shell::tokio(), ServerLimits::usual());
         let (name, blocks) = (Name::from_url("/file").unwrap(), Blocks::new(10, 1024).unwrap());
-        let writer = Writer { user: "user".into(), upload: Identity::Named("upload".into()), blocks, share: 0 };
-        let (upload, _) = uploads.enter(&name, writer, Begin::Anew, Connection::default()).await.unwrap();
-        let digest = |number: u32| (Algorithm::Crc32c, number.to_be_bytes().to_vec());
+        let writer = UploadWriter { user: "user".into(), upload: UploadId::Named("upload".into()), blocks, share: 0 };
+        let (upload, _) = uploads.enter(&name, writer, ResumeMode::Anew, ClientConnection::default()).await.unwrap();
+        let digest = |number: u32| (HashAlgorithm::Crc32c, number.to_be_bytes().to_vec());
         (0..1000).for_each(|number| _ = upload.expect(&vec![digest(number)]));
         let expected = upload.expect(&vec![digest(0)]);
         assert!(expected.contains(&digest(0)) && (2..10).contains(&expected.len()), "{}", expected.len());

@@ -12,22 +12,22 @@
 //! byte then completes the upload.
 
 use super::Server;
-use super::declared::{DeclaredDigests, Digests, Summers};
+use super::declared::{DeclaredDigests, DigestHashers, DigestList};
 use super::read::{ascii, field, response};
 use super::refusal::Refusal;
-use super::uploads::{Claim, Connection, Identity, Upload, Writer};
+use super::uploads::{BlockClaim, ClientConnection, OpenUpload, UploadId, UploadWriter};
 use crate::attributes::{self, Attributes};
 use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body};
-use crate::digest::Algorithm;
-use crate::landing::{Begin, Landing, SyncEpoch};
+use crate::digest::HashAlgorithm;
+use crate::landing::{LandingFile, ResumeMode, SyncEpoch};
 use crate::mtime;
 use crate::name::Name;
 use crate::pace::Pace;
 use crate::protocol::{
     BLOCKS, CHECK, MAX_SHARES, MISSING, MODE, MTIME, PRESENT, RESUME, SHARE, SPARSE, UPLOAD, VERIFY,
 };
-use crate::sink::{Sink, Written};
+use crate::sink::{RangeOutcome, Sink};
 use crate::storage;
 use crate::tokens::Grant;
 use crate::watch::Watch;
@@ -57,7 +57,7 @@ pub(super) async fn begin(
     let (attributes, declared) = (attributes(fields)?, without_content(fields)?);
     let preconditions = Preconditions::of(request.method(), fields);
     evaluate(server, &name, &preconditions).await?;
-    let begin = if field(fields, RESUME) == Some("?1") { Begin::Resume } else { Begin::Anew };
+    let begin = if field(fields, RESUME) == Some("?1") { ResumeMode::Resume } else { ResumeMode::Anew };
     // All present blocks are read, which may take any time.
     watch.expect(None);
     let (upload, was_open) = server.0.uploads.enter(&name, writer, begin, connection(request)).await?;
@@ -67,7 +67,7 @@ pub(super) async fn begin(
         let landing = upload.landing()?;
         landing.in_turn(&server.0.shell, |landing, _| landing.check()).await?;
     }
-    if begin == Begin::Resume && upload.is_first() {
+    if begin == ResumeMode::Resume && upload.is_first() {
         let (landing, (_, shares)) = (upload.landing()?, shares(fields)?);
         server.0.shell.blocking(move || Ok(landing.gather_beyond(shares))).await??;
     }
@@ -97,7 +97,7 @@ fn mode(fields: &HeaderMap) -> Result<Option<u32>, Refusal> {
 }
 
 /// Sets the attributes of the unfinished file.
-async fn keep(server: &Server, upload: &Arc<Upload>, attributes: Option<Attributes>) -> Result<(), Refusal> {
+async fn keep(server: &Server, upload: &Arc<OpenUpload>, attributes: Option<Attributes>) -> Result<(), Refusal> {
     let Some(attributes) = attributes else { return Ok(()) };
     let landing = upload.landing()?;
     Ok(server.0.shell.blocking(move || Ok(landing.keep(attributes))).await??)
@@ -107,7 +107,7 @@ async fn keep(server: &Server, upload: &Arc<Upload>, attributes: Option<Attribut
 async fn keep_or_leave(
     server: &Server,
     name: &Name,
-    upload: &Arc<Upload>,
+    upload: &Arc<OpenUpload>,
     attributes: Option<Attributes>,
 ) -> Result<(), Refusal> {
     let kept = keep(server, upload, attributes).await;
@@ -128,7 +128,7 @@ pub(super) async fn put(
     let preconditions = Preconditions::of(request.method(), request.headers());
     evaluate(server, &name, &preconditions).await?;
     let range = field(request.headers(), CONTENT_RANGE).map(str::parse::<ContentRange>).transpose();
-    let put = Put { server, name, grant, watch, preconditions };
+    let put = UploadRequest { server, name, grant, watch, preconditions };
     match range.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))? {
         None => put.whole(request).await,
         Some(ContentRange { bytes: Some(bytes), size }) => put.part(request, bytes, size).await,
@@ -146,7 +146,7 @@ pub(super) async fn evaluate(server: &Server, name: &Name, preconditions: &Preco
     Ok(server.0.shell.blocking(move || storage::evaluate(&*folder, &name, &preconditions)).await??)
 }
 
-struct Put<'a> {
+struct UploadRequest<'a> {
     server: &'a Server,
     name: Name,
     grant: &'a Arc<Grant>,
@@ -154,7 +154,7 @@ struct Put<'a> {
     preconditions: Preconditions,
 }
 
-impl Put<'_> {
+impl UploadRequest<'_> {
     /// Receives a file in one request.
     async fn whole(self, request: Request<Body>) -> Result<Response<Body>, Refusal> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
@@ -171,9 +171,9 @@ impl Put<'_> {
         let (attributes, declared) = (attributes(request.headers())?, DeclaredDigests::new(request.headers())?);
         let mode = mode(request.headers())?;
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
-        let upload = Identity::Request(REQUESTS.fetch_add(1, Ordering::Relaxed));
-        let writer = Writer { user: self.grant.name().into(), upload, blocks, share: 0 };
-        let entered = self.server.0.uploads.enter(&self.name, writer, Begin::Anew, connection(&request));
+        let upload = UploadId::Request(REQUESTS.fetch_add(1, Ordering::Relaxed));
+        let writer = UploadWriter { user: self.grant.name().into(), upload, blocks, share: 0 };
+        let entered = self.server.0.uploads.enter(&self.name, writer, ResumeMode::Anew, connection(&request));
         let (upload, _) = entered.await?;
         let landing = upload.landing()?;
         if field(request.headers(), SPARSE) == Some("?1") {
@@ -187,13 +187,13 @@ impl Put<'_> {
         let mut digests = declared.content.clone();
         digests.extend(declared.whole.iter().cloned());
         // The landing computes the file's BLAKE3 hash anyway.
-        digests.retain(|(algorithm, _)| *algorithm != Algorithm::Blake3);
-        let summers = Summers::new(DeclaredDigests::algorithms(&digests));
+        digests.retain(|(algorithm, _)| *algorithm != HashAlgorithm::Blake3);
+        let summers = DigestHashers::new(DeclaredDigests::algorithms(&digests));
         let (written, trailers, mut sums) = self.receive(request, &landing, 0..size, summers, None).await?;
         written.blocks.iter().for_each(|(number, sum)| landing.note(*number, *sum));
         let declared = declared.and(trailers.as_ref())?;
-        sums.push((Algorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
-        sums.extend(landing.root().map(|root| (Algorithm::Blake3, root.to_vec())));
+        sums.push((HashAlgorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
+        sums.extend(landing.root().map(|root| (HashAlgorithm::Blake3, root.to_vec())));
         if !self.has_digests(&landing, 0..size, &declared.content, sums.clone()).await? {
             return Err(differs(StatusCode::BAD_REQUEST, "the received bytes"));
         }
@@ -221,7 +221,7 @@ impl Put<'_> {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
         }
         // Named uploads begin with a POST. Unnamed uploads begin with their first part.
-        let begin = if is_named { Begin::Begun } else { Begin::Resume };
+        let begin = if is_named { ResumeMode::Begun } else { ResumeMode::Resume };
         let modified = modified(fields);
         let entered = self.server.0.uploads.enter(&self.name, writer, begin, connection(&request));
         let (upload, _) = entered.await?;
@@ -238,7 +238,7 @@ impl Put<'_> {
         };
         if !is_named && landing.present() == landing.blocks().count() {
             let mut leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
-            let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
+            let known = landing.root().map(|root| (HashAlgorithm::Blake3, root.to_vec())).into_iter().collect();
             if !self.has_digests(&landing, 0..size, &expected, known).await? {
                 // Any of the parts may be wrong, so all of them must be sent again.
                 leftovers.keep = false;
@@ -256,19 +256,19 @@ impl Put<'_> {
         &self,
         request: Request<Body>,
         bytes: Range<u64>,
-        upload: &Arc<Upload>,
+        upload: &Arc<OpenUpload>,
         declared: DeclaredDigests,
-    ) -> Result<Digests, Refusal> {
+    ) -> Result<DigestList, Refusal> {
         let landing = upload.landing()?;
         landing.require(self.preconditions.clone());
         let claim = Arc::new(upload.claim(landing.blocks().touched(&bytes))?);
         // The request may fail half way, and then these bytes are neither the old part nor the new one.
         upload.forget_parts(&bytes);
-        let summers = Summers::new(DeclaredDigests::algorithms(&declared.content));
+        let summers = DigestHashers::new(DeclaredDigests::algorithms(&declared.content));
         let (written, trailers, mut sums) =
             self.receive(request, &landing, bytes.clone(), summers, Some(claim.clone())).await?;
         let declared = declared.and(trailers.as_ref())?;
-        sums.push((Algorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
+        sums.push((HashAlgorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
         // The tree node applies only to a request with exactly one whole block.
         let is_block = match (&declared.sum, &written.blocks[..]) {
             (Some(declared), [(_, sum)]) if written.parts.is_empty() => declared == sum,
@@ -306,12 +306,12 @@ impl Put<'_> {
     /// from the medium.
     async fn has_digests(
         &self,
-        landing: &Arc<Landing>,
+        landing: &Arc<LandingFile>,
         bytes: Range<u64>,
-        declared: &Digests,
-        mut known: Digests,
+        declared: &DigestList,
+        mut known: DigestList,
     ) -> Result<bool, Refusal> {
-        let mut missing: Vec<Algorithm> = declared.iter().map(|(algorithm, _)| *algorithm).collect();
+        let mut missing: Vec<HashAlgorithm> = declared.iter().map(|(algorithm, _)| *algorithm).collect();
         // Reading the file back is slow, so it is only for algorithms that were not computed on arrival.
         missing.retain(|algorithm| !known.iter().any(|(one, _)| one == algorithm));
         if !missing.is_empty() {
@@ -338,7 +338,7 @@ impl Put<'_> {
         let (_, shares) = shares(request.headers())?;
         // Reading the file again may take any time.
         self.watch.expect(None);
-        let entered = self.server.0.uploads.enter(&self.name, writer, Begin::Begun, connection(&request));
+        let entered = self.server.0.uploads.enter(&self.name, writer, ResumeMode::Begun, connection(&request));
         let (upload, _) = entered.await?;
         let landing = upload.landing()?;
         let _claim = upload.claim(0..landing.blocks().count())?;
@@ -355,7 +355,7 @@ impl Put<'_> {
             refusal.field(hyper::header::HeaderName::from_static(MISSING), missing);
             return Err(refusal);
         }
-        let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
+        let known = landing.root().map(|root| (HashAlgorithm::Blake3, root.to_vec())).into_iter().collect();
         if !self.has_digests(&landing, 0..size, &upload.expect(&declared.whole), known).await? {
             let text = "the file's hash is not the one that was declared: the source has changed meanwhile";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
@@ -386,14 +386,20 @@ impl Put<'_> {
         self.server.0.uploads.leave(&self.name, leftovers.upload);
         let mut told = HeaderMap::new();
         if let Some(root) = leftovers.landing.root() {
-            told.insert("repr-digest", ascii(&Algorithm::Blake3.field(&root)));
+            told.insert("repr-digest", ascii(&HashAlgorithm::Blake3.field(&root)));
         }
         let status = if replaces { StatusCode::NO_CONTENT } else { StatusCode::CREATED };
         Ok(response(status, told, body::empty()))
     }
 
-    async fn done(&self, landing: &Arc<Landing>, number: u64, sum: BlockSum, epoch: SyncEpoch) -> Result<(), Refusal> {
-        let done = move |landing: &Landing, enough| landing.done_to(enough, number, sum, epoch);
+    async fn done(
+        &self,
+        landing: &Arc<LandingFile>,
+        number: u64,
+        sum: BlockSum,
+        epoch: SyncEpoch,
+    ) -> Result<(), Refusal> {
+        let done = move |landing: &LandingFile, enough| landing.done_to(enough, number, sum, epoch);
         Ok(landing.in_turn(&self.server.0.shell, done).await?)
     }
 
@@ -401,11 +407,11 @@ impl Put<'_> {
     async fn receive(
         &self,
         request: Request<Body>,
-        landing: &Arc<Landing>,
+        landing: &Arc<LandingFile>,
         range: Range<u64>,
-        mut summers: Summers,
-        claim: Option<Arc<Claim>>,
-    ) -> Result<(Written, Option<HeaderMap>, Digests), Refusal> {
+        mut summers: DigestHashers,
+        claim: Option<Arc<BlockClaim>>,
+    ) -> Result<(RangeOutcome, Option<HeaderMap>, DigestList), Refusal> {
         let shell = &self.server.0.shell;
         let mut sink = Sink::new(shell.clone(), landing.clone(), range);
         if let Some(claim) = claim {
@@ -443,9 +449,9 @@ pub(super) async fn take_turn(server: &Server, watch: &Watch, pace: &Pace, bytes
 
 /// A guard for the end of a request: frees the name, and removes the received bytes unless `keep` is set.
 struct Leftovers<'a> {
-    put: &'a Put<'a>,
-    upload: &'a Arc<Upload>,
-    landing: &'a Arc<Landing>,
+    put: &'a UploadRequest<'a>,
+    upload: &'a Arc<OpenUpload>,
+    landing: &'a Arc<LandingFile>,
     keep: bool,
 }
 
@@ -472,7 +478,7 @@ fn differs(status: StatusCode, what: &str) -> Refusal {
 }
 
 /// Returns the writer of the upload that a request names.
-fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Refusal> {
+fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<UploadWriter>, Refusal> {
     let Some(upload) = field(fields, UPLOAD) else { return Ok(None) };
     let blocks = field(fields, BLOCKS).and_then(|blocks| {
         let (size, block) = blocks.split_once('/')?;
@@ -489,12 +495,12 @@ fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Ref
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload is longer than 200 bytes"));
     }
     let (share, _) = shares(fields)?;
-    let upload = Identity::Named(upload.into());
-    Ok(Some(Writer { user: grant.name().into(), upload, blocks, share }))
+    let upload = UploadId::Named(upload.into());
+    Ok(Some(UploadWriter { user: grant.name().into(), upload, blocks, share }))
 }
 
 /// Returns the writer of a part without `Reservoir-Upload`, which the file's digests identify.
-fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Result<Writer, Refusal> {
+fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Result<UploadWriter, Refusal> {
     let mut digests = declared.whole.clone();
     if digests.is_empty() {
         // RFC 9110 section 14.5: a part that could belong to another file is refused, and the client sends the whole
@@ -505,11 +511,11 @@ fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Resul
     digests.sort_by_key(|(algorithm, value)| (algorithm.name(), value.clone()));
     digests.dedup();
     let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
-    Ok(Writer { user: grant.name().into(), upload: Identity::Digests(digests), blocks, share: 0 })
+    Ok(UploadWriter { user: grant.name().into(), upload: UploadId::Digests(digests), blocks, share: 0 })
 }
 
 /// Returns the connection that brought a request.
-pub(super) fn connection<T>(request: &Request<T>) -> Connection {
+pub(super) fn connection<T>(request: &Request<T>) -> ClientConnection {
     request.extensions().get().cloned().unwrap_or_default()
 }
 

@@ -30,16 +30,16 @@ const TOKENS: &str = r#"
     rights = ["read", "write"]
 "#;
 
-struct Serving(Child);
+struct ServerProcess(Child);
 
-impl Serving {
+impl ServerProcess {
     fn signal(&self, signal: &str) {
         let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", self.0.id())]).status().unwrap();
         assert!(sent.success());
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.0.kill();
@@ -62,7 +62,7 @@ fn server_goes_on_when_its_log_cannot_be_written() {
             ["--root", "served", "--cert", "cert.pem", "--key", "key.pem", "--tokens", "tokens.toml", "--log"];
         let mut command = reservoir(folder.path());
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped()).stderr(log());
-        let mut serving = Serving(command.spawn().unwrap());
+        let mut serving = ServerProcess(command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(serving.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim_end().trim_end_matches('/').rsplit(':').next().unwrap();

@@ -1,16 +1,16 @@
 //! Requests for digests of whole files.
 
-use super::{Bed, head_of};
+use super::{BoundsTestbed, head_of};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use offload_reservoir::Limits;
-use offload_reservoir::copy::{Copy, Place, Plain, Sync};
+use offload_reservoir::ServerLimits;
+use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer, SyncMode};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const SHA256: &str = "want-repr-digest: sha-256=1\r\n\r\n";
 
-fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
+fn ask_digest(bed: &mut BoundsTestbed, token: &str, target: &str) -> DuplexStream {
     let mut stream = bed.ask_with(token, &format!("HEAD {target}"));
     bed.executor.block_on(async { stream.write_all(SHA256.as_bytes()).await }).unwrap();
     stream
@@ -18,7 +18,7 @@ fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
 
 #[test]
 fn small_file_digest_passes_huge_file_digests() {
-    let mut bed = Bed::new(Limits::default());
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
     // One user requests a hundred digests of two huge files.
     let _huge: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
     bed.executor.run_for(Duration::from_millis(40));
@@ -34,7 +34,7 @@ fn small_file_digest_passes_huge_file_digests() {
 
 #[test]
 fn equal_requests_share_one_computation() {
-    let mut bed = Bed::new(Limits::default());
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
     let mut equal: Vec<_> = (0..20).map(|_| ask_digest(&mut bed, "abc", "/huge")).collect();
     bed.executor.run_for(Duration::from_millis(40));
     let read = bed.folders.read.load(Ordering::Relaxed);
@@ -55,7 +55,7 @@ fn equal_requests_share_one_computation() {
 /// The answer leaves the digest out if the computation would take days. HTTP allows that.
 #[test]
 fn digest_that_takes_too_long_is_left_out() {
-    let mut bed = Bed::new(Limits::default());
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
     let began = bed.shell.now();
     let mut stream = ask_digest(&mut bed, "abc", "/huge");
     bed.executor.run_for(Duration::from_millis(10));
@@ -73,19 +73,20 @@ fn digest_that_takes_too_long_is_left_out() {
 
 #[test]
 fn copy_by_hash_ends_without_a_hash_from_the_server() {
-    let mut bed = Bed::new(Limits::default());
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
     let there = tempfile::tempdir().unwrap();
     std::fs::write(there.path().join("file"), "abc").unwrap();
     let spawner = bed.shell.clone();
-    let dial = Plain::new(move |_: &str, _| {
+    let dial = PlainDialer::new(move |_: &str, _| {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
         spawner.spawn(async move { answer_without_digests(theirs).await });
         Ok(ours)
     });
-    let copy = Copy::new(bed.shell.clone(), Arc::new(dial)).sync(Sync::Hash).retries(1);
-    let to = Place::parse("https://server/file", None).unwrap();
+    let copy = Copy::new(bed.shell.clone(), Arc::new(dial)).sync(SyncMode::Hash).retries(1);
+    let to = CopyLocation::parse("https://server/file", None).unwrap();
     let began = bed.shell.now();
-    let outcome = bed.executor.block_on(copy.run(&[Place::local(&there.path().join("file")).unwrap()], &to)).unwrap();
+    let outcome =
+        bed.executor.block_on(copy.run(&[CopyLocation::local(&there.path().join("file")).unwrap()], &to)).unwrap();
     assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{outcome:?}");
     // After two minutes without a digest, the client copies the file.
     assert!((120..130).contains(&(bed.shell.now() - began).as_secs()));

@@ -9,26 +9,26 @@ mod slots;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use folder::Folders;
-use offload_reservoir::copy::{Copy, Plain};
+use folder::CountingFolder;
+use offload_reservoir::copy::{Copy, PlainDialer};
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_reservoir::{Server, ServerLimits, Shell, Task};
 use offload_testbed::{Runtime, VirtualTime};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 /// A server on its own executor.
-struct Bed {
+struct BoundsTestbed {
     executor: VirtualTime,
     shell: Shell,
-    folders: Arc<Folders>,
+    folders: Arc<CountingFolder>,
     server: Server,
     /// The duration of a blocking call, in milliseconds.
     blocked: Arc<AtomicU64>,
 }
 
-impl Bed {
-    fn new(limits: Limits) -> Bed {
+impl BoundsTestbed {
+    fn new(limits: ServerLimits) -> BoundsTestbed {
         let executor = VirtualTime::new();
         let runtime: Arc<dyn Runtime> = Arc::new(executor.handle());
         let (timers, pool) = (runtime.clone(), runtime.clone());
@@ -47,10 +47,10 @@ impl Bed {
         };
         let spawn = move |task: Task| runtime.spawn_task("task".into(), task);
         let shell = Shell::new(timers, Arc::new(pool), Arc::new(spawn));
-        let folders = Arc::new(Folders::default());
+        let folders = Arc::new(CountingFolder::default());
         let server = Server::new(folders.clone(), shell.clone(), limits);
         server.set_tokens(Tokens::read(TOKENS).unwrap());
-        Bed { executor, shell, folders, server, blocked: span }
+        BoundsTestbed { executor, shell, folders, server, blocked: span }
     }
 
     /// Connects to the server, and sends a request with the token "abc".
@@ -69,7 +69,7 @@ impl Bed {
 
     fn copy(&self) -> Copy {
         let (server, spawner) = (self.server.clone(), self.shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let server = server.clone();
             spawner.spawn(async move { server.serve(theirs, "client").await });

@@ -1,12 +1,12 @@
 //! Connections without a token, with a token, and of one user.
 
-use super::{Bed, head_of};
+use super::{BoundsTestbed, head_of};
 use core::net::IpAddr;
 use core::time::Duration;
-use offload_reservoir::Limits;
+use offload_reservoir::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-impl Bed {
+impl BoundsTestbed {
     /// Opens a connection from `address`. Returns `None` if the server has no slot for the connection.
     fn enter(&mut self, address: [u8; 4]) -> Option<DuplexStream> {
         let slot = self.server.enter(IpAddr::from(address))?;
@@ -44,8 +44,8 @@ impl Bed {
     }
 }
 
-fn limited(connections: usize) -> Bed {
-    Bed::new(Limits { connections, ..Limits::default() })
+fn limited(connections: usize) -> BoundsTestbed {
+    BoundsTestbed::new(ServerLimits { connections, ..ServerLimits::default() })
 }
 
 const ONE: [u8; 4] = [192, 0, 2, 1];

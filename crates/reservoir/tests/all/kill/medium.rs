@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use offload_base::{Rng, Seed};
 use offload_reservoir::attributes::{Attributes, Preserve};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Entries, Folder, Kind, OpenFolder, Stored};
+use offload_reservoir::storage::{Entries, FileInfo, FileKind, Folder, OpenFolder, StoredFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,19 +21,19 @@ use std::time::{Duration, SystemTime};
 
 /// The medium, which outlives processes.
 #[derive(Clone)]
-pub(crate) struct Medium(Arc<Mutex<State>>);
+pub(crate) struct RamDisk(Arc<Mutex<TestMediumState>>);
 
-struct State {
+struct TestMediumState {
     names: BTreeMap<Name, u64>,
     /// The names that survive any power failure. `changes` are the later changes.
     durable_names: BTreeMap<Name, u64>,
-    changes: Vec<Change>,
+    changes: Vec<NameChange>,
     /// The number of calls until the medium loses all unsynced bytes. `None` for no loss.
     fails_in: Option<u64>,
     /// The losses so far, and whether a sync has reported the last loss.
     failures: Failures,
     name_failures: Failures,
-    files: BTreeMap<u64, File>,
+    files: BTreeMap<u64, TestFile>,
     next_file: u64,
     random: Rng,
     process: u64,
@@ -49,7 +49,7 @@ struct State {
 }
 
 #[derive(Clone)]
-enum Change {
+enum NameChange {
     Link(Name, u64),
     Rename(Name, Name),
     Remove(Name),
@@ -84,7 +84,7 @@ impl Failures {
 }
 
 #[derive(Default)]
-struct File {
+struct TestFile {
     seen: Vec<u8>,
     durable: Vec<u8>,
     /// Written and unsynced bytes.
@@ -104,12 +104,12 @@ struct File {
 
 /// The medium as one process sees it. The process is dead as soon as another process has mounted the medium.
 #[derive(Clone)]
-pub(crate) struct Mounted {
-    medium: Medium,
+pub(crate) struct MediumMount {
+    medium: RamDisk,
     process: u64,
 }
 
-impl File {
+impl TestFile {
     fn sync(&mut self) {
         if core::mem::take(&mut self.resized) {
             self.durable.resize(self.seen.len(), 0);
@@ -145,9 +145,9 @@ impl File {
     }
 }
 
-impl Medium {
-    pub(crate) fn new(seed: Seed) -> Medium {
-        Medium(Arc::new(Mutex::new(State {
+impl RamDisk {
+    pub(crate) fn new(seed: Seed) -> RamDisk {
+        RamDisk(Arc::new(Mutex::new(TestMediumState {
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
             changes: Vec::new(),
@@ -169,11 +169,11 @@ impl Medium {
     }
 
     /// Starts a new process. With `calls`, the process dies in its call of that number.
-    pub(crate) fn mount(&self, calls: Option<u64>) -> Mounted {
+    pub(crate) fn mount(&self, calls: Option<u64>) -> MediumMount {
         let mut state = self.state();
         state.process += 1;
         state.calls_left = calls;
-        Mounted { medium: self.clone(), process: state.process }
+        MediumMount { medium: self.clone(), process: state.process }
     }
 
     /// Makes the bytes from `from` on unreadable.
@@ -313,16 +313,16 @@ impl Medium {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TestMediumState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn apply(names: &mut BTreeMap<Name, u64>, change: Change) {
+fn apply(names: &mut BTreeMap<Name, u64>, change: NameChange) {
     match change {
-        Change::Link(name, id) => drop(names.insert(name, id)),
-        Change::Remove(name) => drop(names.remove(&name)),
-        Change::Rename(from, to) => {
+        NameChange::Link(name, id) => drop(names.insert(name, id)),
+        NameChange::Remove(name) => drop(names.remove(&name)),
+        NameChange::Rename(from, to) => {
             if let Some(id) = names.remove(&from) {
                 names.insert(to, id);
             }
@@ -330,12 +330,12 @@ fn apply(names: &mut BTreeMap<Name, u64>, change: Change) {
     }
 }
 
-impl State {
+impl TestMediumState {
     fn id(&self, path: &Path) -> Option<u64> {
         self.names.iter().find(|(name, _)| name.path() == path).map(|(_, id)| *id)
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: NameChange) {
         apply(&mut self.names, change.clone());
         self.changes.push(change);
     }
@@ -343,7 +343,8 @@ impl State {
     fn put(&mut self, name: &Name, bytes: &[u8]) {
         let id = self.next_file;
         self.next_file += 1;
-        self.files.insert(id, File { seen: bytes.into(), durable: bytes.into(), modified: 7, ..File::default() });
+        self.files
+            .insert(id, TestFile { seen: bytes.into(), durable: bytes.into(), modified: 7, ..TestFile::default() });
         self.names.insert(name.clone(), id);
         self.durable_names.insert(name.clone(), id);
     }
@@ -358,7 +359,7 @@ impl State {
         }
         let Some(left) = &mut self.fails_in else { return };
         *left = left.saturating_sub(1);
-        let is_dirty = |file: &File| file.resized || !file.dirty.is_empty();
+        let is_dirty = |file: &TestFile| file.resized || !file.dirty.is_empty();
         if *left > 0 || !self.files.values().any(is_dirty) && self.changes.is_empty() {
             return;
         }
@@ -376,7 +377,7 @@ impl State {
     }
 }
 
-impl Mounted {
+impl MediumMount {
     /// Tests whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         let state = self.medium.state();
@@ -384,7 +385,7 @@ impl Mounted {
     }
 
     /// Starts a call. Also returns whether the process dies inside the call.
-    fn call(&self) -> io::Result<(MutexGuard<'_, State>, bool)> {
+    fn call(&self) -> io::Result<(MutexGuard<'_, TestMediumState>, bool)> {
         let mut state = self.medium.state();
         if state.process != self.process || state.calls_left == Some(0) {
             return Err(dead());
@@ -399,7 +400,7 @@ impl Mounted {
     }
 
     /// Starts a call that takes effect completely or not at all.
-    fn whole_call(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn whole_call(&self) -> io::Result<MutexGuard<'_, TestMediumState>> {
         let (mut state, dies) = self.call()?;
         if dies && state.random.below(2) == 0 {
             return Err(dead());
@@ -407,10 +408,10 @@ impl Mounted {
         Ok(state)
     }
 
-    fn handle(&self, name: &Name, id: u64, state: &mut State) -> Arc<dyn Stored> {
+    fn handle(&self, name: &Name, id: u64, state: &mut TestMediumState) -> Arc<dyn StoredFile> {
         state.clock += 1;
         let heard = AtomicU64::new(state.files[&id].failures.at_open());
-        Arc::new(Open { mounted: self.clone(), id, name: name.clone(), number: state.clock, heard })
+        Arc::new(OpenTestFile { mounted: self.clone(), id, name: name.clone(), number: state.clock, heard })
     }
 }
 
@@ -422,32 +423,32 @@ fn none() -> io::Error {
     io::ErrorKind::NotFound.into()
 }
 
-impl Folder for Mounted {
-    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+impl Folder for MediumMount {
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         let mut state = self.whole_call()?;
         let id = *state.names.get(name).ok_or_else(none)?;
         Ok(self.handle(name, id, &mut state))
     }
 
-    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         let mut state = self.whole_call()?;
         let id = match state.names.get(name) {
             Some(id) => *id,
             None => {
                 let id = state.next_file;
                 state.next_file += 1;
-                state.files.insert(id, File::default());
-                state.change(Change::Link(name.clone(), id));
+                state.files.insert(id, TestFile::default());
+                state.change(NameChange::Link(name.clone(), id));
                 id
             }
         };
         Ok(self.handle(name, id, &mut state))
     }
 
-    fn about(&self, name: &Name) -> io::Result<About> {
+    fn about(&self, name: &Name) -> io::Result<FileInfo> {
         let state = self.whole_call()?;
         if name == &Name::root() {
-            return Ok(About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH));
+            return Ok(FileInfo::without_inode(FileKind::Folder, 0, SystemTime::UNIX_EPOCH));
         }
         let id = state.names.get(name).ok_or_else(none)?;
         Ok(about(*id, &state.files[id]))
@@ -469,7 +470,7 @@ impl Folder for Mounted {
         let mut state = self.whole_call()?;
         let id = *state.names.get(from).ok_or_else(none)?;
         state.files.get_mut(&id).unwrap().changes += 1;
-        state.change(Change::Rename(from.clone(), to.clone()));
+        state.change(NameChange::Rename(from.clone(), to.clone()));
         Ok(())
     }
 
@@ -480,14 +481,14 @@ impl Folder for Mounted {
         }
         let id = *state.names.get(from).ok_or_else(none)?;
         state.files.get_mut(&id).unwrap().changes += 1;
-        state.change(Change::Rename(from.clone(), to.clone()));
+        state.change(NameChange::Rename(from.clone(), to.clone()));
         Ok(())
     }
 
     fn remove(&self, name: &Name) -> io::Result<()> {
         let mut state = self.whole_call()?;
         state.names.get(name).ok_or_else(none)?;
-        state.change(Change::Remove(name.clone()));
+        state.change(NameChange::Remove(name.clone()));
         Ok(())
     }
 
@@ -499,7 +500,7 @@ impl Folder for Mounted {
 }
 
 struct OpenNames {
-    mounted: Mounted,
+    mounted: MediumMount,
     heard: AtomicU64,
     heard_of_names: AtomicU64,
 }
@@ -507,7 +508,7 @@ struct OpenNames {
 impl OpenFolder for OpenNames {
     fn sync_files(&self) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
-        state.files.values_mut().for_each(File::sync);
+        state.files.values_mut().for_each(TestFile::sync);
         state.failures.sync(&self.heard)
     }
 
@@ -526,21 +527,21 @@ impl OpenFolder for OpenNames {
     }
 }
 
-fn about(inode: u64, file: &File) -> About {
+fn about(inode: u64, file: &TestFile) -> FileInfo {
     let after = |number| SystemTime::UNIX_EPOCH + Duration::from_secs(number);
     let (modified, changed) = (after(file.modified), after(file.changes));
-    About { kind: Kind::File, size: file.seen.len() as u64, modified, inode, changed }
+    FileInfo { kind: FileKind::File, size: file.seen.len() as u64, modified, inode, changed }
 }
 
-struct Open {
-    mounted: Mounted,
+struct OpenTestFile {
+    mounted: MediumMount,
     id: u64,
     name: Name,
     number: u64,
     heard: AtomicU64,
 }
 
-impl Stored for Open {
+impl StoredFile for OpenTestFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.mounted.whole_call()?;
         let file = state.files.get_mut(&self.id).unwrap();
@@ -634,7 +635,7 @@ impl Stored for Open {
         self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
     }
 
-    fn about(&self) -> io::Result<About> {
+    fn about(&self) -> io::Result<FileInfo> {
         let state = self.mounted.whole_call()?;
         Ok(about(self.id, &state.files[&self.id]))
     }
@@ -664,7 +665,7 @@ impl Stored for Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenTestFile {
     fn drop(&mut self) {
         let mut state = self.mounted.medium.state();
         let me = Some((self.mounted.process, self.number));

@@ -21,13 +21,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use ktls_offload::InPlace;
-use medium::{Medium, Mounted};
+use medium::{MediumMount, RamDisk};
 use offload_base::{Clock, Rng, Seed};
 use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::Blocks;
-use offload_reservoir::copy::{Copy, CopyError, Outcome, Place, Plain};
+use offload_reservoir::copy::{Copy, CopyError, CopyLocation, CopyOutcome, PlainDialer};
 use offload_reservoir::name::Name;
-use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_reservoir::{Server, ServerLimits, Shell, Task};
 use offload_testbed::{Runtime, VirtualTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -40,9 +40,9 @@ use tokio::sync::Notify;
 fn kills_cost_no_byte_and_no_block_twice() {
     let number = |name: &str, otherwise: u64| std::env::var(name).map_or(otherwise, |text| text.parse().unwrap());
     let (first, seeds) = (number("RESERVOIR_FIRST_SEED", 0), number("RESERVOIR_SEEDS", 1500));
-    let mut told = Told::default();
+    let mut told = ScheduleCounts::default();
     for seed in first..first + seeds {
-        Schedule::new(Seed(seed)).run(&mut told);
+        KillSchedule::new(Seed(seed)).run(&mut told);
     }
     println!("{seeds} schedules: {told:?}");
     // Smaller counts would mean that the test kills too few processes.
@@ -53,8 +53,12 @@ fn kills_cost_no_byte_and_no_block_twice() {
 /// A copy reports a full disk, and loses no complete blocks: as soon as there is room, the copy resumes.
 #[test]
 fn full_disk_is_reported_and_the_next_copy_resumes() {
-    for (way, says) in [(Way::Pull, "no storage space"), (Way::Push, "disk is full"), (Way::Here, "no storage space")] {
-        let schedule = Schedule::with(Seed(7), way, vec![vec![7; 30 << 10]]);
+    for (way, says) in [
+        (CopyRoute::Pull, "no storage space"),
+        (CopyRoute::Push, "disk is full"),
+        (CopyRoute::Here, "no storage space"),
+    ] {
+        let schedule = KillSchedule::with(Seed(7), way, vec![vec![7; 30 << 10]]);
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
         schedule.destination().set_room(20 << 10);
@@ -71,9 +75,9 @@ fn full_disk_is_reported_and_the_next_copy_resumes() {
 /// An unreadable source fails under its own name, and the copy copies the other files.
 #[test]
 fn a_file_that_cannot_be_read_fails_alone() {
-    for way in [Way::Pull, Way::Push, Way::Here] {
-        let schedule = Schedule::with(Seed(8), way, vec![vec![1; 9000], vec![2; 9000], vec![3; 9000]]);
-        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+    for way in [CopyRoute::Pull, CopyRoute::Push, CopyRoute::Here] {
+        let schedule = KillSchedule::with(Seed(8), way, vec![vec![1; 9000], vec![2; 9000], vec![3; 9000]]);
+        let source = if way == CopyRoute::Pull { &schedule.there } else { &schedule.here };
         source.spoil(schedule.files[1].0.path(), 5000);
         let mut executor = VirtualTime::new();
         let timers = executor.handle();
@@ -82,7 +86,7 @@ fn a_file_that_cannot_be_read_fails_alone() {
         let outcome = schedule.whole_run(&mut executor, &shell);
         assert_eq!((outcome.copied, outcome.failed.len()), (2, 1), "{way:?}: {outcome:?}");
         // An error of this end is reported at once and in its own words.
-        if way != Way::Pull {
+        if way != CopyRoute::Pull {
             assert!(outcome.failed[0].1.ends_with("file-1: a sector cannot be read"), "{outcome:?}");
             assert!(timers.now() - began < Duration::from_secs(1), "{way:?} waits for an answer");
         }
@@ -97,10 +101,11 @@ fn file_without_a_size_is_refused() {
     let there = tempfile::tempdir().unwrap();
     let mut executor = VirtualTime::new();
     let shell = shell(Arc::new(executor.handle()));
-    let nowhere = Plain::new(|_: &str, _| Err::<DuplexStream, _>(io::ErrorKind::NotFound.into()));
+    let nowhere = PlainDialer::new(|_: &str, _| Err::<DuplexStream, _>(io::ErrorKind::NotFound.into()));
     let copy = Copy::new(shell, Arc::new(nowhere));
     let (from, to) = (Path::new("/proc/self/status"), there.path().join("copy"));
-    let outcome = executor.block_on(copy.run(&[Place::local(from).unwrap()], &Place::local(&to).unwrap())).unwrap();
+    let outcome =
+        executor.block_on(copy.run(&[CopyLocation::local(from).unwrap()], &CopyLocation::local(&to).unwrap())).unwrap();
     assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("does not tell its size"), "{outcome:?}");
     assert!(!to.exists());
 }
@@ -108,9 +113,9 @@ fn file_without_a_size_is_refused() {
 /// A copy reports a source that changes during the copy, and makes no file.
 #[test]
 fn source_that_changes_during_a_copy_is_reported() {
-    for way in [Way::Pull, Way::Push, Way::Here] {
-        let schedule = Schedule::with(Seed(9), way, vec![vec![1; 30 << 10]]);
-        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+    for way in [CopyRoute::Pull, CopyRoute::Push, CopyRoute::Here] {
+        let schedule = KillSchedule::with(Seed(9), way, vec![vec![1; 30 << 10]]);
+        let source = if way == CopyRoute::Pull { &schedule.there } else { &schedule.here };
         source.touch_after(schedule.files[0].0.path(), 8);
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
@@ -127,15 +132,15 @@ fn unsupported_attributes_are_reported_at_once() {
     let preserve = Preserve { mode: false, extended: true };
     // HTTP encodes one such byte as three.
     let cases = [
-        (Way::Push, 1000, "leave xattrs out"),
-        (Way::Pull, 1000, "leave xattrs out"),
-        (Way::Here, 1000, "leave xattrs out"),
-        (Way::Push, 60_000, "go with a file"),
-        (Way::Pull, 60_000, "too many"),
+        (CopyRoute::Push, 1000, "leave xattrs out"),
+        (CopyRoute::Pull, 1000, "leave xattrs out"),
+        (CopyRoute::Here, 1000, "leave xattrs out"),
+        (CopyRoute::Push, 60_000, "go with a file"),
+        (CopyRoute::Pull, 60_000, "too many"),
     ];
     for (way, bytes, says) in cases {
-        let schedule = Schedule::with(Seed(10), way, vec![vec![1; 30 << 10]]);
-        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+        let schedule = KillSchedule::with(Seed(10), way, vec![vec![1; 30 << 10]]);
+        let source = if way == CopyRoute::Pull { &schedule.there } else { &schedule.here };
         source.give_attribute(schedule.files[0].0.path(), b"user.a", &vec![0xff; bytes]);
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
@@ -146,13 +151,13 @@ fn unsupported_attributes_are_reported_at_once() {
         assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains(says), "{way:?}: {outcome:?}");
         assert_eq!(outcome.bytes, 0, "{way:?}: {outcome:?}");
         let left = schedule.destination().paths();
-        assert_eq!(left.len(), usize::from(way == Way::Here), "{way:?}: {left:?}");
+        assert_eq!(left.len(), usize::from(way == CopyRoute::Here), "{way:?}: {left:?}");
     }
 }
 
 /// The counts of all schedules.
 #[derive(Debug, Default)]
-struct Told {
+struct ScheduleCounts {
     kills: u64,
     power: u64,
     /// Blocks in a journal after a kill.
@@ -164,32 +169,32 @@ struct Told {
 
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum CopyRoute {
     Pull,
     Push,
     Relay,
     Here,
 }
 
-struct Schedule {
+struct KillSchedule {
     seed: Seed,
     random: Rng,
-    way: Way,
+    way: CopyRoute,
     block: u64,
     streams: usize,
     files: Vec<(Name, Vec<u8>)>,
     /// The disks of the client and of the server. One disk has the sources and one has the destinations. It can be the
     /// same disk.
-    here: Medium,
-    there: Medium,
+    here: RamDisk,
+    there: RamDisk,
     /// The blocks that the medium has lost once.
     lost: BTreeSet<(PathBuf, u64)>,
 }
 
-impl Schedule {
-    fn new(seed: Seed) -> Schedule {
+impl KillSchedule {
+    fn new(seed: Seed) -> KillSchedule {
         let mut random = seed.stream("schedule");
-        let way = [Way::Pull, Way::Push, Way::Relay, Way::Here][random.below(4) as usize];
+        let way = [CopyRoute::Pull, CopyRoute::Push, CopyRoute::Relay, CopyRoute::Here][random.below(4) as usize];
         let block = 1024 << random.below(3);
         let streams = 1 + random.below(4) as usize;
         let files = (0..1 + random.below(3)).map(|number| {
@@ -203,23 +208,23 @@ impl Schedule {
             (Name::from_url(&format!("/file-{number}")).unwrap(), bytes)
         });
         let files: Vec<_> = files.collect();
-        Schedule { random, ..Schedule::of(seed, way, block, streams, files) }
+        KillSchedule { random, ..KillSchedule::of(seed, way, block, streams, files) }
     }
 
     /// Makes a schedule with blocks of 1 KiB, two streams, and these files.
-    fn with(seed: Seed, way: Way, files: Vec<Vec<u8>>) -> Schedule {
+    fn with(seed: Seed, way: CopyRoute, files: Vec<Vec<u8>>) -> KillSchedule {
         let named = files.into_iter().enumerate();
         let named = named.map(|(number, bytes)| (Name::from_url(&format!("/file-{number}")).unwrap(), bytes));
-        Schedule::of(seed, way, 1024, 2, named.collect())
+        KillSchedule::of(seed, way, 1024, 2, named.collect())
     }
 
-    fn of(seed: Seed, way: Way, block: u64, streams: usize, files: Vec<(Name, Vec<u8>)>) -> Schedule {
+    fn of(seed: Seed, way: CopyRoute, block: u64, streams: usize, files: Vec<(Name, Vec<u8>)>) -> KillSchedule {
         let random = seed.stream("rounds");
-        let (here, there) = (Medium::new(seed.derive("here")), Medium::new(seed.derive("there")));
+        let (here, there) = (RamDisk::new(seed.derive("here")), RamDisk::new(seed.derive("there")));
         for (name, bytes) in &files {
-            if matches!(way, Way::Push | Way::Here) { &here } else { &there }.put(name, bytes);
+            if matches!(way, CopyRoute::Push | CopyRoute::Here) { &here } else { &there }.put(name, bytes);
         }
-        Schedule { seed, random, way, block, streams, files, here, there, lost: BTreeSet::new() }
+        KillSchedule { seed, random, way, block, streams, files, here, there, lost: BTreeSet::new() }
     }
 
     /// Returns the name of a file at the destination.
@@ -227,12 +232,12 @@ impl Schedule {
         Name::from_url(&format!("/to{}", name.to_url())).unwrap()
     }
 
-    fn destination(&self) -> &Medium {
-        if matches!(self.way, Way::Pull | Way::Here) { &self.here } else { &self.there }
+    fn destination(&self) -> &RamDisk {
+        if matches!(self.way, CopyRoute::Pull | CopyRoute::Here) { &self.here } else { &self.there }
     }
 
     /// Runs a copy without a kill.
-    fn whole_run(&self, executor: &mut VirtualTime, shell: &Shell) -> Outcome {
+    fn whole_run(&self, executor: &mut VirtualTime, shell: &Shell) -> CopyOutcome {
         let (server, client) = (self.server(shell, None), self.here.mount(None));
         let copy = self.copy(shell, &server.0, &self.wire(&client, &server.1), false).retries(2);
         let (sources, to) = self.places(&client);
@@ -243,12 +248,12 @@ impl Schedule {
     }
 
     /// Returns a wire that never breaks.
-    fn wire(&self, client: &Mounted, server: &Mounted) -> Arc<Fate> {
+    fn wire(&self, client: &MediumMount, server: &MediumMount) -> Arc<WireFailure> {
         let bytes = AtomicU64::new(u64::MAX);
-        Arc::new(Fate { bytes, ends: [client.clone(), server.clone()], died: Notify::new() })
+        Arc::new(WireFailure { bytes, ends: [client.clone(), server.clone()], died: Notify::new() })
     }
 
-    fn run(mut self, told: &mut Told) {
+    fn run(mut self, told: &mut ScheduleCounts) {
         let verify = self.random.below(3) == 0;
         let mut executor = VirtualTime::new();
         let runtime = Arc::new(executor.handle());
@@ -279,7 +284,7 @@ impl Schedule {
             let fails = round <= kills && self.random.below(3) == 0;
             let calls = fails.then(|| 1 + self.random.below(150));
             self.destination().lose_in(calls);
-            let wire = Arc::new(Fate {
+            let wire = Arc::new(WireFailure {
                 bytes: AtomicU64::new(bytes),
                 ends: [client.clone(), server.1.clone()],
                 died: Notify::new(),
@@ -301,7 +306,7 @@ impl Schedule {
             let has_lost = self.destination().losses() > 0;
             self.check_written(&vouched);
             let whole =
-                |outcome: &Result<Outcome, CopyError>| outcome.as_ref().is_ok_and(|outcome| outcome.failed.is_empty());
+                |outcome: &Result<CopyOutcome, CopyError>| outcome.as_ref().is_ok_and(|copy| copy.failed.is_empty());
             if last && has_lost && !ended.as_ref().is_some_and(whole) {
                 assert!(round < kills + 10, "{}: {ended:?}", self.what());
                 continue;
@@ -337,34 +342,34 @@ impl Schedule {
         format!("seed {}, {:?}, blocks of {}, {} streams", self.seed.0, self.way, self.block, self.streams)
     }
 
-    fn server(&self, shell: &Shell, calls: Option<u64>) -> (Server, Mounted) {
+    fn server(&self, shell: &Shell, calls: Option<u64>) -> (Server, MediumMount) {
         let mounted = self.there.mount(calls);
-        (Server::new(Arc::new(mounted.clone()), shell.clone(), Limits::default()).open_to_all(), mounted)
+        (Server::new(Arc::new(mounted.clone()), shell.clone(), ServerLimits::default()).open_to_all(), mounted)
     }
 
-    fn copy(&self, shell: &Shell, server: &Server, wire: &Arc<Fate>, verify: bool) -> Copy {
+    fn copy(&self, shell: &Shell, server: &Server, wire: &Arc<WireFailure>, verify: bool) -> Copy {
         let (server, wire, spawner) = (server.clone(), wire.clone(), shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 12);
-            let (server, theirs) = (server.clone(), Cable { stream: theirs, fate: wire.clone() });
+            let (server, theirs) = (server.clone(), FailingStream { stream: theirs, fate: wire.clone() });
             spawner.spawn(async move { server.serve(theirs, "client").await });
-            Ok(Cable { stream: ours, fate: wire.clone() })
+            Ok(FailingStream { stream: ours, fate: wire.clone() })
         });
         let copy = Copy::new(shell.clone(), Arc::new(dial)).streams(self.streams).resume(true).verify(verify);
         copy.block(self.block).unwrap()
     }
 
-    fn places(&self, client: &Mounted) -> (Vec<Place>, Place) {
-        let on_server = |name: &Name| Place::parse(&format!("https://server{}", name.to_url()), None).unwrap();
-        let on_client = |name: &Name| Place::in_folder(Arc::new(client.clone()), name.clone());
+    fn places(&self, client: &MediumMount) -> (Vec<CopyLocation>, CopyLocation) {
+        let on_server = |name: &Name| CopyLocation::parse(&format!("https://server{}", name.to_url()), None).unwrap();
+        let on_client = |name: &Name| CopyLocation::in_folder(Arc::new(client.clone()), name.clone());
         let to = Name::from_url("/to").unwrap();
         let sources = self.files.iter().map(|(name, _)| match self.way {
-            Way::Pull | Way::Relay => on_server(name),
-            Way::Push | Way::Here => on_client(name),
+            CopyRoute::Pull | CopyRoute::Relay => on_server(name),
+            CopyRoute::Push | CopyRoute::Here => on_client(name),
         });
         // A single file would take the name of the folder.
         let to = if self.files.len() == 1 { self.target(&self.files[0].0) } else { to };
-        let to = if matches!(self.way, Way::Pull | Way::Here) { on_client(&to) } else { on_server(&to) };
+        let to = if matches!(self.way, CopyRoute::Pull | CopyRoute::Here) { on_client(&to) } else { on_server(&to) };
         (sources.collect(), to)
     }
 
@@ -414,7 +419,7 @@ impl Schedule {
     }
 
     /// Checks that no block of `vouched` was sent again.
-    fn check_moved(&self, vouched: &BTreeSet<(PathBuf, u64)>, copy: &Copy, outcome: &Outcome) {
+    fn check_moved(&self, vouched: &BTreeSet<(PathBuf, u64)>, copy: &Copy, outcome: &CopyOutcome) {
         let mut needed = 0;
         for (name, bytes) in &self.files {
             let blocks = Blocks::new(bytes.len() as u64, self.block).unwrap();
@@ -479,15 +484,15 @@ fn shell(runtime: Arc<dyn Runtime>) -> Shell {
 }
 
 /// Both ends of all connections, and the byte at which one end dies.
-struct Fate {
+struct WireFailure {
     bytes: AtomicU64,
-    ends: [Mounted; 2],
+    ends: [MediumMount; 2],
     died: Notify,
 }
 
-impl Fate {
+impl WireFailure {
     fn is_dead(&self) -> bool {
-        let dead = self.bytes.load(Ordering::Relaxed) == 0 || self.ends.iter().any(Mounted::is_dead);
+        let dead = self.bytes.load(Ordering::Relaxed) == 0 || self.ends.iter().any(MediumMount::is_dead);
         if dead {
             self.died.notify_one();
         }
@@ -506,12 +511,12 @@ impl Fate {
     }
 }
 
-struct Cable {
+struct FailingStream {
     stream: DuplexStream,
-    fate: Arc<Fate>,
+    fate: Arc<WireFailure>,
 }
 
-impl AsyncRead for Cable {
+impl AsyncRead for FailingStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.fate.is_dead() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
@@ -520,7 +525,7 @@ impl AsyncRead for Cable {
     }
 }
 
-impl AsyncWrite for Cable {
+impl AsyncWrite for FailingStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         if self.fate.is_dead() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));

@@ -1,10 +1,10 @@
 //! A refused upload releases its name only after its bytes are gone.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::VirtualTime;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 /// is not harmed.
 #[test]
 fn a_name_is_free_once_the_bytes_are_gone() {
-    let medium = Medium::new(Seed(1));
+    let medium = RamDisk::new(Seed(1));
     let mut executor = VirtualTime::new();
     let shell = shell(Arc::new(executor.handle()));
-    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all();
+    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
     let connect = || {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let server = server.clone();

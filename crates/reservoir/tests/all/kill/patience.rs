@@ -1,10 +1,10 @@
 //! Clients that stop sending: the server closes their connections after a while and removes their files.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::VirtualTime;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,11 +20,11 @@ const STILL: [(&str, u64, u64); 4] = [
 #[test]
 fn a_client_that_stands_still_is_given_up() {
     for (sent, least, most) in STILL {
-        let medium = Medium::new(Seed(1));
+        let medium = RamDisk::new(Seed(1));
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
         let mounted = Arc::new(medium.mount(None));
-        let server = Server::new(mounted, shell.clone(), Limits::default()).open_to_all();
+        let server = Server::new(mounted, shell.clone(), ServerLimits::default()).open_to_all();
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         shell.spawn(async move { server.serve(theirs, "client").await });
         let began = shell.now();
@@ -43,10 +43,10 @@ fn a_client_that_stands_still_is_given_up() {
 /// One byte per second counts as no progress, and keeps its place for one minute.
 #[test]
 fn a_client_that_trickles_is_given_up() {
-    let medium = Medium::new(Seed(1));
+    let medium = RamDisk::new(Seed(1));
     let mut executor = VirtualTime::new();
     let shell = shell(Arc::new(executor.handle()));
-    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all();
+    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
     shell.spawn(async move { server.serve(theirs, "client").await });
     let sleeper = shell.clone();

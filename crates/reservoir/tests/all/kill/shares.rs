@@ -3,9 +3,9 @@
 use super::shell;
 use core::pin::pin;
 use offload_base::Seed;
-use offload_reservoir::copy::{Copy, Outcome, Place, Plain};
+use offload_reservoir::copy::{Copy, CopyLocation, CopyOutcome, PlainDialer};
 use offload_reservoir::rooted::Rooted;
-use offload_reservoir::{Limits, Server, Shell};
+use offload_reservoir::{Server, ServerLimits, Shell};
 use offload_testbed::VirtualTime;
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 #[test]
 fn two_servers_write_one_file() {
     for verify in [false, true] {
-        let world = World::new();
+        let world = SharesFixture::new();
         let outcome = world.executor().block_on(world.copy().verify(verify).run(&[world.from()], &world.to())).unwrap();
         world.check(&outcome);
         let puts = [0, 1].map(|at| world.puts(at));
@@ -29,7 +29,7 @@ fn two_servers_write_one_file() {
 #[test]
 fn a_server_of_the_two_is_begun_anew() {
     for (at, after) in [(0, 3), (1, 3), (0, 12), (1, 12), (0, 19), (1, 19)] {
-        let world = World::new();
+        let world = SharesFixture::new();
         let mut executor = world.executor();
         let outcome = executor.block_on(async {
             let (copy, sources, to) = (world.copy(), [world.from()], world.to());
@@ -49,7 +49,7 @@ fn a_server_of_the_two_is_begun_anew() {
 /// After a dropped copy, the next copy does not send the blocks of either journal again.
 #[test]
 fn blocks_of_both_servers_are_not_sent_again() {
-    let world = World::new();
+    let world = SharesFixture::new();
     let mut executor = world.executor();
     world.drop_half_way(&mut executor);
     let copy = world.copy().resume(true);
@@ -62,7 +62,7 @@ fn blocks_of_both_servers_are_not_sent_again() {
 /// remains.
 #[test]
 fn one_server_completes_a_file_of_two() {
-    let world = World::new();
+    let world = SharesFixture::new();
     let mut executor = world.executor();
     world.drop_half_way(&mut executor);
     let copy = world.copy().stripe(Vec::new()).resume(true);
@@ -72,7 +72,7 @@ fn one_server_completes_a_file_of_two() {
 }
 
 /// A folder and its two servers.
-struct World {
+struct SharesFixture {
     files: tempfile::TempDir,
     content: Vec<u8>,
     servers: Arc<Mutex<[Option<Server>; 2]>>,
@@ -81,15 +81,15 @@ struct World {
     shell: Mutex<Option<Shell>>,
 }
 
-impl World {
-    fn new() -> World {
+impl SharesFixture {
+    fn new() -> SharesFixture {
         let files = tempfile::tempdir().unwrap();
         let mut content = vec![0; SIZE];
         Seed(1).stream("content").fill(&mut content);
         std::fs::create_dir(files.path().join("store")).unwrap();
         std::fs::write(files.path().join("from"), &content).unwrap();
         let (servers, puts, put, shell) = Default::default();
-        World { files, content, servers, puts, put, shell }
+        SharesFixture { files, content, servers, puts, put, shell }
     }
 
     /// Returns an executor on which both servers run from now on.
@@ -124,7 +124,7 @@ impl World {
             }
         };
         let folder = Arc::new(Rooted::open(&self.store()).unwrap());
-        let server = Server::new(folder, self.shell(), Limits::default()).open_to_all().with_log(Arc::new(log));
+        let server = Server::new(folder, self.shell(), ServerLimits::default()).open_to_all().with_log(Arc::new(log));
         if let Some(before) = self.servers.lock().unwrap()[at].replace(server) {
             before.close();
         }
@@ -146,7 +146,7 @@ impl World {
 
     fn copy(&self) -> Copy {
         let (servers, spawner) = (self.servers.clone(), self.shell());
-        let dial = Plain::new(move |host: &str, _| {
+        let dial = PlainDialer::new(move |host: &str, _| {
             let at = usize::from(host == "two");
             let server = servers.lock().unwrap()[at].clone().ok_or(io::ErrorKind::ConnectionRefused)?;
             let (ours, theirs) = tokio::io::duplex(1 << 12);
@@ -161,15 +161,15 @@ impl World {
         self.files.path().join("store")
     }
 
-    fn from(&self) -> Place {
-        Place::local(&self.files.path().join("from")).unwrap()
+    fn from(&self) -> CopyLocation {
+        CopyLocation::local(&self.files.path().join("from")).unwrap()
     }
 
-    fn to(&self) -> Place {
-        Place::parse("https://one/large", None).unwrap()
+    fn to(&self) -> CopyLocation {
+        CopyLocation::parse("https://one/large", None).unwrap()
     }
 
-    fn check(&self, outcome: &Outcome) {
+    fn check(&self, outcome: &CopyOutcome) {
         assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
         assert!(std::fs::read(self.store().join("large")).unwrap() == self.content);
         let left: Vec<_> = names(&self.store());

@@ -1,42 +1,42 @@
 //! Uploads of other clients: bytes that do not match their digest do not become a file, and two uploads never mix.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_reservoir::copy::{Copy, Place, Plain};
-use offload_reservoir::digest::{Algorithm, Summer, hexadecimal};
+use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer};
+use offload_reservoir::digest::{DigestHasher, HashAlgorithm, hexadecimal};
 use offload_reservoir::name::Name;
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server, Shell};
+use offload_reservoir::{Server, ServerLimits, Shell};
 use offload_testbed::VirtualTime;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 /// A server of a medium, for clients that use HTTP/1.1.
-struct World {
-    medium: Medium,
+struct UploadsFixture {
+    medium: RamDisk,
     executor: VirtualTime,
     shell: Shell,
     server: Server,
 }
 
-impl World {
-    fn new() -> World {
-        let (medium, executor) = (Medium::new(Seed(1)), VirtualTime::new());
+impl UploadsFixture {
+    fn new() -> UploadsFixture {
+        let (medium, executor) = (RamDisk::new(Seed(1)), VirtualTime::new());
         let shell = shell(Arc::new(executor.handle()));
-        let server = World::server(&medium, &shell);
-        World { medium, executor, shell, server }
+        let server = UploadsFixture::server(&medium, &shell);
+        UploadsFixture { medium, executor, shell, server }
     }
 
-    fn server(medium: &Medium, shell: &Shell) -> Server {
-        Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all()
+    fn server(medium: &RamDisk, shell: &Shell) -> Server {
+        Server::new(Arc::new(medium.mount(None)), shell.clone(), ServerLimits::default()).open_to_all()
     }
 
     /// Replaces the server with a new server, which has no uploads in memory.
     fn begin_anew(&mut self) {
-        self.server = World::server(&self.medium, &self.shell);
+        self.server = UploadsFixture::server(&self.medium, &self.shell);
     }
 
     fn connect(&self) -> DuplexStream {
@@ -49,7 +49,7 @@ impl World {
     /// Makes a copy from or to the server.
     fn copy(&self) -> Copy {
         let (server, spawner) = (self.server.clone(), self.shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let server = server.clone();
             spawner.spawn(async move { server.serve(theirs, "client").await });
@@ -99,38 +99,38 @@ pub(super) async fn ask(
     (answer[9..12].parse().unwrap(), answer)
 }
 
-pub(super) fn sum(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
-    let mut summer = Summer::new(algorithm);
+pub(super) fn sum(algorithm: HashAlgorithm, bytes: &[u8]) -> Vec<u8> {
+    let mut summer = DigestHasher::new(algorithm);
     summer.update(bytes);
     summer.finish()
 }
 
 /// Makes a digest field of RFC 9530. The digest is wrong if `wrong`.
-fn digest(field: &str, algorithm: Algorithm, bytes: &[u8], wrong: bool) -> String {
+fn digest(field: &str, algorithm: HashAlgorithm, bytes: &[u8], wrong: bool) -> String {
     let mut value = sum(algorithm, bytes);
     value[0] ^= u8::from(wrong);
     format!("{field}: {}", algorithm.field(&value))
 }
 
-const ALL: [Algorithm; 7] = [
-    Algorithm::Sha256,
-    Algorithm::Sha512,
-    Algorithm::Blake3,
-    Algorithm::Sha1,
-    Algorithm::Md5,
-    Algorithm::Adler32,
-    Algorithm::Crc32c,
+const ALL: [HashAlgorithm; 7] = [
+    HashAlgorithm::Sha256,
+    HashAlgorithm::Sha512,
+    HashAlgorithm::Blake3,
+    HashAlgorithm::Sha1,
+    HashAlgorithm::Md5,
+    HashAlgorithm::Adler32,
+    HashAlgorithm::Crc32c,
 ];
 
 #[test]
 fn wrong_digest_makes_no_file() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let bytes: Vec<u8> = (0..1000_u32).map(|at| at as u8).collect();
     let whole: &[&str] = &[];
     for range in [whole, &["Content-Range: bytes 0-999/1000"]] {
         for algorithm in ALL {
             for field in ["Repr-Digest", "Content-Digest"] {
-                let right = digest(field, Algorithm::Sha256, &bytes, false);
+                let right = digest(field, HashAlgorithm::Sha256, &bytes, false);
                 let wrong = digest(field, algorithm, &bytes, true);
                 // The wrong digest comes alone, after a right digest, before a right digest, and on its own line.
                 let member = wrong.split_once(": ").unwrap().1;
@@ -148,9 +148,9 @@ fn wrong_digest_makes_no_file() {
             assert_eq!(world.put("/f", &[range, &[&wrong]].concat(), &bytes), 400, "{wrong}");
             assert_eq!(world.put("/right", &[range, &[&right]].concat(), &bytes) / 100, 2, "{right}");
         }
-        let md5 = sum(Algorithm::Md5, b"other");
-        let old = format!("Content-MD5: {}", &Algorithm::Md5.field_of_rfc3230(&md5)[4..]);
-        let own = format!("OC-Checksum: SHA1:{}", hexadecimal(&sum(Algorithm::Sha1, b"other")));
+        let md5 = sum(HashAlgorithm::Md5, b"other");
+        let old = format!("Content-MD5: {}", &HashAlgorithm::Md5.field_of_rfc3230(&md5)[4..]);
+        let own = format!("OC-Checksum: SHA1:{}", hexadecimal(&sum(HashAlgorithm::Sha1, b"other")));
         for wrong in [&old[..], &own] {
             assert_eq!(world.put("/f", &[range, &[wrong]].concat(), &bytes), 400, "{wrong}");
         }
@@ -160,20 +160,20 @@ fn wrong_digest_makes_no_file() {
 
 #[test]
 fn digest_of_trailers_is_checked() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     for (field, wrong, status) in [("Content-Digest", true, 409), ("Content-Digest", false, 202)] {
         for algorithm in ALL {
             let trailer = digest(field, algorithm, b"some", wrong);
             let content = format!("4\r\nsome\r\n0\r\n{trailer}\r\n\r\n");
             let fields = ["Transfer-Encoding: chunked", "Trailer: Content-Digest", "Content-Range: bytes 0-3/8"];
-            let of = digest("Repr-Digest", Algorithm::Sha256, b"somemore", false);
+            let of = digest("Repr-Digest", HashAlgorithm::Sha256, b"somemore", false);
             let told = world.put("/f", &[&fields[..], &[&of]].concat(), content.as_bytes());
             assert_eq!(told, status, "{trailer}");
         }
     }
-    let of = digest("Repr-Digest", Algorithm::Sha256, b"somemore", false);
+    let of = digest("Repr-Digest", HashAlgorithm::Sha256, b"somemore", false);
     assert_eq!(world.put("/f", &["Content-Range: bytes 4-7/8", &of], b"more"), 201);
-    let content = format!("4\r\nsome\r\n0\r\n{}\r\n\r\n", digest("Repr-Digest", Algorithm::Md5, b"else", false));
+    let content = format!("4\r\nsome\r\n0\r\n{}\r\n\r\n", digest("Repr-Digest", HashAlgorithm::Md5, b"else", false));
     let fields = ["Transfer-Encoding: chunked", "Trailer: Repr-Digest", "Content-Range: bytes 0-3/4"];
     assert_eq!(world.put("/g", &fields, content.as_bytes()), 400);
     assert_eq!(world.paths(), ["f"]);
@@ -181,7 +181,7 @@ fn digest_of_trailers_is_checked() {
 
 #[test]
 fn malformed_digest_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let cases = [
         "Repr-Digest: sha-256=:!!!:",
         "Repr-Digest: sha-256=AAAA",
@@ -208,7 +208,7 @@ fn malformed_digest_is_refused() {
 
 #[test]
 fn name_of_a_folder_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     for name in ["/", "/folder/"] {
         assert_eq!(world.put(name, &[], b"bytes"), 409, "{name}");
         let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
@@ -219,12 +219,12 @@ fn name_of_a_folder_is_refused() {
 
 #[test]
 fn coded_content_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let part = "Content-Range: bytes 0-4/5";
     let pack = "Content-Type: application/x-reservoir-pack";
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 5/1024", "Content-Range: bytes */5"];
-    let of_content = digest("Content-Digest", Algorithm::Sha256, b"bytes", false);
-    let of_file = digest("Repr-Digest", Algorithm::Sha256, b"bytes", false);
+    let of_content = digest("Content-Digest", HashAlgorithm::Sha256, b"bytes", false);
+    let of_file = digest("Repr-Digest", HashAlgorithm::Sha256, b"bytes", false);
     let cases: [(&str, &[&str], u16); 15] = [
         ("PUT", &[part, "Transfer-Encoding: chunked, chunked"], 501),
         // These requests have bytes or digests that the server cannot use.
@@ -255,10 +255,10 @@ fn coded_content_is_refused() {
 #[test]
 fn parts_of_two_files_are_never_one() {
     let (a, b) = ([b'A'; 2000], [b'B'; 2000]);
-    let declared = |bytes| digest("Repr-Digest", Algorithm::Sha256, bytes, false);
+    let declared = |bytes| digest("Repr-Digest", HashAlgorithm::Sha256, bytes, false);
     let (front, rest) = ("Content-Range: bytes 0-999/2000", "Content-Range: bytes 1000-1999/2000");
     for restarts in [false, true] {
-        let mut world = World::new();
+        let mut world = UploadsFixture::new();
         // This part has no field that identifies its file.
         for (fields, part) in [([front, "X: y"], &a[..1000]), ([rest, "X-OC-Mtime: 1"], &b[1000..])] {
             assert_eq!(world.put("/f", &fields, part), 400);
@@ -277,8 +277,8 @@ fn parts_of_two_files_are_never_one() {
 
 #[test]
 fn parts_with_a_wrong_file_digest_leave_no_files() {
-    let mut world = World::new();
-    let of = digest("Digest", Algorithm::Sha256, b"x", false).replace("=:", "=").replace(":\r", "");
+    let mut world = UploadsFixture::new();
+    let of = digest("Digest", HashAlgorithm::Sha256, b"x", false).replace("=:", "=").replace(":\r", "");
     let of = of.trim_end_matches(':');
     assert_eq!(world.put("/f", &["Content-Range: bytes 4-7/8", of], b"more"), 202);
     assert_eq!(world.put("/f", &["Content-Range: bytes 0-3/8", of], b"some"), 400);
@@ -288,15 +288,15 @@ fn parts_with_a_wrong_file_digest_leave_no_files() {
 /// A wrong part has overwritten a right part, which no longer counts as present.
 #[test]
 fn part_that_was_written_over_is_missing() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/2048"];
     assert_eq!(world.ask("POST", "/f", &named, b"").0, 200);
-    let put = |world: &mut World, range: &str, more: &str, content: &[u8]| {
+    let put = |world: &mut UploadsFixture, range: &str, more: &str, content: &[u8]| {
         let range = format!("Content-Range: bytes {range}/2048");
         world.put("/f", &[&named[..], &[&range, more]].concat(), content)
     };
     assert_eq!(put(&mut world, "0-1023", "x: y", &[1; 1024]), 202);
-    let wrong = digest("Content-Digest", Algorithm::Sha256, &[1; 1024], false);
+    let wrong = digest("Content-Digest", HashAlgorithm::Sha256, &[1; 1024], false);
     assert_eq!(put(&mut world, "0-1023", &wrong, &[2; 1024]), 409);
     assert_eq!(put(&mut world, "1024-2047", "x: y", &[1; 1024]), 202);
     assert_eq!(put(&mut world, "*", "x: y", b""), 409);
@@ -309,8 +309,10 @@ fn part_that_was_written_over_is_missing() {
 #[test]
 fn named_upload_has_all_declared_digests() {
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
-    for (at, algorithm) in [(0, Algorithm::Md5), (1, Algorithm::Sha1), (2, Algorithm::Sha512), (3, Algorithm::Blake3)] {
-        let mut world = World::new();
+    for (at, algorithm) in
+        [(0, HashAlgorithm::Md5), (1, HashAlgorithm::Sha1), (2, HashAlgorithm::Sha512), (3, HashAlgorithm::Blake3)]
+    {
+        let mut world = UploadsFixture::new();
         let wrong = digest("Repr-Digest", algorithm, b"else", false);
         let of = |number: usize| if number.min(2) == at.min(2) { &wrong[..] } else { "x: y" };
         assert_eq!(world.ask("POST", "/f", &[named[0], named[1], of(0)], b"").0, 200);
@@ -323,11 +325,11 @@ fn named_upload_has_all_declared_digests() {
 /// A late request of a replaced upload does not change the replacing upload.
 #[test]
 fn late_part_of_another_upload_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let fields = |id: &str, range: &str| {
         [format!("Reservoir-Upload: {id}"), "Reservoir-Blocks: 2048/1024".to_owned(), format!("Content-Range: {range}")]
     };
-    let ask = |world: &mut World, method: &str, id: &str, range: &str, content: &[u8]| {
+    let ask = |world: &mut UploadsFixture, method: &str, id: &str, range: &str, content: &[u8]| {
         let fields = fields(id, range);
         let fields: Vec<&str> = fields.iter().take(if method == "POST" { 2 } else { 3 }).map(String::as_str).collect();
         world.ask(method, "/f", &fields, content).0
@@ -347,7 +349,7 @@ fn late_part_of_another_upload_is_refused() {
 /// An earlier version of the server identified uploads by texts such as `whole 0`.
 #[test]
 fn upload_name_does_not_match_a_one_request_file() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let mut slow = world.connect();
     let (status, content) = world.executor.block_on(async {
         slow.write_all(b"PUT /f HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nso").await.unwrap();
@@ -377,9 +379,9 @@ fn upload_name_does_not_match_a_one_request_file() {
 /// The same user's next upload gets the name as soon as the first client has disconnected. Uploads of other users wait.
 #[test]
 fn upload_gives_way_once_its_client_has_gone() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let token = |name: &str| {
-        let hash = hexadecimal(&sum(Algorithm::Sha256, name.as_bytes()));
+        let hash = hexadecimal(&sum(HashAlgorithm::Sha256, name.as_bytes()));
         format!("[[token]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nrights = [\"read\", \"write\"]\n")
     };
     world.server.set_tokens(Tokens::read(&(token("me") + &token("other"))).unwrap());
@@ -410,9 +412,9 @@ fn upload_gives_way_once_its_client_has_gone() {
 /// Uploads of disconnected clients do not count as unfinished uploads of the user, but keep their blocks.
 #[test]
 fn killed_uploads_use_up_no_places_of_their_user() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/1024"];
-    let most = Limits::default().uploads_of_a_user;
+    let most = ServerLimits::default().uploads_of_a_user;
     for number in 0..=most {
         assert_eq!(world.ask("POST", &format!("/f{number}"), &named, b"").0, 200);
         let part = [&named[..], &["Content-Range: bytes 0-1023/2048"]].concat();
@@ -441,8 +443,8 @@ fn killed_uploads_use_up_no_places_of_their_user() {
 #[test]
 fn copy_waits_for_a_name_that_is_locked() {
     for size in [3000, 3 << 20] {
-        let mut world = World::new();
-        let here = Medium::new(Seed(2));
+        let mut world = UploadsFixture::new();
+        let here = RamDisk::new(Seed(2));
         here.put(&Name::from_url("/f").unwrap(), &vec![7; size]);
         let mut open = world.connect();
         let sleeper = world.shell.clone();
@@ -455,8 +457,8 @@ fn copy_waits_for_a_name_that_is_locked() {
         });
         world.executor.run_for(Duration::from_secs(1));
         let copy = world.copy();
-        let from = Place::in_folder(Arc::new(here.mount(None)), Name::from_url("/f").unwrap());
-        let to = Place::parse("https://server/f", None).unwrap();
+        let from = CopyLocation::in_folder(Arc::new(here.mount(None)), Name::from_url("/f").unwrap());
+        let to = CopyLocation::parse("https://server/f", None).unwrap();
         let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
         assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{outcome:?}");
         assert_eq!(world.medium.get(Path::new("f")).unwrap().len(), size);
@@ -465,9 +467,9 @@ fn copy_waits_for_a_name_that_is_locked() {
 
 #[test]
 fn users_with_spaces_in_their_names_stay_distinct() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let token = |name: &str, token: &str| {
-        let hash = hexadecimal(&sum(Algorithm::Sha256, token.as_bytes()));
+        let hash = hexadecimal(&sum(HashAlgorithm::Sha256, token.as_bytes()));
         format!("[[token]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nrights = [\"write\"]\n")
     };
     let tokens = token("a b", "one") + &token("a", "two");
@@ -486,7 +488,7 @@ fn users_with_spaces_in_their_names_stay_distinct() {
 
 #[test]
 fn impossible_length_is_refused_and_leaves_no_file() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     for length in [1_u64 << 62, (1 << 62) + 1, 1 << 63, u64::MAX - 3] {
         assert_eq!(world.put("/f", &[&format!("Content-Length: {length}")], b"some"), 413, "{length}");
     }
@@ -503,16 +505,16 @@ fn impossible_length_is_refused_and_leaves_no_file() {
 fn full_disk_leaves_no_files_of_a_pack() {
     let files = 40;
     for pulls in [false, true] {
-        let mut world = World::new();
-        let (here, there) = (Medium::new(Seed(2)), world.medium.clone());
+        let mut world = UploadsFixture::new();
+        let (here, there) = (RamDisk::new(Seed(2)), world.medium.clone());
         let (source, target) = if pulls { (&there, &here) } else { (&here, &there) };
         for number in 0..files {
             source.put(&Name::from_url(&format!("/file-{number}")).unwrap(), &[7; 1000]);
         }
         target.set_room(20_500);
         let copy = world.copy().retries(0);
-        let local = Place::in_folder(Arc::new(here.mount(None)), Name::root());
-        let remote = Place::parse("https://server/", None).unwrap();
+        let local = CopyLocation::in_folder(Arc::new(here.mount(None)), Name::root());
+        let remote = CopyLocation::parse("https://server/", None).unwrap();
         let (from, to) = if pulls { (remote, local) } else { (local, remote) };
         let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
         assert!(outcome.failed.len() >= files / 2, "{outcome:?}");

@@ -1,6 +1,6 @@
 //! Copies over HTTP/3. The CPUs or the NICs encrypt and decrypt the packets.
 
-use super::{Files, ROUND_TRIP, bed, bed_of, content, shell, url};
+use super::{CopyFiles, ROUND_TRIP, bed, bed_of, content, shell, url};
 use bytes::Buf;
 use core::num::NonZeroU64;
 use core::pin::pin;
@@ -10,12 +10,12 @@ use core::time::Duration;
 use hyper::Request;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
-use offload_reservoir::copy::{Copy, Place};
-use offload_reservoir::dial::{Dial, Dialed, QuicDialed};
+use offload_reservoir::copy::{Copy, CopyLocation};
+use offload_reservoir::dial::{Dial, DialFuture, QuicDialFuture};
 use offload_reservoir::remote::ThirdParty;
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::identity::{Randomness, quic_client_config, quic_server_config, server_name};
 use offload_testbed::wire::impairment::{Impairments, Reorder, Share};
 use offload_testbed::wire::{LinkConfig, Overflow};
@@ -34,7 +34,7 @@ fn packets_are_protected_by_the_cpus_and_by_the_nics() {
     let impairments = Impairments { loss: share(0.01), reorder, ..Impairments::default() };
     for offload in [Offload::None, Offload::Both] {
         let mut bed = bed(LinkConfig { impairments, ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, offload, Server::open_to_all);
         files.there_and_back(&mut bed, dial);
         let counters = bed.counters();
@@ -52,7 +52,7 @@ fn long_packets_are_used() {
     for offload in [Offload::None, Offload::Both] {
         let nic = NicConfig { mtu: 9000, ..NicConfig::default() };
         let mut bed = bed_of(nic, LinkConfig { impairments, delay: ROUND_TRIP / 2, ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over_config(&|end| config(9000, offload, end), &bed, &files, Server::open_to_all);
         let copy = Copy::new(shell(bed.host(1)), dial.clone()).streams(1).block(4 << 20).unwrap();
         let longest = Arc::new(AtomicUsize::new(0));
@@ -89,7 +89,7 @@ fn paced_start_loses_no_packets() {
             ..LinkConfig::default()
         };
         let mut bed = bed(wire);
-        let files = Files::new();
+        let files = CopyFiles::new();
         std::fs::write(files.path().join("from/large"), content("large", 10 << 20)).unwrap();
         let of = |end: &str| config(1500, offload, end).with(|c| c.pacing_rate = pacing_rate);
         let dial = over_config(&of, &bed, &files, Server::open_to_all);
@@ -105,7 +105,7 @@ fn paced_start_loses_no_packets() {
 #[test]
 fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     let mut bed = bed(LinkConfig { delay: ROUND_TRIP / 2, ..LinkConfig::default() });
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     for round_trips in files.by_one_stream(&mut bed, dial) {
         assert!(round_trips < 30.0, "{round_trips} round trips");
@@ -116,7 +116,7 @@ fn a_stream_does_not_wait_a_round_trip_for_each_block() {
 #[test]
 fn many_small_files_go_together() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let name = |number: u32| format!("file {number}");
     for number in 0..400 {
         std::fs::write(files.path().join("from").join(name(number)), content("s", number as usize)).unwrap();
@@ -135,7 +135,7 @@ fn many_small_files_go_together() {
 #[test]
 fn a_refusal_comes_before_the_body_is_sent() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let tokens = "[[token]]\nname = \"reader\"\nrights = [\"read\"]\nsha256 = \"".to_owned()
         + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // SHA-256 of "abc"
     let dial = over(&bed, &files, Offload::Both, |server| {
@@ -156,7 +156,7 @@ fn a_refusal_comes_before_the_body_is_sent() {
 fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
     for millis in [1, 2, 5, 9, 14, 20] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let client = bed.host(1).clone();
         let copy = || Copy::new(shell(&client), dial.clone()).streams(3).resume(true).block(1 << 18).unwrap();
@@ -183,7 +183,7 @@ fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
 #[test]
 fn a_connection_that_ended_is_made_anew() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let copy = Copy::new(shell(bed.host(1)), dial.clone());
     let up = bed.run(copy.run(&[files.place("/from/large")], &url("/one"))).unwrap();
@@ -201,7 +201,7 @@ fn a_connection_that_ended_is_made_anew() {
 fn a_request_that_fails_ends_its_stream_alone() {
     for offload in [Offload::None, Offload::Both] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, offload, Server::open_to_all);
         let client = bed.host(1).clone();
         let large = std::fs::File::options().write(true).open(files.path().join("from/large")).unwrap();
@@ -222,7 +222,7 @@ fn a_request_that_fails_ends_its_stream_alone() {
 fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
     for millis in [2, 4, 8, 16, 24, 32, 40] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let (client, host) = (bed.host(1).clone(), bed.host(0).clone());
         let store = files.path().join("store");
@@ -248,7 +248,7 @@ fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
 fn a_client_learns_at_once_that_a_server_was_begun_anew() {
     for offload in [Offload::None, Offload::Both] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, offload, Server::open_to_all);
         let (client, host) = (bed.host(1).clone(), bed.host(0).clone());
         let (store, killed, server) = (files.path().join("store"), dial.killed.clone(), dial.server.clone());
@@ -274,9 +274,9 @@ fn a_client_learns_at_once_that_a_server_was_begun_anew() {
 #[test]
 fn requests_without_heads_hold_no_place() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     let (began, client) = (bed.now(), bed.host(1).clone());
@@ -311,9 +311,9 @@ fn requests_without_heads_hold_no_place() {
 #[test]
 fn requests_take_slots_of_idle_connections() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     let server = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     *dial.server.lock().unwrap() = server.clone();
@@ -340,7 +340,7 @@ fn requests_take_slots_of_idle_connections() {
 #[test]
 fn a_head_is_bounded() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let client = bed.host(1).clone();
     let refused = bed.run(client.spawn("long", async move {
@@ -359,10 +359,10 @@ fn a_head_is_bounded() {
 #[test]
 fn heads_that_wait_are_bounded() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
     // There is no slot for any request.
-    let limits = Limits { connections: 0, ..Limits::default() };
+    let limits = ServerLimits { connections: 0, ..ServerLimits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     // GET, https, localhost, /, and a cookie of 200,000 bytes (RFC 9204 4.5 and appendix A).
@@ -397,7 +397,7 @@ fn heads_that_wait_are_bounded() {
 #[test]
 fn a_server_that_is_late_is_asked_over_a_new_connection() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-    let files = Files::new();
+    let files = CopyFiles::new();
     // At a kilobit per second, a block of 256 KiB takes half an hour.
     let tokens = "[[token]]\nname = \"slow\"\nrights = [\"read\", \"write\"]\nrate = \"1k\"\nsha256 = \"".to_owned()
         + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // SHA-256 of "abc"
@@ -408,7 +408,7 @@ fn a_server_that_is_late_is_asked_over_a_new_connection() {
         server
     });
     let copy = Copy::new(shell(bed.host(1)), dial.clone()).streams(1).block(1 << 18).unwrap().retries(1);
-    let to = Place::parse("https://server.nic-offload.test/large", Some("abc")).unwrap();
+    let to = CopyLocation::parse("https://server.nic-offload.test/large", Some("abc")).unwrap();
     let outcome = bed.run(copy.run(&[files.place("/from/large")], &to)).unwrap();
     assert_eq!(outcome.failed.len(), 1, "{outcome:?}");
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2);
@@ -418,7 +418,7 @@ fn a_server_that_is_late_is_asked_over_a_new_connection() {
 #[test]
 fn a_server_copies_from_another_by_http3() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let server = at(bed.host(0), &files.path().join("store")).open_to_all();
@@ -456,7 +456,7 @@ fn a_server_copies_from_another_by_http3() {
 #[test]
 fn malformed_requests_are_reset() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     std::fs::write(files.path().join("store/f"), "0123456789").unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str, Result<u16, u64>);
@@ -539,7 +539,7 @@ fn malformed_requests_are_reset() {
 #[test]
 fn answers_without_content_tell_no_wrong_length() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     std::fs::write(files.path().join("store/f"), "0123456789").unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let client = bed.host(1).clone();
@@ -580,7 +580,7 @@ fn answers_without_content_tell_no_wrong_length() {
 fn a_copy_has_servers_copy_between_them() {
     for way in [ThirdParty::Pull, ThirdParty::Push] {
         let mut bed = bed(LinkConfig::default());
-        let files = Files::new();
+        let files = CopyFiles::new();
         std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let copy = || Copy::new(shell(bed.host(1)), dial.clone()).third_party(Some(way));
@@ -601,7 +601,7 @@ fn a_copy_has_servers_copy_between_them() {
 fn closed_server_completes_current_requests() {
     for (millis, rate) in [(10, None), (20, None), (30, None), (100, Some("40M"))] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let (client, host) = (bed.host(1).clone(), bed.host(0).clone());
@@ -623,7 +623,7 @@ fn closed_server_completes_current_requests() {
 #[test]
 fn a_rate_is_kept() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-    let files = Files::new();
+    let files = CopyFiles::new();
     let content = content("file", 40 << 20);
     std::fs::write(files.path().join("store/file"), &content).unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
@@ -637,20 +637,25 @@ fn a_rate_is_kept() {
 }
 
 fn at(host: &BedHost, folder: &Path) -> Server {
-    Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), Limits::default())
+    Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), ServerLimits::default())
 }
 
 /// Serves the folder `store` at the first host, and makes a dialer for the second host.
-fn over(bed: &Testbed, files: &Files, offload: Offload, set_up: impl FnOnce(Server) -> Server) -> Arc<ByQuic> {
+fn over(
+    bed: &Testbed,
+    files: &CopyFiles,
+    offload: Offload,
+    set_up: impl FnOnce(Server) -> Server,
+) -> Arc<QuicTestDialer> {
     over_config(&|end| config(1500, offload, end), bed, files, set_up)
 }
 
 fn over_config(
     config: &dyn Fn(&str) -> Config,
     bed: &Testbed,
-    files: &Files,
+    files: &CopyFiles,
     set_up: impl FnOnce(Server) -> Server,
-) -> Arc<ByQuic> {
+) -> Arc<QuicTestDialer> {
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
     let server = Arc::new(Mutex::new(set_up(at(&host, &files.path().join("store")))));
     let killed = listen(&host, config("server"), server.clone());
@@ -660,7 +665,7 @@ fn over_config(
     let (endpoint, driver) = Endpoint::new(socket, client.runtime(), config("client"), None).unwrap();
     let _quic_task = client.spawn("quic", driver);
     let (tls, last, dialed) = (ClientTls::new(tls).unwrap(), Mutex::default(), AtomicUsize::new(0));
-    Arc::new(ByQuic { endpoint, tls, host, server, killed, last, dialed })
+    Arc::new(QuicTestDialer { endpoint, tls, host, server, killed, last, dialed })
 }
 
 /// Accepts clients at port 443 of a host for the current server, until the returned switch is used.
@@ -695,7 +700,7 @@ fn config(mtu: u16, offload: Offload, end: &str) -> Config {
     offload_reservoir::quic::config(8 << 20).with(|c| (c.random, c.offload) = (random, offload)).for_mtu(mtu)
 }
 
-struct ByQuic {
+struct QuicTestDialer {
     endpoint: Endpoint,
     tls: ClientTls,
     host: BedHost,
@@ -706,8 +711,8 @@ struct ByQuic {
     dialed: AtomicUsize,
 }
 
-impl Dial for ByQuic {
-    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
+impl Dial for QuicTestDialer {
+    fn dial<'a>(&'a self, _: &'a str, _: u16) -> DialFuture<'a> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
@@ -715,7 +720,7 @@ impl Dial for ByQuic {
         true
     }
 
-    fn quic<'a>(&'a self, _: &'a str, port: u16) -> QuicDialed<'a> {
+    fn quic<'a>(&'a self, _: &'a str, port: u16) -> QuicDialFuture<'a> {
         let to = (self.host.address(), port).into();
         Box::pin(async move {
             let connecting = self.endpoint.connect(&self.tls, to, &server_name().to_str());

@@ -6,11 +6,11 @@ mod http3;
 use core::time::Duration;
 use ktls_offload::{InPlace, Offload};
 use offload_api::{TlsSuite, TlsVersion};
-use offload_reservoir::copy::{Copy, Place};
-use offload_reservoir::dial::{Dial, Dialed, Wire};
+use offload_reservoir::copy::{Copy, CopyLocation};
+use offload_reservoir::dial::{Dial, DialFuture, DialStream};
 use offload_reservoir::name::Name;
 use offload_reservoir::rooted::Rooted;
-use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_reservoir::{Server, ServerLimits, Shell, Task};
 use offload_testbed::identity::{Agreement, Randomness, server_name};
 use offload_testbed::wire::LinkConfig;
 use offload_testbed::wire::impairment::{Impairments, Share};
@@ -25,11 +25,11 @@ const AGREEMENT: Agreement = Agreement { version: TlsVersion::Tls13, suite: TlsS
 fn nics_encrypt_and_decrypt_a_copy() {
     let loss = Impairments { loss: Share::new(0.001).unwrap(), ..Impairments::default() };
     let mut bed = bed(LinkConfig { impairments: loss, ..LinkConfig::default() });
-    let files = Files::new();
+    let files = CopyFiles::new();
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let to = SocketAddr::from((server.address(), 443));
     serve(&server, &files.path().join("store"));
-    files.there_and_back(&mut bed, Arc::new(OverNic { host: client.clone(), to }));
+    files.there_and_back(&mut bed, Arc::new(NicDialer { host: client.clone(), to }));
     // The NICs did the work, and lost packets made them resynchronize.
     let counters = bed.counters();
     let (sealed, opened) = (counters.value("tx_tls_encrypted_packets"), counters.value("rx_tls_decrypted_packets"));
@@ -42,11 +42,11 @@ fn nics_encrypt_and_decrypt_a_copy() {
 #[test]
 fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     let mut bed = bed(LinkConfig { delay: ROUND_TRIP / 2, ..LinkConfig::default() });
-    let files = Files::new();
+    let files = CopyFiles::new();
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let to = SocketAddr::from((server.address(), 443));
     serve(&server, &files.path().join("store"));
-    for round_trips in files.by_one_stream(&mut bed, Arc::new(OverNic { host: client.clone(), to })) {
+    for round_trips in files.by_one_stream(&mut bed, Arc::new(NicDialer { host: client.clone(), to })) {
         // Handshakes, and a dozen doublings of the congestion window.
         assert!(round_trips < 30.0, "{round_trips} round trips");
     }
@@ -62,10 +62,10 @@ fn bed_of(nic: NicConfig, wire: LinkConfig) -> Testbed {
 }
 
 /// Three files of different sizes in `from`, and a folder `store` for a server.
-struct Files(tempfile::TempDir);
+struct CopyFiles(tempfile::TempDir);
 
-impl Files {
-    fn new() -> Files {
+impl CopyFiles {
+    fn new() -> CopyFiles {
         let folder = tempfile::tempdir().unwrap();
         for name in ["from", "store"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -73,15 +73,15 @@ impl Files {
         for (name, bytes) in [("large", 5_000_000), ("small", 1000), ("empty", 0)] {
             std::fs::write(folder.path().join("from").join(name), content(name, bytes)).unwrap();
         }
-        Files(folder)
+        CopyFiles(folder)
     }
 
     fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn place(&self, name: &str) -> Place {
-        Place::in_folder(Arc::new(Rooted::open(self.path()).unwrap()), Name::from_url(name).unwrap())
+    fn place(&self, name: &str) -> CopyLocation {
+        CopyLocation::in_folder(Arc::new(Rooted::open(self.path()).unwrap()), Name::from_url(name).unwrap())
     }
 
     /// Copies from the second host to the first host and back.
@@ -119,8 +119,8 @@ fn content(name: &str, bytes: usize) -> Vec<u8> {
     content
 }
 
-fn url(path: &str) -> Place {
-    Place::parse(&format!("https://server.nic-offload.test{path}"), None).unwrap()
+fn url(path: &str) -> CopyLocation {
+    CopyLocation::parse(&format!("https://server.nic-offload.test{path}"), None).unwrap()
 }
 
 /// The round-trip time of a long path.
@@ -134,7 +134,8 @@ fn shell(host: &BedHost) -> Shell {
 
 /// Serves a folder at port 443 of a host with TLS offload to the NIC.
 fn serve(host: &BedHost, folder: &Path) {
-    let server = Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), Limits::default()).open_to_all();
+    let server =
+        Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), ServerLimits::default()).open_to_all();
     let mut listener = host.stack().listen(443, 16).unwrap();
     let config = Arc::new(AGREEMENT.server_config(Randomness::Seeded(Seed(2)), None).unwrap());
     let shell = shell(host);
@@ -151,20 +152,20 @@ fn serve(host: &BedHost, folder: &Path) {
 }
 
 /// Connects from a host with TLS offload to the NIC.
-struct OverNic {
+struct NicDialer {
     host: BedHost,
     to: SocketAddr,
 }
 
-impl Dial for OverNic {
-    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
+impl Dial for NicDialer {
+    fn dial<'a>(&'a self, _: &'a str, _: u16) -> DialFuture<'a> {
         Box::pin(async move {
             let stream = self.host.stack().connect(None, self.to).await?;
             let config = Arc::new(AGREEMENT.client_config(Randomness::Seeded(Seed(3)), None).unwrap());
             let connected = ktls_offload::connect(stream, config, server_name()).await;
             let mut stream = connected.map_err(std::io::Error::other)?;
             stream.offload(Offload::BOTH);
-            Ok(Box::new(stream) as Box<dyn Wire>)
+            Ok(Box::new(stream) as Box<dyn DialStream>)
         })
     }
 }
