@@ -70,8 +70,8 @@ impl Attributes {
     /// A text for the user, if the attributes are too many or too long.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (count, bytes) = (self.extended.len(), self.to_text().len());
-        if count > MOST_EXTENDED || bytes > MOST_BYTES {
-            let most = format!("at most {MOST_EXTENDED} of {MOST_BYTES} bytes go with a file");
+        if count > MAX_EXTENDED || bytes > MAX_FIELD_BYTES {
+            let most = format!("at most {MAX_EXTENDED} of {MAX_FIELD_BYTES} bytes go with a file");
             return Err(format!("{count} extended attributes of {bytes} bytes as HTTP has them, and {most}"));
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Attributes {
             let name = decoded(name).filter(|name| name.starts_with(USERS) && name.len() <= 255)?;
             attributes.extended.push((name, decoded_value(value)?));
         }
-        (text.len() <= MOST_BYTES && attributes.extended.len() <= MOST_EXTENDED).then_some(attributes)
+        (text.len() <= MAX_FIELD_BYTES && attributes.extended.len() <= MAX_EXTENDED).then_some(attributes)
     }
 }
 
@@ -112,8 +112,8 @@ pub(crate) const FIELD: &str = "reservoir-attributes";
 /// The namespace of the attributes that users may set.
 pub(crate) const USERS: &[u8] = b"user.";
 /// Maximum length of the field. Request heads are limited to half a MiB, and over HTTP/3 to twice this length.
-pub(crate) const MOST_BYTES: usize = 128 << 10;
-const MOST_EXTENDED: usize = 256;
+pub(crate) const MAX_FIELD_BYTES: usize = 128 << 10;
+const MAX_EXTENDED: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -128,10 +128,10 @@ mod tests {
         for bad in ["mode=4755", "mode=9", "mode", "security.capability=x", "user.%00=x", "user.a=%zz", "trusted.x=1"] {
             assert_eq!(Attributes::from_text(bad), None, "{bad}");
         }
-        assert_eq!(Attributes::from_text(&format!("user.a={}", "x".repeat(MOST_BYTES))), None);
+        assert_eq!(Attributes::from_text(&format!("user.a={}", "x".repeat(MAX_FIELD_BYTES))), None);
         // An escaped byte takes three bytes.
         let of = |bytes| Attributes { mode: None, extended: vec![(b"user.a".to_vec(), vec![0xff; bytes])] };
-        assert!(of(MOST_BYTES / 3 - 3).check().is_ok() && of(MOST_BYTES / 3).check().is_err());
+        assert!(of(MAX_FIELD_BYTES / 3 - 3).check().is_ok() && of(MAX_FIELD_BYTES / 3).check().is_err());
         let all = Preserve { mode: true, extended: true };
         assert_eq!((all.to_text().parse(), Preserve::default().to_text()), (Ok(all), String::new()));
     }

@@ -28,7 +28,7 @@ impl Blocks {
     /// Divides a file of `size` bytes into blocks of `block` bytes. Returns `None` unless `block` is a power of two
     /// from 1 KiB to 1 GiB.
     pub fn new(size: u64, block: u64) -> Option<Blocks> {
-        let fits = block.is_power_of_two() && (LEAST_BLOCK..=MOST_BLOCK).contains(&block);
+        let fits = block.is_power_of_two() && (MIN_BLOCK..=MAX_BLOCK).contains(&block);
         fits.then_some(Blocks { size, block })
     }
 
@@ -164,10 +164,10 @@ fn left_of(blocks: usize) -> usize {
 }
 
 /// Default block size.
-pub const USUAL_BLOCK: u64 = 16 << 20;
+pub const DEFAULT_BLOCK: u64 = 16 << 20;
 /// BLAKE3's chunk size.
-const LEAST_BLOCK: u64 = 1024;
-const MOST_BLOCK: u64 = 1 << 30;
+const MIN_BLOCK: u64 = 1024;
+const MAX_BLOCK: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {

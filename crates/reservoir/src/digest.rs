@@ -73,7 +73,7 @@ impl HashAlgorithm {
 
     /// Returns the known algorithm with the highest weight in a `Want-Repr-Digest` or `Want-Content-Digest` field.
     pub fn wanted(field: &str) -> Option<HashAlgorithm> {
-        let weighed = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
+        let weighed = field.split(',').take(MAX_MEMBERS).filter_map(|member| {
             let (name, weight) = member.trim().split_once('=').unwrap_or((member.trim(), "1"));
             let weight: u8 = weight.trim().parse().ok().filter(|weight| (1..=10).contains(weight))?;
             Some((weight, HashAlgorithm::named(name.trim())?))
@@ -84,7 +84,7 @@ impl HashAlgorithm {
 
     /// Returns the known algorithm with the highest weight in a `Want-Digest` field, with weights written `;q=0.5`.
     pub fn wanted_by_rfc3230(field: &str) -> Option<HashAlgorithm> {
-        let weighed = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
+        let weighed = field.split(',').take(MAX_MEMBERS).filter_map(|member| {
             let mut parts = member.split(';').map(str::trim);
             let algorithm = HashAlgorithm::named_by_rfc3230(parts.next()?)?;
             let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1.0), |q| q.parse::<f32>().ok())?;
@@ -190,7 +190,7 @@ fn members<'a>(
 ) -> Result<Vec<(HashAlgorithm, Vec<u8>)>, MalformedDigest> {
     let mut known = Vec::new();
     for (count, member) in members.enumerate() {
-        let (algorithm, value) = parse(member.trim()).filter(|_| count < MOST_MEMBERS).ok_or(MalformedDigest)?;
+        let (algorithm, value) = parse(member.trim()).filter(|_| count < MAX_MEMBERS).ok_or(MalformedDigest)?;
         if let Some(algorithm) = algorithm {
             known.push((
                 algorithm,
@@ -299,7 +299,7 @@ const ALL: [HashAlgorithm; 7] = [
     HashAlgorithm::Crc32c,
 ];
 /// Maximum number of members in a field.
-const MOST_MEMBERS: usize = 32;
+const MAX_MEMBERS: usize = 32;
 /// RFC 9651 section 4.2.7: padding may be missing.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,

@@ -202,6 +202,6 @@ pub(crate) fn tell_length(fields: &mut HeaderMap, body: &Body) {
 }
 
 /// Maximum length of a message head.
-pub(crate) const MOST_OF_A_HEAD: u64 = 2 * attributes::MOST_BYTES as u64;
+pub(crate) const MAX_HEAD_BYTES: u64 = 2 * attributes::MAX_FIELD_BYTES as u64;
 /// Maximum length of a piece given to a stream.
 const PIECE: usize = 64 << 10;

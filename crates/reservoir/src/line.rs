@@ -249,7 +249,7 @@ impl PipelinedResponse {
                     return Ok(Some(piece));
                 }
                 BodyRemainder::Chunks => {
-                    let line = reader.line(MOST_OF_A_CHUNK_HEAD).await?;
+                    let line = reader.line(MAX_CHUNK_HEAD_BYTES).await?;
                     self.rest = match chunk_size(&line)? {
                         0 => {
                             self.trailers = Some(reader.trailers().await?);
@@ -334,7 +334,7 @@ impl ResponseReader {
     /// Reads the head of the next final response.
     async fn head(&mut self) -> io::Result<ResponseHead> {
         loop {
-            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+            let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
             let mut parsed = httparse::Response::new(&mut fields);
             let status = parsed.parse(&self.buffer).map_err(|_| garbage("the answer is not HTTP"))?;
             match status {
@@ -348,7 +348,7 @@ impl ResponseReader {
                         return Ok(ResponseHead { status, fields });
                     }
                 }
-                httparse::Status::Partial if self.buffer.len() > MOST_OF_A_HEAD => {
+                httparse::Status::Partial if self.buffer.len() > MAX_HEAD_BYTES => {
                     return Err(garbage("the answer's head is too long"));
                 }
                 httparse::Status::Partial => self.more().await?,
@@ -390,14 +390,14 @@ impl ResponseReader {
                 self.buffer.advance(2);
                 return Ok(HeaderMap::new());
             }
-            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+            let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
             match httparse::parse_headers(&self.buffer, &mut fields) {
                 Ok(httparse::Status::Complete((length, fields))) => {
                     let fields = collected(fields)?;
                     self.buffer.advance(length);
                     return Ok(fields);
                 }
-                Ok(httparse::Status::Partial) if self.buffer.len() <= MOST_OF_A_HEAD => self.more().await?,
+                Ok(httparse::Status::Partial) if self.buffer.len() <= MAX_HEAD_BYTES => self.more().await?,
                 _ => return Err(garbage("the answer's trailers are none")),
             }
         }
@@ -483,9 +483,9 @@ fn broken() -> io::Error {
 
 /// Maximum number of bytes per read.
 const PIECE: usize = 256 << 10;
-const MOST_OF_A_HEAD: usize = 64 << 10;
-const MOST_OF_A_CHUNK_HEAD: usize = 256;
-const MOST_FIELDS: usize = 64;
+const MAX_HEAD_BYTES: usize = 64 << 10;
+const MAX_CHUNK_HEAD_BYTES: usize = 256;
+const MAX_FIELDS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -645,7 +645,7 @@ mod tests {
             assert!(told.is_err() && line.is_broken(), "{answer}");
         }
         let (line, mut peer) = line();
-        let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "y".repeat(2 * MOST_OF_A_HEAD));
+        let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "y".repeat(2 * MAX_HEAD_BYTES));
         let (told, _) = tokio::join!(line.ask(get("/")), async { peer.write_all(long.as_bytes()).await });
         assert_eq!(told.err().unwrap().kind(), io::ErrorKind::InvalidData);
     }

@@ -56,9 +56,9 @@ pub(crate) fn write_end(into: &mut BytesMut) {
 /// Error of parsing a pack.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum BadPack {
-    #[error("the head of a packed file is longer than {MOST_OF_A_HEAD} bytes, or no head")]
+    #[error("the head of a packed file is longer than {MAX_HEAD_BYTES} bytes, or no head")]
     Head,
-    #[error("a packed file has {0} bytes: at most {MOST_OF_A_FILE} fit")]
+    #[error("a packed file has {0} bytes: at most {MAX_FILE_BYTES} fit")]
     Large(u64),
     #[error("a packed file cannot be here: {0}")]
     Name(#[from] BadName),
@@ -96,7 +96,7 @@ impl Unpacker {
             return Ok(None);
         }
         // Both limits are checked before the data arrive, so that a peer cannot make this end buffer more.
-        if length > MOST_OF_A_HEAD {
+        if length > MAX_HEAD_BYTES {
             return Err(BadPack::Head);
         }
         if self.buffer.len() < 4 + length {
@@ -104,7 +104,7 @@ impl Unpacker {
         }
         let head: PackHead = serde_json::from_slice(&self.buffer[4..4 + length]).map_err(|_| BadPack::Head)?;
         let modified = from_nanoseconds(head.modified).ok_or(BadPack::Head)?;
-        if head.size > MOST_OF_A_FILE {
+        if head.size > MAX_FILE_BYTES {
             return Err(BadPack::Large(head.size));
         }
         let all = 4 + length + HASH + head.size as usize;
@@ -132,11 +132,11 @@ pub(crate) const KIND: &str = "application/x-reservoir-pack";
 /// Media type of a list of names, one per line, that requests a pack.
 pub(crate) const NAMES: &str = "application/x-reservoir-names";
 /// Maximum length of a packed file in bytes.
-pub(crate) const MOST_OF_A_FILE: u64 = 256 << 10;
+pub(crate) const MAX_FILE_BYTES: u64 = 256 << 10;
 /// Maximum number of files in a requested pack.
-pub(crate) const MOST_FILES: usize = 4096;
+pub(crate) const MAX_FILES: usize = 4096;
 /// Maximum length of a head in bytes: an escaped name of 4096 bytes, and more.
-const MOST_OF_A_HEAD: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 const HASH: usize = 32;
 
 #[cfg(test)]

@@ -302,7 +302,7 @@ impl Remote {
                 let line = rest.split_to(end + 1);
                 listed.push(parse(&line[..end]).ok_or_else(|| wrong("is no list of a folder"))?);
             }
-            if listed.len() > MOST_ENTRIES || bytes > MOST_LISTED || rest.len() > MOST_OF_A_LINE {
+            if listed.len() > MAX_ENTRIES || bytes > MAX_LISTING_BYTES || rest.len() > MAX_LINE_BYTES {
                 return Err(wrong("is a list of more than a million entries, or of more than 128 MiB"));
             }
         }
@@ -363,7 +363,7 @@ impl Remote {
         let request = self.request(Method::POST, into).header(CONTENT_TYPE, pack::KIND);
         // The server answers after syncing its file system, including data of other writers.
         let answer = self.ask(request, body, into, Some(PACK_STALL)).await?;
-        let text = self.text(answer, into, MOST_OF_A_PACKS_ANSWER).await?;
+        let text = self.text(answer, into, MAX_PACK_RESPONSE_BYTES).await?;
         let name = |line: &str| Name::from_url(line.split('\t').next().unwrap_or_default()).ok();
         let wrong = || RemoteError::Answer { name: into.clone(), what: "is no list of files that did not arrive" };
         text.lines().map(|line| name(line).ok_or_else(wrong)).collect()
@@ -543,7 +543,7 @@ impl Remote {
         match line.filter(|_| !self.by_http3) {
             Some(stream) => {
                 let answer = self.ask_on_line(request, body, name, stream).await?;
-                answer.text(MOST_OF_A_REFUSAL).await.map_err(|error| self.broke(&error))?;
+                answer.text(MAX_REFUSAL_BYTES).await.map_err(|error| self.broke(&error))?;
             }
             None => {
                 let answer = self.ask(request, body, name, Some(STALL)).await?;
@@ -681,12 +681,12 @@ pub(crate) const BUCKET_MTIME: &str = "x-amz-meta-mtime";
 /// Time limit of a server for the files of a pack.
 const PACK_STALL: Duration = Duration::from_secs(600);
 /// Maximum length of the list of a pack's refused files: more than a reservoir sends.
-const MOST_OF_A_PACKS_ANSWER: usize = 8 << 20;
+const MAX_PACK_RESPONSE_BYTES: usize = 8 << 20;
 /// Time limit without progress of a server.
 const STALL: Duration = Duration::from_secs(60);
 /// Maximum length of an unrequested response body that is read.
-const MOST_OF_A_REFUSAL: usize = 64 << 10;
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// Maximum number of entries of a folder, length of their list, and length of a line.
-const MOST_ENTRIES: usize = 1_000_000;
-const MOST_LISTED: usize = 128 << 20;
-const MOST_OF_A_LINE: usize = 4 << 10;
+const MAX_ENTRIES: usize = 1_000_000;
+const MAX_LISTING_BYTES: usize = 128 << 20;
+const MAX_LINE_BYTES: usize = 4 << 10;

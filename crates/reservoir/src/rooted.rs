@@ -1,7 +1,7 @@
 //! A folder of this machine that no path can leave, neither by `..` nor by a link. (cap-std opens every component below
 //! the root.)
 
-use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
+use crate::attributes::{Attributes, MAX_FIELD_BYTES, Preserve, USERS};
 use crate::direct::{DirectFile, DirectState};
 use crate::name::{Name, is_unfinished};
 use crate::storage::{Entries, FileInfo, FileKind, Folder, OpenFolder, Rights, StoredFile};
@@ -351,7 +351,7 @@ fn umask() -> u32 {
 
 /// Returns the extended attributes that users may set.
 fn extended(file: &File) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut value = vec![0; MOST_BYTES];
+    let mut value = vec![0; MAX_FIELD_BYTES];
     let mut read = |name: Vec<u8>| {
         let length = fgetxattr(file, &name[..], &mut value[..])?;
         Ok((name, value[..length].to_vec()))
@@ -360,7 +360,7 @@ fn extended(file: &File) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
 }
 
 fn extended_names(file: &File) -> io::Result<Vec<Vec<u8>>> {
-    let mut names = vec![0; MOST_NAMES];
+    let mut names = vec![0; MAX_NAMES];
     let length = match flistxattr(file, &mut names[..]).map_err(io::Error::from) {
         // The file system has no extended attributes.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => 0,
@@ -371,7 +371,7 @@ fn extended_names(file: &File) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// Linux' limit (XATTR_LIST_MAX).
-const MOST_NAMES: usize = 64 << 10;
+const MAX_NAMES: usize = 64 << 10;
 
 fn about(metadata: &Metadata) -> FileInfo {
     let kind = match metadata {

@@ -270,9 +270,9 @@ fn target(url: &url::Url) -> String {
 /// Validity of a signature. Each attempt is signed anew, but may wait for a connection, and clocks differ.
 const VALID: Duration = Duration::from_secs(600);
 /// Maximum number of parts of an upload.
-pub(crate) const MOST_PARTS: u64 = 10_000;
+pub(crate) const MAX_PARTS: u64 = 10_000;
 /// Minimum length of a part in bytes, except for the last one.
-pub(crate) const LEAST_PART: u64 = 5 << 20;
+pub(crate) const MIN_PART: u64 = 5 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ use crate::attributes::{Attributes, Preserve};
 use crate::body::PIECE;
 use crate::landing::{LandingError, lock_journal};
 use crate::name::{BadName, Name};
-use crate::pack::{MOST_OF_A_FILE, Packed};
+use crate::pack::{MAX_FILE_BYTES, Packed};
 use crate::storage::{FileInfo, FileKind, Folder, OpenFolder, StoredFile, read_exactly};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeSet, VecDeque};
@@ -40,7 +40,7 @@ impl Batch {
     pub(crate) fn push(&mut self, file: Packed) -> bool {
         self.bytes += file.bytes.len();
         self.files.push(file);
-        self.files.len() >= MOST_AT_ONCE || self.bytes >= MOST_BYTES
+        self.files.len() >= MAX_BATCH_FILES || self.bytes >= MAX_BATCH_BYTES
     }
 
     /// Returns the final names of the files.
@@ -221,7 +221,7 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<PackEntry>) -> P
 fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(FileInfo, Option<u32>, Bytes)> {
     let file = folder.open(name)?;
     let about = file.about()?;
-    if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about.entity_tag()) {
+    if about.size > MAX_FILE_BYTES || expected.is_some_and(|expected| expected != about.entity_tag()) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
@@ -236,8 +236,8 @@ fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<
 }
 
 /// Maximum number of files in a batch. Each is open while locked.
-const MOST_AT_ONCE: usize = 64;
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BATCH_FILES: usize = 64;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -282,7 +282,7 @@ mod tests {
             std::fs::read_dir(there.path().join("into")).unwrap().map(|one| one.unwrap().file_name()).collect();
         assert_eq!(left.len(), 4, "{left:?}");
         // Packs the files again. Missing and large files are left out.
-        std::fs::write(there.path().join("into/large"), vec![0; MOST_OF_A_FILE as usize + 1]).unwrap();
+        std::fs::write(there.path().join("into/large"), vec![0; MAX_FILE_BYTES as usize + 1]).unwrap();
         let want = |url: &str| PackEntry { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
         let gathered = gather(&*folder, &mut ["/plain", "/none", "/large", "/folder"].map(want).into());
         assert_eq!((gathered.files, gathered.content, gathered.left_out.len()), (1, 6, 3));

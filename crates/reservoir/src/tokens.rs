@@ -87,8 +87,8 @@ impl Tokens {
     /// A text for the user, with the name of the token.
     pub fn read(text: &str) -> Result<Tokens, String> {
         let file: TokenFile = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
-        if file.token.len() > MOST_TOKENS {
-            return Err(format!("there are {} tokens; {MOST_TOKENS} are the most", file.token.len()));
+        if file.token.len() > MAX_TOKENS {
+            return Err(format!("there are {} tokens; {MAX_TOKENS} are the most", file.token.len()));
         }
         file.token.into_iter().map(Grant::read).collect::<Result<_, String>>().map(Tokens)
     }
@@ -171,7 +171,7 @@ impl Grant {
 }
 
 /// Maximum number of tokens. Each request compares all of them.
-const MOST_TOKENS: usize = 10_000;
+const MAX_TOKENS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use clap::Args;
 use offload_base::part::{Asked, Part};
 use offload_reservoir::Shell;
 use offload_reservoir::attributes::Preserve;
-use offload_reservoir::blocks::USUAL_BLOCK;
+use offload_reservoir::blocks::DEFAULT_BLOCK;
 use offload_reservoir::copy::plan::Plan;
 use offload_reservoir::copy::{Copy, CopyError, CopyItem, CopyLocation, CopyOutcome, ExcludePattern, SyncMode};
 use offload_reservoir::credentials::{ServerAddress, ServerTokens};
@@ -123,7 +123,7 @@ struct Choice {
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<ExcludePattern>,
     /// Block size in bytes, a power of two
-    #[arg(long, value_name = "SIZE", default_value_t = bytesize::ByteSize(USUAL_BLOCK))]
+    #[arg(long, value_name = "SIZE", default_value_t = bytesize::ByteSize(DEFAULT_BLOCK))]
     block: bytesize::ByteSize,
 }
 
@@ -464,12 +464,12 @@ fn told(outcome: &CopyOutcome, seconds: f64) -> String {
     text
 }
 
-/// Returns a line for each failed file, up to [`MOST_SHOWN`]. A long run of files with the same error, such as a full
+/// Returns a line for each failed file, up to [`MAX_SHOWN`]. A long run of files with the same error, such as a full
 /// disk, shares a line; `--json` lists all of them.
 fn failures(failed: &[(String, String)]) -> Vec<String> {
     let (mut lines, mut shown) = (Vec::new(), 0);
     for files in failed.chunk_by(|(_, one), (_, other)| one == other) {
-        let free = MOST_SHOWN.saturating_sub(lines.len());
+        let free = MAX_SHOWN.saturating_sub(lines.len());
         match files {
             _ if free == 0 => break,
             [(first, error), .., (last, _)] if files.len() > LONGEST_RUN => {
@@ -514,7 +514,7 @@ fn json(outcome: &CopyOutcome, seconds: f64) -> String {
 /// Maximum number of files with the same error that get separate lines.
 const LONGEST_RUN: usize = 16;
 /// Maximum number of lines about failed files.
-const MOST_SHOWN: usize = 20;
+const MAX_SHOWN: usize = 20;
 /// The files with trusted authorities in common distributions.
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];

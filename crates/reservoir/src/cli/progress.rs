@@ -70,7 +70,7 @@ impl ProgressDisplay {
         let mean = gigabits(self.progress.bytes(), elapsed);
         let left = self.progress.all_bytes().saturating_sub(self.progress.bytes() + self.progress.skipped());
         let time = if mean > 0.0 { left as f64 * 8.0 / 1e9 / mean } else { 0.0 };
-        let each: Vec<String> = rates.iter().take(MOST_SHOWN).map(|rate| format!("{rate:.1}")).collect();
+        let each: Vec<String> = rates.iter().take(MAX_SHOWN).map(|rate| format!("{rate:.1}")).collect();
         format!(
             "now {:.2}, mean {mean:.2} Gb/s, streams {}, {} left, file {} of {}: {}",
             rates.iter().sum::<f64>(),
@@ -88,4 +88,4 @@ impl ProgressDisplay {
 }
 
 /// Maximum number of streams with separate rates.
-const MOST_SHOWN: usize = 16;
+const MAX_SHOWN: usize = 16;

@@ -108,9 +108,10 @@ impl FileJob {
         let Some(server) = self.target.pipelined(self, stream) else { return 1 };
         let round_trip = server.round_trip(stream).await.unwrap_or(Duration::ZERO);
         let bytes = round_trip.as_nanos() * FASTEST_STREAM / 8_000_000_000;
-        let blocks = bytes.div_ceil(u128::from(self.copy.block)).min(MOST_AHEAD.div_ceil(u128::from(self.copy.block)));
+        let blocks =
+            bytes.div_ceil(u128::from(self.copy.block)).min(MAX_BYTES_AHEAD.div_ceil(u128::from(self.copy.block)));
         // Two, because one block arrives while the other is written.
-        2 + usize::try_from(blocks).unwrap_or(0).min(MOST_BLOCKS_AHEAD)
+        2 + usize::try_from(blocks).unwrap_or(0).min(MAX_BLOCKS_AHEAD)
     }
 
     /// Returns the number of waiting blocks.
@@ -222,6 +223,6 @@ const ATTEMPTS: u32 = 3;
 /// A rate in bits per second that a single stream hardly exceeds: a window of 1 GiB per half second.
 const FASTEST_STREAM: u128 = 16_000_000_000;
 /// Maximum number of bytes requested in advance: the largest TCP window (RFC 7323 section 2.3).
-const MOST_AHEAD: u128 = 1 << 30;
+const MAX_BYTES_AHEAD: u128 = 1 << 30;
 /// Maximum number of blocks requested in advance, for small blocks.
-const MOST_BLOCKS_AHEAD: usize = 256;
+const MAX_BLOCKS_AHEAD: usize = 256;

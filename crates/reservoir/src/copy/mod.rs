@@ -35,7 +35,7 @@ pub use place::{CopyLocation, PlainDialer};
 pub use progress::CopyProgress;
 
 use crate::attributes::Preserve;
-use crate::blocks::USUAL_BLOCK;
+use crate::blocks::DEFAULT_BLOCK;
 use crate::credentials::ServerTokens;
 use crate::dial::Dial;
 use crate::pace::{Pace, Rate};
@@ -196,7 +196,7 @@ impl Copy {
             shell,
             dial,
             streams: 8,
-            block: USUAL_BLOCK,
+            block: DEFAULT_BLOCK,
             pace: None,
             resume: false,
             verify: false,

@@ -13,7 +13,7 @@ use crate::digest::{DigestHasher, HashAlgorithm};
 use crate::direct::aligned;
 use crate::mtime;
 use crate::remote::{Remote, RemoteError};
-use crate::s3::{BucketPart, LEAST_PART, MOST_PARTS};
+use crate::s3::{BucketPart, MAX_PARTS, MIN_PART};
 use crate::storage::{StoredFile, read_exactly};
 use core::ops::Range;
 use hyper::StatusCode;
@@ -38,9 +38,9 @@ impl Multipart {
         source: &dyn BlockSource,
         server: &Arc<Remote>,
     ) -> Result<(Multipart, BTreeMap<u64, BlockSum>), CopyError> {
-        if blocks.count() > MOST_PARTS || blocks.block() < LEAST_PART {
+        if blocks.count() > MAX_PARTS || blocks.block() < MIN_PART {
             let text = format!(
-                "{}: an upload to a bucket has at most {MOST_PARTS} parts, of 5 MiB at least: choose another --block",
+                "{}: an upload to a bucket has at most {MAX_PARTS} parts, of 5 MiB at least: choose another --block",
                 item.source()
             );
             return Err(CopyError::Unusable(text));

@@ -49,17 +49,17 @@ pub(super) async fn units(copy: &Copy, items: Vec<CopyItem>) -> Vec<WorkUnit> {
     }
     for way in order {
         let items = ways.remove(&way).unwrap_or_default();
-        if items.len() < LEAST_PACKED {
+        if items.len() < MIN_PACKED {
             units.extend(items.into_iter().map(Box::new).map(WorkUnit::File));
             continue;
         }
         // Several packs per stream, for balance.
-        let most = (items.len() / (4 * copy.streams)).clamp(LEAST_PACKED, pack::MOST_FILES);
+        let most = (items.len() / (4 * copy.streams)).clamp(MIN_PACKED, pack::MAX_FILES);
         let (mut next, mut bytes) = (Vec::new(), 0);
         for item in items {
             bytes += item.size();
             next.push(item);
-            if next.len() == most || bytes > MOST_BYTES {
+            if next.len() == most || bytes > MAX_PACK_BYTES {
                 units.push(WorkUnit::Pack(core::mem::take(&mut next)));
                 bytes = 0;
             }
@@ -73,7 +73,7 @@ pub(super) async fn units(copy: &Copy, items: Vec<CopyItem>) -> Vec<WorkUnit> {
 
 fn is_small(copy: &Copy, item: &CopyItem) -> bool {
     item.about.kind == FileKind::File
-        && item.size() <= pack::MOST_OF_A_FILE.min(copy.block)
+        && item.size() <= pack::MAX_FILE_BYTES.min(copy.block)
         && item.refused.is_none()
         && item.blocks.is_none()
         && copy.preconditions.is_empty()
@@ -322,5 +322,5 @@ impl ListingCache {
 }
 
 /// Minimum number of files in a pack.
-const LEAST_PACKED: usize = 16;
-const MOST_BYTES: u64 = 32 << 20;
+const MIN_PACKED: usize = 16;
+const MAX_PACK_BYTES: u64 = 32 << 20;

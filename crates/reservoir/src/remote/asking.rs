@@ -2,7 +2,7 @@
 
 use super::answer::ServerResponse;
 use super::error::refused;
-use super::{MOST_OF_A_REFUSAL, PipelinedConnections, Remote, RemoteError, STALL, field};
+use super::{MAX_REFUSAL_BYTES, PipelinedConnections, Remote, RemoteError, STALL, field};
 use crate::body::{self, Body};
 use crate::dial::DialStream;
 use crate::line::{self, PipelinedConnection};
@@ -96,7 +96,7 @@ impl Remote {
         }
         let (status, missing, remedy) =
             (answer.status(), missing_in(answer.headers()), self.remedy(answer.status(), answer.headers()));
-        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await.unwrap_or_default();
+        let text = self.text(answer, name, MAX_REFUSAL_BYTES).await.unwrap_or_default();
         Err(refused(method, name, status, &text, missing, remedy))
     }
 
@@ -116,7 +116,7 @@ impl Remote {
         }
         let (status, missing, remedy) =
             (answer.status, missing_in(&answer.fields), self.remedy(answer.status, &answer.fields));
-        let text = answer.text(MOST_OF_A_REFUSAL).await.unwrap_or_default();
+        let text = answer.text(MAX_REFUSAL_BYTES).await.unwrap_or_default();
         Err(refused(method, name, status, &String::from_utf8_lossy(&text), missing, remedy))
     }
 
@@ -194,7 +194,7 @@ impl Remote {
     /// Reads the rest of a response, and keeps the connection for the next request.
     pub(super) async fn give_back(&self, answer: ServerResponse) {
         let ServerResponse { answer, session } = answer;
-        if Limited::new(answer.into_body(), MOST_OF_A_REFUSAL).collect().await.is_ok() {
+        if Limited::new(answer.into_body(), MAX_REFUSAL_BYTES).collect().await.is_ok() {
             self.keep(session);
         }
     }

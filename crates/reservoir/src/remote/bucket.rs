@@ -1,6 +1,6 @@
 //! A bucket as a server: folders as key prefixes, and multipart uploads.
 
-use super::{BUCKET_MTIME, FolderEntry, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
+use super::{BUCKET_MTIME, FolderEntry, MAX_REFUSAL_BYTES, Remote, RemoteError, STALL};
 use crate::body::{self, Body};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
@@ -36,7 +36,7 @@ impl Remote {
             listed.extend(page);
             match next {
                 None => return Ok(listed),
-                Some(_) if is_empty || listed.len() > MOST_ENTRIES => {
+                Some(_) if is_empty || listed.len() > MAX_ENTRIES => {
                     return Err(RemoteError::Answer { name: name.clone(), what: "is a list without an end" });
                 }
                 next => from = next,
@@ -87,7 +87,7 @@ impl Remote {
     ) -> Result<ListObjectsV2Response, RemoteError> {
         let request = self.request_to(Method::GET, bucket.listing(name, from, most).ok());
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
-        let text = self.text(answer, name, MOST_OF_A_PAGE).await?;
+        let text = self.text(answer, name, MAX_PAGE_BYTES).await?;
         let wrong = RemoteError::Answer { name: name.clone(), what: NO_LIST };
         ListObjectsV2::parse_response(&text).map_err(|_| wrong)
     }
@@ -102,7 +102,7 @@ impl Remote {
             }
             answer => answer?,
         };
-        Ok(s3::last_upload(&self.text(answer, name, MOST_OF_A_PAGE).await?, name))
+        Ok(s3::last_upload(&self.text(answer, name, MAX_PAGE_BYTES).await?, name))
     }
 
     /// Creates an upload.
@@ -114,7 +114,7 @@ impl Remote {
             request = request.header(BUCKET_MTIME, modified);
         }
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
-        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await?;
+        let text = self.text(answer, name, MAX_REFUSAL_BYTES).await?;
         s3::created(&text).ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the upload's name" })
     }
 
@@ -124,13 +124,13 @@ impl Remote {
         loop {
             let request = self.request_to(Method::GET, self.target(S3Request::Parts(upload, after), name));
             let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
-            let text = self.text(answer, name, MOST_OF_A_PAGE).await?;
+            let text = self.text(answer, name, MAX_PAGE_BYTES).await?;
             let wrong = |what| RemoteError::Answer { name: name.clone(), what };
             let (page, next) = s3::parts(&text).ok_or_else(|| wrong("is no list of parts"))?;
             parts.extend(page);
             match next {
                 None => return Ok(parts),
-                Some(next) if next <= after || parts.len() > MOST_PARTS => {
+                Some(next) if next <= after || parts.len() > MAX_PARTS => {
                     return Err(wrong("is a list without an end"));
                 }
                 Some(next) => after = next,
@@ -166,7 +166,7 @@ impl Remote {
         let request = request.header(CONTENT_LENGTH, body.len());
         // The server assembles the parts before it answers.
         let answer = self.ask(request, body::full(body), name, Some(ASSEMBLY)).await?;
-        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await?;
+        let text = self.text(answer, name, MAX_REFUSAL_BYTES).await?;
         let failed = RemoteError::Answer { name: name.clone(), what: "does not say that the parts became the object" };
         if s3::is_complete(&text) { Ok(()) } else { Err(failed) }
     }
@@ -196,10 +196,10 @@ pub(super) fn encode_md5(md5: &[u8]) -> String {
 /// The field of RFC 1864. S3 refuses content that differs.
 pub(crate) const CONTENT_MD5: &str = "content-md5";
 /// Maximum length of a page: a thousand keys of one KiB each, or parts, with their attributes.
-const MOST_OF_A_PAGE: usize = 16 << 20;
-const MOST_ENTRIES: usize = 10_000_000;
+const MAX_PAGE_BYTES: usize = 16 << 20;
+const MAX_ENTRIES: usize = 10_000_000;
 /// Maximum number of parts of an upload (S3).
-const MOST_PARTS: usize = 10_000;
+const MAX_PARTS: usize = 10_000;
 /// Time limit of a server for assembling parts.
 const ASSEMBLY: Duration = Duration::from_secs(3600);
 const NO_LIST: &str = "is no list of a bucket";

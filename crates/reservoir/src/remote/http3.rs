@@ -2,7 +2,7 @@
 
 use super::{Remote, RemoteError, STALL};
 use crate::body::Body;
-use crate::http3::{IncomingBody, MOST_OF_A_HEAD, send, tell_length};
+use crate::http3::{IncomingBody, MAX_HEAD_BYTES, send, tell_length};
 use crate::watch::Watch;
 use bytes::Bytes;
 use core::pin::pin;
@@ -96,7 +96,7 @@ impl Remote {
         let connected = async {
             let connection = self.dial.quic(&self.host, self.port).await?;
             let mut builder = h3::client::builder();
-            builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
+            builder.send_grease(false).max_field_section_size(MAX_HEAD_BYTES);
             let built = builder.build(Streams(connection.clone())).await.map_err(io::Error::other)?;
             Ok((connection, built))
         };

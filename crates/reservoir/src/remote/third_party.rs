@@ -51,7 +51,7 @@ impl Remote {
         let field = if way == ThirdParty::Pull { "source" } else { "destination" };
         let url = format!("https://{}{}", other.authority(), other.path_of(other_name));
         let mut request = self.request(method, name).header(field, url).header("overwrite", "T");
-        request = request.header("x-number-of-streams", streams.min(MOST_STREAMS)).header("credential", "none");
+        request = request.header("x-number-of-streams", streams.min(MAX_STREAMS)).header("credential", "none");
         if let Some(token) = &other.token {
             let mut value = HeaderValue::try_from(format!("Bearer {token}")).unwrap_or(HeaderValue::from_static(""));
             value.set_sensitive(true);
@@ -76,7 +76,7 @@ impl Remote {
                     last = line;
                 }
             }
-            if text.len() > MOST_OF_A_LINE {
+            if text.len() > MAX_LINE_BYTES {
                 return Err(RemoteError::Answer { name: name.clone(), what: "has a line that is too long" });
             }
         }
@@ -97,6 +97,6 @@ impl Remote {
     }
 }
 
-const MOST_OF_A_LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 /// Servers refuse more streams.
-const MOST_STREAMS: usize = 64;
+const MAX_STREAMS: usize = 64;

@@ -79,7 +79,7 @@ impl DigestCache {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             // Another request may have added the digest.
             known.retain(|(of, _)| *of != key);
-            if known.len() >= MOST_KNOWN {
+            if known.len() >= MAX_CACHED {
                 known.pop_front();
             }
             known.push_back((key, digest.clone()));
@@ -159,7 +159,7 @@ impl HashProgress {
 const READ_AT_ONCE: usize = 8 * PIECE;
 /// The longest tick of a file system's clock. Most clocks tick every few milliseconds, some every two seconds.
 const LONGEST_TICK: Duration = Duration::from_secs(2);
-const MOST_KNOWN: usize = 1024;
+const MAX_CACHED: usize = 1024;
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use super::Server;
 use super::refusal::Refusal;
 use super::uploads;
 use crate::body::{self, Body};
-use crate::http3::{IncomingBody, MOST_OF_A_HEAD, send, tell_length};
+use crate::http3::{IncomingBody, MAX_HEAD_BYTES, send, tell_length};
 use crate::watch::Watch;
 use bytes::Bytes;
 use core::pin::pin;
@@ -39,11 +39,11 @@ impl Server {
         let Ok(remote) = connection.remote_addr() else { return };
         let peer = remote.to_string();
         let mut builder = h3::server::builder();
-        builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
+        builder.send_grease(false).max_field_section_size(MAX_HEAD_BYTES);
         let Ok(mut http) = builder.build::<_, Bytes>(Streams(connection)).await else { return };
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
         // A request that its client has reset still occupies memory here, but no longer counts in QUIC's stream limit.
-        let read = Arc::new(Semaphore::new(AT_A_TIME + MOST_WAITING));
+        let read = Arc::new(Semaphore::new(AT_A_TIME + MAX_WAITING));
         let attended = uploads::ClientConnection::default();
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
@@ -161,7 +161,7 @@ impl Server {
         let Some(declared) = length.declared().filter(|_| !matches!(*method, Method::PUT | Method::POST)) else {
             return Ok(body);
         };
-        if declared > MOST_UNREAD {
+        if declared > MAX_UNREAD {
             let text = format!("{method} has no use for a body of {declared} bytes");
             return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text));
         }
@@ -197,10 +197,10 @@ type AcceptResult = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemapho
 /// Maximum number of requests of a connection answered at a time.
 const AT_A_TIME: usize = 32;
 /// Maximum number of further request heads read; each has at most 256 KiB.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// Maximum length of an unused body that is read.
-const MOST_UNREAD: u64 = 64 << 10;
+const MAX_UNREAD: u64 = 64 << 10;
 
 /// A request in progress, counted until dropped.
 struct RequestCount(watch::Sender<usize>);

@@ -277,7 +277,7 @@ impl Server {
         });
         let mut connection = hyper::server::conn::http1::Builder::new()
             .max_headers(64)
-            .max_buf_size(MOST_BUFFERED)
+            .max_buf_size(MAX_BUFFERED)
             .serve_connection(TokioIo::new(stream), service);
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
@@ -448,4 +448,4 @@ struct RequestContext<'a> {
 }
 
 /// Maximum length of a request head, and of data read ahead of a body.
-const MOST_BUFFERED: usize = 512 << 10;
+const MAX_BUFFERED: usize = 512 << 10;

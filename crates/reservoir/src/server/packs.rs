@@ -75,7 +75,7 @@ async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch)
         let _ = writeln!(failed, "{}\t{why}", name.to_url());
     }
     // The client reads the failures only after the last file, so they must fit in memory.
-    if failed.len() > MOST_FAILED {
+    if failed.len() > MAX_FAILURES_BYTES {
         return Err(Refusal::new(StatusCode::CONFLICT, "too many of these files cannot be here: send them one by one"));
     }
     Ok(batch)
@@ -90,12 +90,12 @@ pub(super) async fn give(
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
     let text =
-        Limited::new(request.into_body(), MOST_NAMED).collect().await.map_err(|_| Refusal::cut_off())?.to_bytes();
+        Limited::new(request.into_body(), MAX_NAMES_BYTES).collect().await.map_err(|_| Refusal::cut_off())?.to_bytes();
     let text =
         core::str::from_utf8(&text).map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the names are no text"))?;
     let mut wanted = Vec::new();
     for line in text.lines() {
-        if wanted.len() == pack::MOST_FILES {
+        if wanted.len() == pack::MAX_FILES {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "a pack has at most 4096 files"));
         }
         // A valid name has no `..`, so the joined name stays below the folder of the grant.
@@ -138,6 +138,6 @@ impl From<BadPack> for Refusal {
 }
 
 /// Maximum length of the requested names: 4096 names of usual lengths.
-const MOST_NAMED: usize = 4 << 20;
+const MAX_NAMES_BYTES: usize = 4 << 20;
 /// Maximum length of the list of refused files.
-const MOST_FAILED: usize = 4 << 20;
+const MAX_FAILURES_BYTES: usize = 4 << 20;

@@ -3,7 +3,7 @@
 use super::Server;
 use super::refusal::Refusal;
 use crate::attributes::{self, Preserve};
-use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
+use crate::blocks::{BlockHasher, Blocks, DEFAULT_BLOCK};
 use crate::body::{self, Body, FileBody};
 use crate::digest::HashAlgorithm;
 use crate::listing::ListingLine;
@@ -90,7 +90,7 @@ async fn give_file(
     if let Some(wanted) = field(asked, attributes::FIELD).and_then(|wanted| wanted.parse().ok()) {
         let file = file.clone();
         let found = server.0.shell.blocking(move || file.attributes(wanted)).await?.to_text();
-        if found.len() <= attributes::MOST_BYTES {
+        if found.len() <= attributes::MAX_FIELD_BYTES {
             fields.insert(attributes::FIELD, ascii(&found));
         }
     }
@@ -133,7 +133,7 @@ async fn give_file(
 fn block_hasher(asked: &HeaderMap, range: &core::ops::Range<u64>, size: u64) -> Option<BlockHasher> {
     let takes = field(asked, TE).is_some_and(|te| te.split(',').any(|coding| coding.trim() == "trailers"));
     let wanted = field(asked, "want-content-digest").and_then(HashAlgorithm::wanted) == Some(HashAlgorithm::Crc32c);
-    let block = field(asked, BLOCK).map_or(Some(USUAL_BLOCK), |block| block.parse().ok())?;
+    let block = field(asked, BLOCK).map_or(Some(DEFAULT_BLOCK), |block| block.parse().ok())?;
     let blocks = Blocks::new(size, block)?;
     let number = range.start / block;
     (takes && wanted && *range == blocks.range(number)).then(|| BlockHasher::new(blocks, number))

@@ -102,8 +102,8 @@ pub(super) async fn copy(
         return Err(bad("COPY is for a file: the URL of a folder is none"));
     }
     let streams = match single_value(fields, "x-number-of-streams")?.map(str::parse) {
-        None => USUAL_STREAMS,
-        Some(Ok(streams @ 1..=MOST_STREAMS)) => streams,
+        None => DEFAULT_STREAMS,
+        Some(Ok(streams @ 1..=MAX_STREAMS)) => streams,
         Some(_) => return Err(bad("X-Number-Of-Streams is 1 to 64")),
     };
     let replaces = match single_value(fields, "overwrite")? {
@@ -234,7 +234,7 @@ impl HttpBody for Markers {
 }
 
 const BETWEEN_MARKERS: Duration = Duration::from_secs(5);
-const USUAL_STREAMS: usize = 8;
-const MOST_STREAMS: usize = 64;
+const DEFAULT_STREAMS: usize = 8;
+const MAX_STREAMS: usize = 64;
 /// Retries per block. Few, because the client should learn of failures soon and can ask again.
 const RETRIES: u32 = 4;

@@ -343,7 +343,7 @@ impl OpenUpload {
             parts.remove(&from);
             end = end.max(to);
         }
-        if parts.len() >= MOST_PARTS {
+        if parts.len() >= MAX_PARTS {
             let text = "the file is in too many pieces: send ranges that follow each other";
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
@@ -378,7 +378,7 @@ fn clock(time: SystemTime) -> String {
 }
 
 /// Maximum number of separate parts of one file.
-const MOST_PARTS: usize = 4096;
+const MAX_PARTS: usize = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use super::read::{ascii, field, response};
 use super::refusal::Refusal;
 use super::uploads::{BlockClaim, ClientConnection, OpenUpload, UploadId, UploadWriter};
 use crate::attributes::{self, Attributes};
-use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
+use crate::blocks::{BlockSum, Blocks, DEFAULT_BLOCK};
 use crate::body::{self, Body};
 use crate::digest::HashAlgorithm;
 use crate::landing::{LandingFile, ResumeMode, SyncEpoch};
@@ -170,7 +170,7 @@ impl UploadRequest<'_> {
         // The request is checked completely before files are created.
         let (attributes, declared) = (attributes(request.headers())?, DeclaredDigests::new(request.headers())?);
         let mode = mode(request.headers())?;
-        let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
+        let blocks = Blocks::new(size, DEFAULT_BLOCK).expect("the usual block is a power of two");
         let upload = UploadId::Request(REQUESTS.fetch_add(1, Ordering::Relaxed));
         let writer = UploadWriter { user: self.grant.name().into(), upload, blocks, share: 0 };
         let entered = self.server.0.uploads.enter(&self.name, writer, ResumeMode::Anew, connection(&request));
@@ -485,7 +485,7 @@ fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<UploadWriter
         let size = size.parse().ok().filter(|size| *size < 1 << 62)?;
         Blocks::new(size, block.parse().ok()?)
     });
-    let few = |blocks: &Blocks| blocks.count() <= MOST_BLOCKS;
+    let few = |blocks: &Blocks| blocks.count() <= MAX_BLOCKS;
     let wrong = || {
         let text = "Reservoir-Blocks is written SIZE/BLOCK, with a power of two from 1024 for the block, and at most 4194304 blocks";
         Refusal::new(StatusCode::BAD_REQUEST, text)
@@ -510,7 +510,7 @@ fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Resul
     }
     digests.sort_by_key(|(algorithm, value)| (algorithm.name(), value.clone()));
     digests.dedup();
-    let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
+    let blocks = Blocks::new(size, DEFAULT_BLOCK).expect("the usual block is a power of two");
     Ok(UploadWriter { user: grant.name().into(), upload: UploadId::Digests(digests), blocks, share: 0 })
 }
 
@@ -550,4 +550,4 @@ pub(super) fn refuse_folder(path: &str) -> Result<(), Refusal> {
 /// Number of the next single-request upload; each is a separate upload.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 /// Maximum number of blocks. Each costs some hundred bytes of memory; with the default block size this is 64 TiB.
-const MOST_BLOCKS: u64 = 4 << 20;
+const MAX_BLOCKS: u64 = 4 << 20;
