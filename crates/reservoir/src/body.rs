@@ -118,7 +118,7 @@ impl FileBody {
     }
 
     /// Calls `told` with the length of each piece sent.
-    pub(crate) fn telling(mut self, told: Arc<dyn Fn(usize) + Send + Sync>) -> FileBody {
+    pub(crate) fn with_progress(mut self, told: Arc<dyn Fn(usize) + Send + Sync>) -> FileBody {
         self.told = Some(told);
         self
     }
@@ -179,7 +179,7 @@ impl HttpBody for FileBody {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             let Some(reading) = &mut this.reading else {
-                let trailers = core::mem::take(&mut this.trailers).then(|| known(&this.sum)).flatten();
+                let trailers = core::mem::take(&mut this.trailers).then(|| finished_sum(&this.sum)).flatten();
                 return Poll::Ready(trailers.map(|sum| Ok(Frame::trailers(fields_of(&sum)))));
             };
             let read = ready!(reading.as_mut().poll(cx));
@@ -240,7 +240,7 @@ impl HttpBody for ChannelBody {
     }
 }
 
-pub(crate) fn known(sum: &LateSum) -> Option<BlockSum> {
+pub(crate) fn finished_sum(sum: &LateSum) -> Option<BlockSum> {
     sum.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.as_ref().ok().copied()
 }
 

@@ -196,7 +196,7 @@ impl LandingFile {
             preconditions: Mutex::default(),
             source_mode: Mutex::default(),
         };
-        if begin != ResumeMode::Anew && had_data && landing.take_up().map_err(medium)? {
+        if begin != ResumeMode::Anew && had_data && landing.resume_from_journal().map_err(medium)? {
             return Ok(landing);
         }
         // The request belongs to another upload, and the present one stays.
@@ -212,7 +212,7 @@ impl LandingFile {
     }
 
     /// Resumes the file by its journal. Returns `false` if the journal belongs to another upload.
-    fn take_up(&self) -> io::Result<bool> {
+    fn resume_from_journal(&self) -> io::Result<bool> {
         if let Some(text) = self.read_journal(&*self.journal)?
             && let Some(sums) = journal::read(&text, self.blocks, &self.source)
         {

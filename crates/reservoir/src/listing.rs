@@ -29,7 +29,7 @@ pub(crate) struct ListingLine {
 impl ListingLine {
     /// Creates the entry of a name. Pipes, devices and links that lead out of the root are listed too, so that users
     /// learn of files that cannot be copied.
-    pub(crate) fn of(part: &OsStr, about: &FileInfo) -> ListingLine {
+    pub(crate) fn from_info(part: &OsStr, about: &FileInfo) -> ListingLine {
         let (folder, other) = (about.kind == FileKind::Folder, about.kind == FileKind::Other);
         let (modified, tag) = (nanoseconds(about.modified), (about.kind == FileKind::File).then(|| about.entity_tag()));
         ListingLine { name: escaped(part.as_bytes()), folder, other, size: about.size, modified, tag }
@@ -65,12 +65,12 @@ mod tests {
         for name in [&b"plain"[..], b"a\nb", b"\xff\xfe", b"100%"] {
             for time in [1_700_000_000_123_456_789, 0, -1, -315_619_200_000_000_001, 300_000_000_000_000_000_005] {
                 let about = FileInfo::without_inode(FileKind::File, 1 << 50, from_nanoseconds(time).unwrap());
-                let line = ListingLine::of(OsStr::from_bytes(name), &about).to_json();
+                let line = ListingLine::from_info(OsStr::from_bytes(name), &about).to_json();
                 assert_eq!(line.matches('\n').count(), 1);
                 let expected = (OsStr::from_bytes(name).to_owned(), about, Some(about.entity_tag()));
                 assert_eq!(ListingLine::from_json(&line), Some(expected));
                 let about = FileInfo { kind: FileKind::Other, ..about };
-                let line = ListingLine::of(OsStr::from_bytes(name), &about).to_json();
+                let line = ListingLine::from_info(OsStr::from_bytes(name), &about).to_json();
                 assert_eq!(ListingLine::from_json(&line), Some((OsStr::from_bytes(name).to_owned(), about, None)));
             }
         }

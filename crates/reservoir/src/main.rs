@@ -74,7 +74,7 @@ fn main() -> ExitCode {
 }
 
 /// Writes to standard output. Errors are ignored, because a server must go on without its output.
-fn tell(text: &str) {
+fn print(text: &str) {
     let _ = write_out(text);
 }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// use offload_reservoir::pin::Pin;
 /// use offload_testbed::identity::server_certificate;
 ///
-/// let pin = Pin::of(&server_certificate());
+/// let pin = Pin::for_certificate(&server_certificate());
 /// assert_eq!(pin.to_string().parse(), Ok(pin));
 /// assert!("12:34".parse::<Pin>().is_err());
 /// ```
@@ -30,7 +30,7 @@ pub struct Pin([u8; 32]);
 
 impl Pin {
     /// Computes the pin of `certificate`.
-    pub fn of(certificate: &CertificateDer<'_>) -> Pin {
+    pub fn for_certificate(certificate: &CertificateDer<'_>) -> Pin {
         Pin(Sha256::digest(certificate).into())
     }
 }
@@ -92,7 +92,7 @@ impl ServerCertVerifier for PinnedVerifier {
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
         // The pin adds to the usual checks, so an expired pinned certificate is refused too.
-        let shown = Pin::of(end_entity);
+        let shown = Pin::for_certificate(end_entity);
         if shown == self.pin {
             return Ok(verified);
         }

@@ -161,7 +161,7 @@ impl Remote {
     }
 
     #[cfg(feature = "s3")]
-    pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
+    pub(crate) fn for_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
         let (host, port) = bucket.server();
         Remote { bucket: Some(bucket), by_http3: false, ..Remote::new(shell, dial, &host, port, None) }
     }
@@ -182,12 +182,12 @@ impl Remote {
     }
 
     /// Returns the server from which a stream reads.
-    pub(crate) fn of_stream(self: &Arc<Remote>, stream: usize) -> &Arc<Remote> {
+    pub(crate) fn for_stream(self: &Arc<Remote>, stream: usize) -> &Arc<Remote> {
         self.stripe(stream)
     }
 
     /// Returns the server that writes a file. Only one server knows its upload.
-    pub(crate) fn of_name(self: &Arc<Remote>, name: &Name) -> &Arc<Remote> {
+    pub(crate) fn for_name(self: &Arc<Remote>, name: &Name) -> &Arc<Remote> {
         self.stripe(usize::from(blake3::hash(name.to_url().as_bytes()).as_bytes()[0]))
     }
 

@@ -106,7 +106,7 @@ impl Sink {
 
     /// Starts writing the buffered piece, after the write in progress.
     async fn flush(&mut self) -> io::Result<()> {
-        self.settle().await?;
+        self.finish_write().await?;
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl Sink {
         Ok(())
     }
 
-    async fn settle(&mut self) -> io::Result<()> {
+    async fn finish_write(&mut self) -> io::Result<()> {
         if let Some(writing) = self.writing.take() {
             self.segment = Some(writing.await?);
         }
@@ -173,7 +173,7 @@ impl Sink {
     /// If bytes are missing, or the medium fails.
     pub(crate) async fn end(mut self) -> io::Result<RangeOutcome> {
         self.flush().await?;
-        self.settle().await?;
+        self.finish_write().await?;
         let last = self.segment.take();
         self.end_segment(last);
         if self.at < self.range.end {

@@ -91,7 +91,7 @@ impl Batch {
                 break;
             }
             if let Some(mode) = mode.filter(|mode| mode & 0o600 != 0o600) {
-                landed = data.set_attributes(&of_mode(mode));
+                landed = data.set_attributes(&mode_attributes(mode));
             }
             named.extend(written.pop_front());
             if landed.is_err() {
@@ -156,7 +156,7 @@ impl Batch {
         let mode = self.folder.rights(name, file.mode)?.owned(&*data);
         if let Some(mode) = mode {
             // A read-only mode is set last, because a file that was cut off must be writable for the next attempt.
-            data.set_attributes(&of_mode(mode | 0o600))?;
+            data.set_attributes(&mode_attributes(mode | 0o600))?;
         }
         data.set_modified(file.modified)?;
         Ok((data, mode))
@@ -176,7 +176,7 @@ struct WrittenFile {
     mode: Option<u32>,
 }
 
-fn of_mode(mode: u32) -> Attributes {
+fn mode_attributes(mode: u32) -> Attributes {
     Attributes { mode: Some(mode), extended: Vec::new() }
 }
 

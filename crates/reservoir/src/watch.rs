@@ -40,7 +40,7 @@ impl Watch {
     }
 
     /// Creates the watch of one stream of this connection. Progress of the stream counts for the connection too.
-    pub(crate) fn of_stream(&self) -> Watch {
+    pub(crate) fn for_stream(&self) -> Watch {
         let state = DeadlineState { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
         let whole = Some(self.clone());
         Watch(Arc::new(SharedDeadline { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))

@@ -339,7 +339,7 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
                 for line in failures(&outcome.failed) {
                     let _ = writeln!(errors, "reservoir: {line}");
                 }
-                told(&outcome, began.elapsed().as_secs_f64()) + "\n"
+                summary_line(&outcome, began.elapsed().as_secs_f64()) + "\n"
             };
             let status = match outcome.failed.len() {
                 0 => ExitCode::SUCCESS,
@@ -379,7 +379,7 @@ async fn copy(options: &CopyOptions) -> Result<CopyOutcome, ExitReason> {
     let copy = copy.third_party(options.third_party);
     let copy = options.access.with_account(copy, has_buckets(&options.places)).map_err(unusable)?;
     let (copy, items) = match (&options.plan, options.part) {
-        (Some(file), Some(part)) => of_plan(copy, file, part, options)?,
+        (Some(file), Some(part)) => select_part(copy, file, part, options)?,
         _ => {
             let copy = copy.block(options.choice.block.0).map_err(unusable)?;
             // Two striped servers would need twice as many tokens and roles; only one end may be striped.
@@ -411,7 +411,7 @@ async fn copy(options: &CopyOptions) -> Result<CopyOutcome, ExitReason> {
     Ok(outcome)
 }
 
-fn of_plan(
+fn select_part(
     copy: Copy,
     file: &PathBuf,
     part: PartOption,
@@ -445,7 +445,7 @@ fn usual_window() -> u64 {
     read.split_whitespace().nth(2).and_then(|most| most.parse::<u64>().ok()).unwrap_or(6 << 20) / 2
 }
 
-fn told(outcome: &CopyOutcome, seconds: f64) -> String {
+fn summary_line(outcome: &CopyOutcome, seconds: f64) -> String {
     let rate = outcome.bytes as f64 * 8.0 / seconds.max(1e-9) / 1e9;
     let mut text =
         format!("{} files copied, {} bytes in {seconds:.2} s: {rate:.2} Gb/s", outcome.copied, outcome.bytes);

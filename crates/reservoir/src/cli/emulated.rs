@@ -55,7 +55,7 @@ fn buffer(text: &str) -> Result<bytesize::ByteSize, String> {
 pub(crate) fn run(options: &ServeOptions) -> ExitCode {
     match host::serve_from_host(options) {
         Ok(counted) => {
-            crate::tell(&counted);
+            crate::print(&counted);
             ExitCode::SUCCESS
         }
         Err((message, status)) => crate::fail(&message, status),

@@ -101,10 +101,10 @@ pub(crate) struct ServeOptions {
     tpc_copies: usize,
     /// Maximum number of connections. A further one replaces a connection without a token, or else one without a
     /// request in progress
-    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::usual().connections)]
+    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::defaults().connections)]
     max_connections: usize,
     /// Maximum number of unfinished files of a user
-    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::usual().uploads_of_a_user)]
+    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::defaults().uploads_of_a_user)]
     max_uploads: usize,
 }
 
@@ -174,7 +174,7 @@ pub(crate) async fn serve(
     // Signal handlers are installed before the first line tells that the server is ready.
     let mut hangup = signal(SignalKind::hangup()).map_err(unusable)?;
     let mut signals = Signals::listen().map_err(unusable)?;
-    crate::tell(&format!("{} at https://{}/\n{instructions}", options.root.display(), door.address()));
+    crate::print(&format!("{} at https://{}/\n{instructions}", options.root.display(), door.address()));
 
     // Each connection holds a sender, so the receiver learns when all connections have ended.
     let (open, mut all_gone) = mpsc::channel::<()>(1);

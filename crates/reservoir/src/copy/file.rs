@@ -156,7 +156,7 @@ impl FileJob {
     }
 
     /// Makes a server resume the upload from its journal. Returns `true` if the file is complete already.
-    pub(super) async fn take_up(&self) -> Result<bool, CopyError> {
+    pub(super) async fn resume_upload(&self) -> Result<bool, CopyError> {
         self.target.resume(self).await
     }
 

@@ -15,7 +15,7 @@ pub(super) async fn are_same(copy: &Copy, item: &CopyItem) -> Result<bool, CopyE
     let told = match (&item.from.0, &item.to.0) {
         (_, CopyEnd::Remote(server, _)) => server.digest(&item.to.1, item.size(), false).await?,
         (CopyEnd::Remote(server, _), _) => server.digest(&item.from.1, item.size(), false).await?,
-        _ => Some((HashAlgorithm::Blake3, of(copy, &item.from, item.size(), HashAlgorithm::Blake3).await?)),
+        _ => Some((HashAlgorithm::Blake3, compute(copy, &item.from, item.size(), HashAlgorithm::Blake3).await?)),
     };
     let Some((algorithm, told)) = told else { return Ok(false) };
     let other = match (&item.from.0, &item.to.0) {
@@ -25,12 +25,12 @@ pub(super) async fn are_same(copy: &Copy, item: &CopyItem) -> Result<bool, CopyE
         (CopyEnd::Local(..), CopyEnd::Remote(..)) => &item.from,
         _ => &item.to,
     };
-    Ok(of(copy, other, item.size(), algorithm).await? == told)
+    Ok(compute(copy, other, item.size(), algorithm).await? == told)
 }
 
 /// Returns the BLAKE3 hash of a source on this machine.
-pub(super) async fn of_source(copy: &Copy, item: &CopyItem) -> Result<[u8; 32], CopyError> {
-    let hash = of(copy, &item.from, item.size(), HashAlgorithm::Blake3).await?;
+pub(super) async fn source_hash(copy: &Copy, item: &CopyItem) -> Result<[u8; 32], CopyError> {
+    let hash = compute(copy, &item.from, item.size(), HashAlgorithm::Blake3).await?;
     hash.try_into().map_err(|_| CopyError::Unproved(item.source(), "it is no file of this machine"))
 }
 
@@ -39,11 +39,11 @@ pub(super) async fn of_source(copy: &Copy, item: &CopyItem) -> Result<[u8; 32], 
 pub(super) async fn is_proved(copy: &Copy, item: &CopyItem) -> Result<bool, CopyError> {
     let CopyEnd::Remote(server, _) = &item.to.0 else { return Ok(false) };
     let Some((algorithm, told)) = server.digest(&item.to.1, item.size(), true).await? else { return Ok(false) };
-    Ok(of(copy, &item.from, item.size(), algorithm).await? == told)
+    Ok(compute(copy, &item.from, item.size(), algorithm).await? == told)
 }
 
 /// Computes the hash of a file on this machine.
-async fn of(
+async fn compute(
     copy: &Copy,
     (side, name): &(CopyEnd, Name),
     size: u64,

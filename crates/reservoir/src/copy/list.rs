@@ -124,7 +124,7 @@ pub(super) async fn list(copy: &Copy, sources: &[CopyLocation], to: &CopyLocatio
     let mut items = Vec::new();
     for source in sources {
         let (side, name) = sides.open(source)?;
-        let found = look(copy, &side, &name).await?;
+        let found = find_source(copy, &side, &name).await?;
         let is_folder = found.about.kind == FileKind::Folder;
         if is_folder && (source.has_query() || to.has_query()) {
             return Err(CopyError::Unusable(format!("{}: {ONE_FILE}", if to.has_query() { to } else { source })));
@@ -151,7 +151,7 @@ pub(super) async fn file(copy: &Copy, source: &CopyLocation, to: &CopyLocation) 
     let mut sides = CopyEnds::new(copy);
     let ((side, from), (to_side, to)) = (sides.open(source)?, sides.open(to)?);
     let unusable = |side: &CopyEnd, name: &Name, why| CopyError::Unusable(format!("{}: {why}", side.shown(name)));
-    let found = look(copy, &side, &from).await?;
+    let found = find_source(copy, &side, &from).await?;
     if found.about.kind != FileKind::File {
         return Err(unusable(&side, &from, "this is no file"));
     }
@@ -267,14 +267,14 @@ pub(super) struct FoundEntry {
 }
 
 /// Describes a source, which must exist.
-async fn look(copy: &Copy, side: &CopyEnd, name: &Name) -> Result<FoundEntry, CopyError> {
+async fn find_source(copy: &Copy, side: &CopyEnd, name: &Name) -> Result<FoundEntry, CopyError> {
     let local = |error| CopyError::Local { path: PathBuf::from(side.shown(name)), error };
-    let found = glance(copy, side, name).await?;
+    let found = find_entry(copy, side, name).await?;
     found.ok_or_else(|| local(io::ErrorKind::NotFound.into()))
 }
 
 /// Describes an entry, if it exists.
-pub(super) async fn glance(copy: &Copy, side: &CopyEnd, name: &Name) -> Result<Option<FoundEntry>, CopyError> {
+pub(super) async fn find_entry(copy: &Copy, side: &CopyEnd, name: &Name) -> Result<Option<FoundEntry>, CopyError> {
     match side {
         CopyEnd::Remote(server, _) => {
             let found = server.head(name).await?;
@@ -305,7 +305,7 @@ async fn is_folder(copy: &Copy, side: &CopyEnd, name: &Name) -> Result<bool, Cop
     if name == &Name::root() {
         return Ok(true);
     }
-    match glance(copy, side, name).await {
+    match find_entry(copy, side, name).await {
         Ok(found) => Ok(found.is_some_and(|found| found.about.kind == FileKind::Folder)),
         Err(CopyError::Remote(crate::remote::RemoteError::Refused { status, .. })) if status == 403 => Ok(false),
         Err(error) => Err(error),

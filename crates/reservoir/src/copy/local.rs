@@ -70,7 +70,7 @@ impl LocalFile {
 
 impl BlockTarget for LocalFile {
     fn pipelined<'a>(&'a self, job: &'a FileJob, stream: usize) -> Option<&'a Arc<Remote>> {
-        job.source.server().filter(|_| job.item.is_reservoir).map(|server| server.of_stream(stream))
+        job.source.server().filter(|_| job.item.is_reservoir).map(|server| server.for_stream(stream))
     }
 
     fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {

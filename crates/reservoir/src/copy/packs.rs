@@ -126,10 +126,10 @@ pub(super) async fn copy_pack(
     let copied = match sides {
         None => return Ok(done),
         Some((CopyEnd::Local(folder, _), CopyEnd::Remote(server, _))) => {
-            send(copy, folder, server.of_stream(stream), &absent, stream).await
+            send(copy, folder, server.for_stream(stream), &absent, stream).await
         }
         Some((CopyEnd::Remote(server, _), CopyEnd::Local(folder, _))) => {
-            fetch(copy, server.of_stream(stream), folder, &absent, stream).await
+            fetch(copy, server.for_stream(stream), folder, &absent, stream).await
         }
         // `goes_in_packs` admits no other combinations.
         Some(_) => Ok(HashSet::new()),

@@ -326,7 +326,7 @@ impl CopyEnds<'_> {
                         let account =
                             account.ok_or_else(|| CopyError::Unusable(format!("s3://{bucket}: {NO_ACCOUNT}")))?;
                         let opened = account.bucket(bucket).map_err(CopyError::Unusable)?;
-                        let server = Arc::new(Remote::of_bucket(copy.shell.clone(), copy.dial.clone(), opened));
+                        let server = Arc::new(Remote::for_bucket(copy.shell.clone(), copy.dial.clone(), opened));
                         self.buckets.insert(bucket.clone(), server.clone());
                         server
                     }

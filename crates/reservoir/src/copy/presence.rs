@@ -1,6 +1,6 @@
 //! Tests whether a file is at its destination already.
 
-use super::list::{CopyItem, glance};
+use super::list::{CopyItem, find_entry};
 use super::local::landed;
 use super::place::CopyEnd;
 use super::{Copy, CopyError, SyncMode, hash};
@@ -12,7 +12,7 @@ use hyper::StatusCode;
 
 /// Tests whether the item's name exists at the destination.
 pub(super) async fn has_anything(copy: &Copy, item: &CopyItem) -> Result<bool, CopyError> {
-    Ok(glance(copy, &item.to.0, &item.to.1).await?.is_some())
+    Ok(find_entry(copy, &item.to.0, &item.to.1).await?.is_some())
 }
 
 /// Returns whether the destination has the file already, by the comparison that the copy requires.
@@ -28,7 +28,7 @@ pub(super) async fn is_present(copy: &Copy, item: &CopyItem) -> Result<bool, Cop
 
 /// Returns whether the destination has a file of this size and, depending on `sync`, of this time or hash.
 pub(super) async fn has_arrived(copy: &Copy, item: &CopyItem, sync: SyncMode) -> Result<bool, CopyError> {
-    let found = match glance(copy, &item.to.0, &item.to.1).await {
+    let found = match find_entry(copy, &item.to.0, &item.to.1).await {
         // A write-only token cannot see files.
         Err(CopyError::Remote(RemoteError::Refused { status, .. })) if status == StatusCode::FORBIDDEN => None,
         found => found?,

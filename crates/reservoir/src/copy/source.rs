@@ -6,7 +6,7 @@ use super::place::CopyEnd;
 use super::{Copy, CopyError};
 use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum};
-use crate::body::{Body, ChannelBody, FileBody, fields_of, known, read_error};
+use crate::body::{Body, ChannelBody, FileBody, fields_of, finished_sum, read_error};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::remote::{RangeReader, Remote, RemoteError, Version};
@@ -124,7 +124,7 @@ impl LocalSource {
         let (progress, stream) = (job.copy.progress.clone(), block.stream);
         FileBody::new(job.copy.shell.clone(), self.file.clone(), block.range.clone(), Some(hasher), has_trailers)
             .paced(job.copy.pace.clone())
-            .telling(Arc::new(move |bytes| progress.moved(stream, bytes)))
+            .with_progress(Arc::new(move |bytes| progress.moved(stream, bytes)))
     }
 }
 
@@ -161,7 +161,7 @@ impl BlockSource for LocalSource {
             }
             sent?;
             self.check(job).await?;
-            Ok(known(&sum))
+            Ok(finished_sum(&sum))
         })
     }
 
@@ -201,7 +201,7 @@ impl RemoteSource {
 
     /// Requests a block; over the pipelined connection of its stream, if `on_line` and the server is a reservoir.
     async fn get(&self, job: &FileJob, block: &FileBlock, on_line: bool) -> Result<BlockPieces, CopyError> {
-        let server = self.server.of_stream(block.stream);
+        let server = self.server.for_stream(block.stream);
         let is_reservoir = job.item.is_reservoir;
         let size = is_reservoir.then_some(job.blocks.block());
         let line = (on_line && is_reservoir).then_some(block.stream);
@@ -336,7 +336,7 @@ impl BlockPieces {
     /// Returns the checksums that the source sent after the last piece.
     pub(super) fn end(self) -> Option<BlockSum> {
         match self {
-            BlockPieces::File(body) => known(&body.sum()),
+            BlockPieces::File(body) => finished_sum(&body.sum()),
             BlockPieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
         }
     }

@@ -96,7 +96,7 @@ pub(super) async fn open(
                 item.source()
             )));
         }
-        return Ok((Box::new(SingleRequest::new(server.of_name(name))), BTreeMap::new()));
+        return Ok((Box::new(SingleRequest::new(server.for_name(name))), BTreeMap::new()));
     }
     #[cfg(feature = "s3")]
     if server.is_bucket() && item.size() > copy.block {
@@ -110,13 +110,13 @@ pub(super) async fn open(
                 "{shown}: this server cannot be asked to read its medium: leave --verify out"
             )));
         }
-        return Ok((Box::new(SingleRequest::new(server.of_name(name))), BTreeMap::new()));
+        return Ok((Box::new(SingleRequest::new(server.for_name(name))), BTreeMap::new()));
     }
     if let Some(file) = source.file()
         && item.size() <= SMALL.min(copy.block)
         && !copy.verify
     {
-        return Ok((Box::new(SmallFile::new(server.of_name(name), file)), BTreeMap::new()));
+        return Ok((Box::new(SmallFile::new(server.for_name(name), file)), BTreeMap::new()));
     }
     ReservoirUpload::open(copy, item, blocks, server, attributes, resume).await
 }

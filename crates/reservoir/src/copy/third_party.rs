@@ -2,7 +2,7 @@
 //! client.
 
 use super::file::{FileBlock, FileJob};
-use super::list::{self, CopyItem, glance};
+use super::list::{self, CopyItem, find_entry};
 use super::place::{self, CopyEnd, CopyLocation};
 use super::presence::fits;
 use super::source::Pending;
@@ -69,7 +69,7 @@ impl Copy {
     /// If its server does not answer.
     pub(crate) async fn is_there(&self, place: &CopyLocation) -> Result<bool, CopyError> {
         let (side, name) = place::CopyEnds::new(self).open(place)?;
-        Ok(glance(self, &side, &name).await?.is_some())
+        Ok(find_entry(self, &side, &name).await?.is_some())
     }
 }
 
@@ -116,7 +116,7 @@ impl BlockTarget for ThirdPartyCopy {
             };
             let streams = (job.copy.streams, block.stream);
             by.0.have_copied(&by.1, *way, (&other.0, &other.1), streams, &mut tell).await?;
-            let is_whole = match glance(&job.copy, &job.item.to.0, &job.item.to.1).await {
+            let is_whole = match find_entry(&job.copy, &job.item.to.0, &job.item.to.1).await {
                 // A write-only token cannot see the file.
                 Err(CopyError::Remote(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. })) => true,
                 found => found?.is_some_and(|found| fits(&found.about, found.resolution, &job.item, SyncMode::Size)),

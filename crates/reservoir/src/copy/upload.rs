@@ -42,7 +42,7 @@ impl ReservoirUpload {
     }
 
     /// Returns the server of a stream, with its view of the upload.
-    fn of_stream(&self, stream: usize, blocks: Blocks) -> (&Arc<Remote>, UploadShare<'_>) {
+    fn for_stream(&self, stream: usize, blocks: Blocks) -> (&Arc<Remote>, UploadShare<'_>) {
         let share = stream % self.servers.len();
         // There are at most 64 shares.
         let (id, shares) = (&self.id[..], self.servers.len() as u16);
@@ -50,7 +50,7 @@ impl ReservoirUpload {
     }
 
     fn all(&self, blocks: Blocks) -> impl Iterator<Item = (&Arc<Remote>, UploadShare<'_>)> {
-        (0..self.servers.len()).map(move |share| self.of_stream(share, blocks))
+        (0..self.servers.len()).map(move |share| self.for_stream(share, blocks))
     }
 
     /// Begins the upload at all servers. Returns the present blocks.
@@ -78,12 +78,12 @@ impl ReservoirUpload {
 
 impl BlockTarget for ReservoirUpload {
     fn pipelined<'a>(&'a self, job: &'a FileJob, stream: usize) -> Option<&'a Arc<Remote>> {
-        job.source.file().map(|_| self.of_stream(stream, job.blocks).0)
+        job.source.file().map(|_| self.for_stream(stream, job.blocks).0)
     }
 
     fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {
         Box::pin(async move {
-            let (server, of) = self.of_stream(block.stream, job.blocks);
+            let (server, of) = self.for_stream(block.stream, job.blocks);
             let number = block.number;
             let send: SendBody<'a> =
                 Box::new(move |body, line| Box::pin(server.put_block(&job.item.to.1, of, number, body, line)));
@@ -100,7 +100,7 @@ impl BlockTarget for ReservoirUpload {
             let sums = job.sums();
             let root = match copy.proves {
                 // The checksums of resumed blocks were told by the server itself, so they prove nothing.
-                true => Some(hash::of_source(copy, item).await?),
+                true => Some(hash::source_hash(copy, item).await?),
                 false => (sums.len() as u64 == job.blocks.count()).then(|| root(&sums)),
             };
             let (name, verify, modified) = (&item.to.1, copy.verify, item.modified());
@@ -109,7 +109,7 @@ impl BlockTarget for ReservoirUpload {
             for (server, of) in self.all(job.blocks).skip(1) {
                 server.end_share(name, of).await?;
             }
-            let (server, of) = self.of_stream(0, job.blocks);
+            let (server, of) = self.for_stream(0, job.blocks);
             match server.finish(name, of, ending).await {
                 Err(RemoteError::Refused { missing: Some(_), .. }) => {}
                 // Another part was faster, or the response to an earlier attempt was lost. An older file may have the

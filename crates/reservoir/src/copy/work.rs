@@ -237,7 +237,7 @@ impl CopyWork {
         loop {
             match job.transfer(number, stream).await {
                 Ok(()) => break,
-                Err(error) => match self.goes_on(job, error, round).await {
+                Err(error) => match self.retry_or_fail(job, error, round).await {
                     Ok(FileProgress::Continues) => {}
                     Ok(FileProgress::Complete) => break,
                     Err(error) => return self.end(job, Some(&error)),
@@ -254,7 +254,7 @@ impl CopyWork {
         let mut round = 0;
         let finished = loop {
             match job.finish().await {
-                Err(error) => match self.goes_on(job, error, round).await {
+                Err(error) => match self.retry_or_fail(job, error, round).await {
                     Ok(FileProgress::Continues) => {}
                     Ok(FileProgress::Complete) => break Ok(FinishOutcome::Done),
                     Err(error) => break Err(error),
@@ -281,9 +281,9 @@ impl CopyWork {
 
     /// Decides about a file after an error: a restarted server resumes its upload, a temporary error is waited out, and
     /// any other error is returned.
-    async fn goes_on(&self, job: &FileJob, error: CopyError, round: u32) -> Result<FileProgress, CopyError> {
+    async fn retry_or_fail(&self, job: &FileJob, error: CopyError, round: u32) -> Result<FileProgress, CopyError> {
         let error = match job.is_forgotten(&error) && round < self.copy.retries {
-            true => match job.take_up().await {
+            true => match job.resume_upload().await {
                 Ok(true) => return Ok(FileProgress::Complete),
                 Ok(false) => None,
                 Err(error) => Some(error),
@@ -358,7 +358,7 @@ async fn make_folder(copy: &Copy, item: &CopyItem) -> Result<(), CopyError> {
         CopyEnd::Remote(server, _) if server.is_bucket() => {
             Err(CopyError::Unusable(format!("{}: a bucket has no empty folders: leave it out by --exclude", shown())))
         }
-        CopyEnd::Remote(server, _) => Ok(server.of_name(name).make_folder(name).await?),
+        CopyEnd::Remote(server, _) => Ok(server.for_name(name).make_folder(name).await?),
         CopyEnd::Local(folder, _) => {
             let (folder, at) = (folder.clone(), name.clone());
             let made = copy.shell.blocking(move || folder.create_folder(&at));

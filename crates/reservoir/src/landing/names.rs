@@ -40,7 +40,7 @@ impl LandingFile {
             LandingState::Open | LandingState::Renamed(_) => {
                 // Journals of other shares would otherwise stay forever.
                 self.gather_beyond(1)?;
-                self.settle(&mut end, modified).map_err(|error| match error.downcast() {
+                self.sync_and_rename(&mut end, modified).map_err(|error| match error.downcast() {
                     Ok(unmet) => {
                         // The client learns of this error. A later request without preconditions may still complete the
                         // file.
@@ -71,7 +71,7 @@ impl LandingFile {
         if is_renamed { self.finish(None) } else { Ok(()) }
     }
 
-    fn settle(&self, end: &mut LandingState, modified: Option<SystemTime>) -> io::Result<()> {
+    fn sync_and_rename(&self, end: &mut LandingState, modified: Option<SystemTime>) -> io::Result<()> {
         let mut rights = None;
         if let LandingState::Renamed(had) = *end {
             if !self.take_name_back(end)? {

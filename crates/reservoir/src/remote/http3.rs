@@ -33,9 +33,9 @@ impl Remote {
         stall: Option<Duration>,
     ) -> Result<Response<Body>, RemoteError> {
         let Http3 { mut requests, connection, watch: whole } = self.http3().await?;
-        let watch = whole.of_stream();
+        let watch = whole.for_stream();
         watch.expect(stall);
-        let (head, body) = self.of_http3(request)?.into_parts();
+        let (head, body) = self.to_http3(request)?.into_parts();
         let answered = async {
             let stream = requests.send_request(Request::from_parts(head, ())).await.map_err(io::Error::other)?;
             let (mut to, mut from) = stream.split();
@@ -128,7 +128,7 @@ impl Remote {
 
     /// Converts a request to HTTP/3: the host goes into the target, and connection-specific fields are removed (RFC
     /// 9114 section 4.2).
-    fn of_http3(&self, mut request: Request<Body>) -> Result<Request<Body>, RemoteError> {
+    fn to_http3(&self, mut request: Request<Body>) -> Result<Request<Body>, RemoteError> {
         let authority = request.headers_mut().remove(HOST);
         request.headers_mut().remove(CONNECTION);
         request.headers_mut().remove(TRANSFER_ENCODING);

@@ -53,7 +53,7 @@ impl DigestCache {
     /// Returns the digest of `file`, the version of `name` described by `about`, for a request of `user`. `None` if the
     /// computation exceeds the [`patience`], or the file changes meanwhile. `began` is the wall-clock time for
     /// comparison with file times.
-    pub(super) async fn of(
+    pub(super) async fn get_or_compute(
         &self,
         user: &str,
         name: &Name,
@@ -63,7 +63,7 @@ impl DigestCache {
         began: SystemTime,
     ) -> Result<Option<Vec<u8>>, Refusal> {
         let key = (name.clone(), about.entity_tag(), algorithm);
-        if let Some(known) = self.known(&key) {
+        if let Some(known) = self.find_cached(&key) {
             return Ok(Some(known));
         }
         let computed = self.shell.within(patience(about.size), self.compute(user, &key, file)).await;
@@ -134,7 +134,7 @@ impl DigestCache {
         known.retain(|((of, ..), _)| of != name);
     }
 
-    fn known(&self, key: &DigestKey) -> Option<Vec<u8>> {
+    fn find_cached(&self, key: &DigestKey) -> Option<Vec<u8>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|(of, _)| of == key).map(|(_, digest)| digest.clone())
     }
@@ -178,9 +178,15 @@ mod tests {
         for (age, is_known) in [(LONGEST_TICK, false), (LONGEST_TICK + Duration::from_nanos(1), true)] {
             let now = about.changed + age;
             let digests = DigestCache::new(Shell::tokio(), 1);
-            assert!(digests.of("user", &name, &about, &file, HashAlgorithm::Sha256, now).await.unwrap().is_some());
+            assert!(
+                digests
+                    .get_or_compute("user", &name, &about, &file, HashAlgorithm::Sha256, now)
+                    .await
+                    .unwrap()
+                    .is_some()
+            );
             let key = (name.clone(), about.entity_tag(), HashAlgorithm::Sha256);
-            assert_eq!(digests.known(&key).is_some(), is_known, "{age:?}");
+            assert_eq!(digests.find_cached(&key).is_some(), is_known, "{age:?}");
         }
     }
 }

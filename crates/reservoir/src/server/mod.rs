@@ -90,7 +90,7 @@ pub struct ServerLimits {
 
 impl ServerLimits {
     /// Returns the default limits.
-    pub const fn usual() -> ServerLimits {
+    pub const fn defaults() -> ServerLimits {
         ServerLimits {
             connections: 1024,
             idle: Duration::from_secs(60),
@@ -106,7 +106,7 @@ impl ServerLimits {
 
 impl Default for ServerLimits {
     fn default() -> ServerLimits {
-        ServerLimits::usual()
+        ServerLimits::defaults()
     }
 }
 
@@ -376,11 +376,11 @@ impl Server {
         }
         match *request.method() {
             Method::PUT => write::put(self, request, name, &grant, watch).await,
-            Method::POST if gives_pack => packs::give(self, request, name, &grant, watch).await,
-            Method::POST if takes_pack => packs::take(self, request, name, &grant, watch).await,
+            Method::POST if gives_pack => packs::send_pack(self, request, name, &grant, watch).await,
+            Method::POST if takes_pack => packs::receive_pack(self, request, name, &grant, watch).await,
             Method::POST => write::begin(self, &request.map(drop), name, &grant, watch).await,
             ref method if method.as_str() == "MKCOL" => self.make_folder(!request.body().is_end_stream(), name).await,
-            _ => read::give(self, &request.map(drop), name, &grant, watch).await,
+            _ => read::answer_read(self, &request.map(drop), name, &grant, watch).await,
         }
     }
 

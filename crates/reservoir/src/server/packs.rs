@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Receives a pack.
-pub(super) async fn take(
+pub(super) async fn receive_pack(
     server: &Server,
     request: Request<Body>,
     into: Name,
@@ -82,7 +82,7 @@ async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch)
 }
 
 /// Sends a pack of the named files.
-pub(super) async fn give(
+pub(super) async fn send_pack(
     server: &Server,
     request: Request<Body>,
     from: Name,

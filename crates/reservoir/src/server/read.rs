@@ -26,7 +26,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub(super) async fn give(
+pub(super) async fn answer_read(
     server: &Server,
     request: &Request<()>,
     name: Name,
@@ -99,7 +99,7 @@ async fn give_file(
     if let Some(algorithm) = field(asked, "want-repr-digest").and_then(HashAlgorithm::wanted) {
         // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
-            server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
+            server.0.digests.get_or_compute(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
         {
             fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
         }
@@ -107,7 +107,7 @@ async fn give_file(
     if let Some(algorithm) = field(asked, "want-digest").and_then(HashAlgorithm::wanted_by_rfc3230) {
         // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
-            server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
+            server.0.digests.get_or_compute(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
         {
             fields.insert("digest", ascii(&algorithm.field_of_rfc3230(&digest)));
         }
@@ -175,7 +175,7 @@ fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
     for _ in 0..LISTED_AT_ONCE {
         let Some(entry) = entries.next() else { return Ok((text, true)) };
         let (part, about) = entry?;
-        let entry = ListingLine::of(&part, &about);
+        let entry = ListingLine::from_info(&part, &about);
         text += &if json { entry.to_json() } else { entry.to_text() };
     }
     Ok((text, false))

@@ -26,7 +26,7 @@ impl FairQueue {
 
     /// Waits for a turn of `user`.
     pub(super) async fn take(&self, user: &str) -> FairSlot {
-        let share = acquire(self.shares.of(user)).await;
+        let share = acquire(self.shares.for_user(user)).await;
         FairSlot { _share: share, _turn: acquire(self.all.clone()).await }
     }
 }
@@ -44,10 +44,10 @@ impl UserShares {
 
     /// Takes one unit for `user`, unless the user has the maximum already.
     pub(super) fn take(&self, user: &str) -> Option<OwnedSemaphorePermit> {
-        self.of(user).try_acquire_owned().ok()
+        self.for_user(user).try_acquire_owned().ok()
     }
 
-    fn of(&self, user: &str) -> Arc<Semaphore> {
+    fn for_user(&self, user: &str) -> Arc<Semaphore> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = users.get(user) {
             return share.clone();
@@ -80,7 +80,7 @@ mod tests {
         assert!(other.as_mut().now_or_never().is_some(), "the other user is first in the common queue");
         // Dropped requests hold no turn.
         drop((many, other));
-        assert!(turns.all.available_permits() == 2 && turns.shares.of("new").available_permits() == 2);
+        assert!(turns.all.available_permits() == 2 && turns.shares.for_user("new").available_permits() == 2);
         assert_eq!(turns.shares.users.lock().unwrap().len(), 1);
     }
 }

@@ -390,7 +390,7 @@ mod tests {
     async fn digests_of_parts_do_not_fill_the_memory() {
         let store = tempfile::tempdir().unwrap();
         let uploads =
-            Uploads::new(Arc::new(Rooted::open(store.path()).unwrap()), Shell::tokio(), ServerLimits::usual());
+            Uploads::new(Arc::new(Rooted::open(store.path()).unwrap()), Shell::tokio(), ServerLimits::defaults());
         let (name, blocks) = (Name::from_url("/file").unwrap(), Blocks::new(10, 1024).unwrap());
         let writer = UploadWriter { user: "user".into(), upload: UploadId::Named("upload".into()), blocks, share: 0 };
         let (upload, _) = uploads.enter(&name, writer, ResumeMode::Anew, ClientConnection::default()).await.unwrap();

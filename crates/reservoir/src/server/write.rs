@@ -200,7 +200,7 @@ impl UploadRequest<'_> {
         if !self.has_digests(&landing, 0..size, &declared.whole, sums).await? {
             return Err(differs(StatusCode::BAD_REQUEST, "the received file"));
         }
-        self.settle(leftovers, modified).await
+        self.complete_upload(leftovers, modified).await
     }
 
     /// Receives bytes of an upload.
@@ -244,7 +244,7 @@ impl UploadRequest<'_> {
                 leftovers.keep = false;
                 return Err(differs(StatusCode::BAD_REQUEST, "the received file"));
             }
-            return self.settle(leftovers, modified).await;
+            return self.complete_upload(leftovers, modified).await;
         }
         let mut told = HeaderMap::new();
         told.insert(PRESENT, landing.present().into());
@@ -364,11 +364,11 @@ impl UploadRequest<'_> {
         mode(request.headers())?.into_iter().for_each(|mode| landing.inherit(mode));
         let modified = modified(request.headers());
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
-        self.settle(leftovers, modified).await
+        self.complete_upload(leftovers, modified).await
     }
 
     /// Completes the landing and answers the request.
-    async fn settle(
+    async fn complete_upload(
         &self,
         mut leftovers: Leftovers<'_>,
         modified: Option<SystemTime>,
