@@ -5,9 +5,9 @@
 
 use crate::exporter::ExporterLog;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
-use crate::messages::Role;
+use crate::messages::HandshakeRole;
 use crate::record::HEADER_LEN;
-use crate::record::inbox::Inbox;
+use crate::record::inbox::RecordInbox;
 use crate::stream::{HandshakeState, KtlsStream};
 use bytes::Bytes;
 use core::fmt;
@@ -339,7 +339,7 @@ struct Handshake<C> {
 /// The records of a handshake in both directions.
 #[derive(Default)]
 struct HandshakeRecords {
-    inbox: Inbox,
+    inbox: RecordInbox,
     /// Bytes already reported to the transport's `consume`, although their record is incomplete.
     early_credit: usize,
     /// Bytes of records that rustls has not finished with.
@@ -369,7 +369,7 @@ impl<C: RustlsConnection> Handshake<C> {
                 Err(error) => {
                     self.send_alerts(stream);
                     let disagrees = matches!(error, rustls::Error::PeerIncompatible(_) | rustls::Error::General(_));
-                    if C::ROLE == Role::Server && self.records.next.is_none() && disagrees {
+                    if C::ROLE == HandshakeRole::Server && self.records.next.is_none() && disagrees {
                         // rustls sends no alert to a TLS 1.2 client that supports no signature scheme of the server's
                         // key. RFC 8446 section 6.2 demands one.
                         self.records.send(stream, HANDSHAKE_FAILURE.to_vec());
@@ -542,7 +542,7 @@ trait RustlsConnection {
     /// Whether the peer waits for the last flight of this end. A server's last flight is its tickets, which the client
     /// may read late.
     const PEER_WAITS: bool;
-    const ROLE: Role;
+    const ROLE: HandshakeRole;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn common(&self) -> &CommonState;
     fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error>;
@@ -551,7 +551,7 @@ trait RustlsConnection {
 impl RustlsConnection for UnbufferedClientConnection {
     type Data = ClientConnectionData;
     const PEER_WAITS: bool = true;
-    const ROLE: Role = Role::Client;
+    const ROLE: HandshakeRole = HandshakeRole::Client;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ClientConnectionData> {
         self.process_tls_records(incoming)
@@ -570,7 +570,7 @@ impl RustlsConnection for UnbufferedClientConnection {
 impl RustlsConnection for UnbufferedServerConnection {
     type Data = ServerConnectionData;
     const PEER_WAITS: bool = false;
-    const ROLE: Role = Role::Server;
+    const ROLE: HandshakeRole = HandshakeRole::Server;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ServerConnectionData> {
         self.process_tls_records(incoming)

@@ -13,7 +13,7 @@ use offload_api::TlsVersion;
 pub(crate) struct MessageReader {
     version: TlsVersion,
     /// This end's role, or `None` if the keys did not come from a handshake.
-    role: Option<Role>,
+    role: Option<HandshakeRole>,
     fragment: Vec<u8>,
     warnings: u8,
     renegotiations: u8,
@@ -21,7 +21,7 @@ pub(crate) struct MessageReader {
 
 /// The role of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum HandshakeRole {
     Client,
     Server,
 }
@@ -50,7 +50,7 @@ pub(crate) enum Alert {
 }
 
 impl MessageReader {
-    pub(crate) fn new(version: TlsVersion, role: Option<Role>) -> MessageReader {
+    pub(crate) fn new(version: TlsVersion, role: Option<HandshakeRole>) -> MessageReader {
         MessageReader { version, role, fragment: Vec::new(), warnings: 0, renegotiations: 0 }
     }
 
@@ -108,8 +108,8 @@ impl MessageReader {
         let expected = match (self.version, kind) {
             (TlsVersion::Tls13, NEW_SESSION_TICKET | KEY_UPDATE) => true,
             // RFC 5246 section 7.4.1: a server sends HelloRequest, a client sends ClientHello.
-            (TlsVersion::Tls12, HELLO_REQUEST) => self.role != Some(Role::Server),
-            (TlsVersion::Tls12, CLIENT_HELLO) => self.role != Some(Role::Client),
+            (TlsVersion::Tls12, HELLO_REQUEST) => self.role != Some(HandshakeRole::Server),
+            (TlsVersion::Tls12, CLIENT_HELLO) => self.role != Some(HandshakeRole::Client),
             _ => false,
         };
         if !expected {
@@ -250,10 +250,10 @@ mod tests {
     #[test]
     fn wishes_to_negotiate_anew_come_from_one_end_only() {
         for (role, kind, expected) in [
-            (Role::Client, HELLO_REQUEST, Ok(Some(Message::Renegotiate))),
-            (Role::Client, CLIENT_HELLO, Err(TlsError::UnexpectedHandshake(CLIENT_HELLO))),
-            (Role::Server, HELLO_REQUEST, Err(TlsError::UnexpectedHandshake(HELLO_REQUEST))),
-            (Role::Server, CLIENT_HELLO, Ok(Some(Message::Renegotiate))),
+            (HandshakeRole::Client, HELLO_REQUEST, Ok(Some(Message::Renegotiate))),
+            (HandshakeRole::Client, CLIENT_HELLO, Err(TlsError::UnexpectedHandshake(CLIENT_HELLO))),
+            (HandshakeRole::Server, HELLO_REQUEST, Err(TlsError::UnexpectedHandshake(HELLO_REQUEST))),
+            (HandshakeRole::Server, CLIENT_HELLO, Ok(Some(Message::Renegotiate))),
         ] {
             let mut messages = MessageReader::new(TlsVersion::Tls12, Some(role));
             messages.handshake(&[kind, 0, 0, 0]).unwrap();

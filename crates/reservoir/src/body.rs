@@ -78,7 +78,7 @@ type ReadFuture = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHas
 type TurnFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A body with the bytes of a file range.
-pub(crate) struct FileBody {
+pub(crate) struct FileRangeBody {
     file: Arc<dyn StoredFile>,
     shell: Shell,
     /// The range that is not being read yet.
@@ -95,7 +95,7 @@ pub(crate) struct FileBody {
     told: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
-impl FileBody {
+impl FileRangeBody {
     /// Creates a body of the bytes in `range`, hashed by `hasher`.
     pub(crate) fn new(
         shell: Shell,
@@ -103,22 +103,23 @@ impl FileBody {
         range: Range<u64>,
         hasher: Option<BlockHasher>,
         trailers: bool,
-    ) -> FileBody {
+    ) -> FileRangeBody {
         let left = range.end - range.start;
         let (reading, waiting, pace, sum) = (None, None, Vec::new(), LateSum::default());
-        let mut body = FileBody { file, shell, rest: range, reading, waiting, pace, left, trailers, sum, told: None };
+        let mut body =
+            FileRangeBody { file, shell, rest: range, reading, waiting, pace, left, trailers, sum, told: None };
         body.begin(hasher);
         body
     }
 
     /// Limits the body to the rate of each pacer.
-    pub(crate) fn paced(mut self, pace: impl IntoIterator<Item = Arc<Pace>>) -> FileBody {
+    pub(crate) fn paced(mut self, pace: impl IntoIterator<Item = Arc<Pace>>) -> FileRangeBody {
         self.pace.extend(pace);
         self
     }
 
     /// Calls `told` with the length of each piece sent.
-    pub(crate) fn with_progress(mut self, told: Arc<dyn Fn(usize) + Send + Sync>) -> FileBody {
+    pub(crate) fn with_progress(mut self, told: Arc<dyn Fn(usize) + Send + Sync>) -> FileRangeBody {
         self.told = Some(told);
         self
     }
@@ -161,7 +162,7 @@ impl FileBody {
     }
 }
 
-impl HttpBody for FileBody {
+impl HttpBody for FileRangeBody {
     type Data = Bytes;
     type Error = io::Error;
 

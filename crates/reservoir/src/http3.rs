@@ -5,7 +5,7 @@
 
 use crate::attributes;
 use crate::body::Body;
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use bytes::{Buf, Bytes};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +72,7 @@ ends_of!(server);
 /// A received body with a progress deadline.
 pub(crate) struct IncomingBody<S: BodySource> {
     stream: S,
-    watch: Watch,
+    watch: ProgressDeadline,
     alarm: Box<dyn Alarm>,
     /// The error code sent if the rest of the body is not wanted.
     unwanted: Code,
@@ -91,7 +91,7 @@ enum BodyStage {
 }
 
 impl<S: BodySource> IncomingBody<S> {
-    pub(crate) fn new(stream: S, watch: Watch, unwanted: Code) -> IncomingBody<S> {
+    pub(crate) fn new(stream: S, watch: ProgressDeadline, unwanted: Code) -> IncomingBody<S> {
         let alarm = watch.alarm();
         let (length, malformed) = (BodyLength::default(), Arc::default());
         IncomingBody { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: BodyStage::Data }
@@ -171,7 +171,7 @@ impl<S: BodySource> Drop for IncomingBody<S> {
 }
 
 /// Sends a whole body and waits until the peer has acknowledged the data.
-pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &Watch) -> io::Result<()> {
+pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &ProgressDeadline) -> io::Result<()> {
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(mut data) => {

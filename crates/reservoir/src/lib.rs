@@ -13,7 +13,7 @@
 //! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, thread pool and tasks.
 //!
 //! ```text
-//!  disk > FileBody (reads, hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes) > LandingFile > disk
+//!  disk > FileRangeBody (hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes) > LandingFile > disk
 //!         one piece of half a MiB is read while one is sent      one is written while one arrives   journal
 //! ```
 //! Over HTTP/3, all requests share one QUIC connection, each on its own stream, instead of TLS and TCP. The library

@@ -14,7 +14,7 @@
 use crate::body::Body;
 use crate::dial::DialStream;
 use crate::protocol::TRANSFER_AUTHORIZATION;
-use crate::watch::{Watch, Watched};
+use crate::watch::{DeadlineStream, ProgressDeadline};
 use bytes::{Buf, Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Mutex, oneshot};
 
-type WatchedStream = Watched<Box<dyn DialStream>>;
+type WatchedStream = DeadlineStream<Box<dyn DialStream>>;
 
 /// A connection with requests in flight.
 pub(crate) struct PipelinedConnection {
@@ -37,7 +37,7 @@ pub(crate) struct PipelinedConnection {
 }
 
 struct PipelineState {
-    watch: Watch,
+    watch: ProgressDeadline,
     timers: Arc<dyn Timers>,
     stall: Duration,
     broken: AtomicBool,
@@ -64,8 +64,8 @@ impl PipelinedConnection {
     /// Creates a pipelined connection over an unused stream. The connection fails if it makes no progress for `stall`
     /// while requests are in flight.
     pub(crate) fn new(stream: Box<dyn DialStream>, timers: Arc<dyn Timers>, stall: Duration) -> PipelinedConnection {
-        let watch = Watch::new(timers.clone());
-        let (reading, half) = tokio::io::split(Watched::new(stream, watch.clone()));
+        let watch = ProgressDeadline::new(timers.clone());
+        let (reading, half) = tokio::io::split(DeadlineStream::new(stream, watch.clone()));
         let (first, turn) = oneshot::channel();
         // Cannot fail, because the receiver is stored below.
         let _ = first.send(ResponseReader { half: reading, buffer: BytesMut::new() });

@@ -4,7 +4,7 @@
 use crate::attributes::{Attributes, MAX_FIELD_BYTES, Preserve, USERS};
 use crate::direct::{DirectFile, DirectState};
 use crate::name::{Name, is_unfinished};
-use crate::storage::{Entries, FileInfo, FileKind, Folder, OpenFolder, Rights, StoredFile};
+use crate::storage::{FileInfo, FileKind, Folder, FolderEntries, OpenFolder, Rights, StoredFile};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
 use http_rules::FileVersion;
@@ -98,7 +98,7 @@ impl Rooted {
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         let file = self.dir.open_with(name.path(), options)?.into_std();
         let direct = self.past.as_ref().map(|past| DirectFile::new(past.clone(), writes));
-        let file = RealFile { file, direct };
+        let file = RootedFile { file, direct };
         match file.about()?.kind {
             FileKind::File => Ok(Arc::new(file)),
             _ => Err(no_file()),
@@ -140,7 +140,7 @@ impl Folder for Rooted {
         }
     }
 
-    fn list(&self, name: &Name) -> io::Result<Entries> {
+    fn list(&self, name: &Name) -> io::Result<FolderEntries> {
         let entries = if name == &Name::root() { self.dir.entries() } else { self.dir.read_dir(name.path()) };
         let (dir, folder) = (self.dir.clone(), name.clone());
         let listed = entries?.filter_map(move |entry| {
@@ -234,12 +234,12 @@ fn about_entry(dir: &Dir, folder: &Name, part: &OsStr, entry: &DirEntry) -> io::
     Ok(found.unwrap_or(FileInfo::without_inode(FileKind::Other, 0, SystemTime::UNIX_EPOCH)))
 }
 
-struct RealFile {
+struct RootedFile {
     file: File,
     direct: Option<DirectFile>,
 }
 
-impl StoredFile for RealFile {
+impl StoredFile for RootedFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = match &self.direct {
             Some(direct) => direct.read(&self.file, into, offset)?,

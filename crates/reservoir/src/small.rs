@@ -29,7 +29,7 @@ pub(crate) struct Batch {
 }
 
 /// Names of files that could not be written, with the reasons.
-pub(crate) type Refused = Vec<(Name, LandingError)>;
+pub(crate) type RefusedFiles = Vec<(Name, LandingError)>;
 
 impl Batch {
     pub(crate) fn new(folder: Arc<dyn Folder>, into: Name) -> Batch {
@@ -52,7 +52,7 @@ impl Batch {
     ///
     /// # Errors
     /// If the medium fails or is full. Each name then has either its new or its old file.
-    pub(crate) fn land(mut self) -> io::Result<(Batch, Refused)> {
+    pub(crate) fn land(mut self) -> io::Result<(Batch, RefusedFiles)> {
         let mut written = VecDeque::new();
         let landed = self.land_all(&mut written);
         // No client resumes these files, and they would keep a full disk full.
@@ -63,7 +63,7 @@ impl Batch {
     }
 
     /// Writes and renames all files of the batch. On failure, `written` has the files that were not renamed.
-    fn land_all(&mut self, written: &mut VecDeque<WrittenFile>) -> io::Result<Refused> {
+    fn land_all(&mut self, written: &mut VecDeque<WrittenFile>) -> io::Result<RefusedFiles> {
         let mut refused = Vec::new();
         for file in core::mem::take(&mut self.files) {
             match self.write(&file) {

@@ -48,7 +48,7 @@ pub trait Folder: Send + Sync {
     ///
     /// # Errors
     /// If the name is not a folder.
-    fn list(&self, name: &Name) -> io::Result<Entries>;
+    fn list(&self, name: &Name) -> io::Result<FolderEntries>;
 
     /// Creates a folder and its parents.
     ///
@@ -116,7 +116,7 @@ pub trait OpenFolder: Send + Sync {
 }
 
 /// The entries of a folder, read one by one. Each call of `next` may block.
-pub type Entries = Box<dyn Iterator<Item = io::Result<(OsString, FileInfo)>> + Send>;
+pub type FolderEntries = Box<dyn Iterator<Item = io::Result<(OsString, FileInfo)>> + Send>;
 
 /// An open file.
 ///

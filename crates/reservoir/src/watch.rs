@@ -15,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The deadline of one connection.
 #[derive(Clone)]
-pub(crate) struct Watch(Arc<SharedDeadline>);
+pub(crate) struct ProgressDeadline(Arc<SharedDeadline>);
 
 struct SharedDeadline {
     timers: Arc<dyn Timers>,
     state: Mutex<DeadlineState>,
     /// The watch of the whole connection, if this is the watch of one stream.
-    whole: Option<Watch>,
+    whole: Option<ProgressDeadline>,
 }
 
 struct DeadlineState {
@@ -33,17 +33,17 @@ struct DeadlineState {
     moved: usize,
 }
 
-impl Watch {
-    pub(crate) fn new(timers: Arc<dyn Timers>) -> Watch {
+impl ProgressDeadline {
+    pub(crate) fn new(timers: Arc<dyn Timers>) -> ProgressDeadline {
         let state = DeadlineState { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
-        Watch(Arc::new(SharedDeadline { timers, state: Mutex::new(state), whole: None }))
+        ProgressDeadline(Arc::new(SharedDeadline { timers, state: Mutex::new(state), whole: None }))
     }
 
     /// Creates the watch of one stream of this connection. Progress of the stream counts for the connection too.
-    pub(crate) fn for_stream(&self) -> Watch {
+    pub(crate) fn for_stream(&self) -> ProgressDeadline {
         let state = DeadlineState { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
         let whole = Some(self.clone());
-        Watch(Arc::new(SharedDeadline { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
+        ProgressDeadline(Arc::new(SharedDeadline { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
     }
 
     /// Returns whether the deadline has passed.
@@ -110,16 +110,16 @@ impl Watch {
 }
 
 /// A stream with a watch.
-pub(crate) struct Watched<S> {
+pub(crate) struct DeadlineStream<S> {
     stream: S,
-    watch: Watch,
+    watch: ProgressDeadline,
     alarm: Box<dyn Alarm>,
 }
 
-impl<S> Watched<S> {
-    pub(crate) fn new(stream: S, watch: Watch) -> Watched<S> {
+impl<S> DeadlineStream<S> {
+    pub(crate) fn new(stream: S, watch: ProgressDeadline) -> DeadlineStream<S> {
         let alarm = watch.alarm();
-        Watched { stream, watch, alarm }
+        DeadlineStream { stream, watch, alarm }
     }
 
     fn poll_late<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
@@ -127,7 +127,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for DeadlineStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, into) {
@@ -141,7 +141,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for DeadlineStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write(cx, data) {
             Poll::Pending => self.poll_late(cx),

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use offload_base::Clock;
 use offload_base::cost::{self, Work};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{FileInfo, Entries, Folder, FileKind, OpenFolder, StoredFile};
+use offload_reservoir::storage::{FileInfo, FolderEntries, Folder, FileKind, OpenFolder, StoredFile};
 use offload_testbed::drive::Drive;
 use offload_testbed::drive::threads::wait_until;
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl Folder for Medium {
         Ok(self.find(name)?.about())
     }
 
-    fn list(&self, _: &Name) -> io::Result<Entries> {
+    fn list(&self, _: &Name) -> io::Result<FolderEntries> {
         let files = self.files();
         let listed = files.iter().filter_map(|(name, file)| Some(Ok((name.last()?.to_owned(), file.about()))));
         Ok(Box::new(listed.collect::<Vec<_>>().into_iter()))

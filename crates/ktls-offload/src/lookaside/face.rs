@@ -1,8 +1,8 @@
 //! The contexts that a stream over an accelerator offers: a TLS engine only.
 
 use super::EventQueue;
-use super::receive::ReceiveQueue;
-use super::send::SendQueue;
+use super::receive::LookasideReceiveQueue;
+use super::send::LookasideSendQueue;
 use offload_api::{
     Capabilities, ContextNews, Contexts, Direction, EngineInfo, Handle, NewContext, Piece, Refused, Spec,
     TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, engines,
@@ -12,8 +12,8 @@ use offload_transforms::{Aead, Secret, Transform};
 
 /// The contexts of a [`LookasideStream`](super::LookasideStream) as lent to the stream above.
 pub(super) struct LookasideContexts<'a> {
-    pub(super) send: &'a mut SendQueue,
-    pub(super) receive: &'a mut ReceiveQueue,
+    pub(super) send: &'a mut LookasideSendQueue,
+    pub(super) receive: &'a mut LookasideReceiveQueue,
     pub(super) news: &'a mut EventQueue,
     /// Whether a [`RunLookaside`](super::RunLookaside) exists that passes on sealed records.
     pub(super) runs: bool,

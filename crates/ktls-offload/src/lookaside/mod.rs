@@ -33,8 +33,8 @@ use offload_api::{
 use offload_base::Seq;
 use offload_base::tasks::{Task, WaitingTasks};
 use offload_jobs::SharedQueue;
-use receive::ReceiveQueue;
-use send::SendQueue;
+use receive::LookasideReceiveQueue;
+use send::LookasideSendQueue;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,7 +100,7 @@ offload_base::counters! {
 /// # }
 /// ```
 pub struct LookasideStream<S: SegmentStream> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedLookaside<S>>,
 }
 
 /// The task that passes sealed records to the stream below a [`LookasideStream`]. It needs a task of its own, because
@@ -109,19 +109,19 @@ pub struct LookasideStream<S: SegmentStream> {
 ///
 /// If this future is dropped earlier, records are sealed in software when queued.
 pub struct RunLookaside<S: SegmentStream> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedLookaside<S>>,
 }
 
-struct Shared<S> {
+struct SharedLookaside<S> {
     /// The tasks that poll the stream above.
     waiting: WaitingTasks,
-    inner: Mutex<Inner<S>>,
+    inner: Mutex<LookasideState<S>>,
 }
 
-struct Inner<S> {
+struct LookasideState<S> {
     stream: S,
-    send: SendQueue,
-    receive: ReceiveQueue,
+    send: LookasideSendQueue,
+    receive: LookasideReceiveQueue,
     news: EventQueue,
     counters: LookasideCounters,
     /// The waker of [`RunLookaside`]. `None` if that was dropped.
@@ -137,16 +137,16 @@ struct EventQueue(VecDeque<DeviceEvent>);
 impl<S: SegmentStream> LookasideStream<S> {
     /// Creates a stream over `stream` with one client of the job queue for each direction.
     pub fn new(stream: S, queue: &SharedQueue) -> (LookasideStream<S>, RunLookaside<S>) {
-        let inner = Inner {
-            send: SendQueue::new(queue.client()),
-            receive: ReceiveQueue::new(queue.client(), stream.next_seq()),
+        let inner = LookasideState {
+            send: LookasideSendQueue::new(queue.client()),
+            receive: LookasideReceiveQueue::new(queue.client(), stream.next_seq()),
             stream,
             news: EventQueue::default(),
             counters: LookasideCounters::default(),
             runner: Some(Waker::noop().clone()),
             is_used: true,
         };
-        let shared = Arc::new(Shared { waiting: WaitingTasks::default(), inner: Mutex::new(inner) });
+        let shared = Arc::new(SharedLookaside { waiting: WaitingTasks::default(), inner: Mutex::new(inner) });
         (LookasideStream { shared: shared.clone() }, RunLookaside { shared })
     }
 
@@ -155,7 +155,7 @@ impl<S: SegmentStream> LookasideStream<S> {
         self.shared.lock().counters
     }
 
-    fn lock(&mut self) -> MutexGuard<'_, Inner<S>> {
+    fn lock(&mut self) -> MutexGuard<'_, LookasideState<S>> {
         self.shared.lock()
     }
 }
@@ -163,7 +163,7 @@ impl<S: SegmentStream> LookasideStream<S> {
 impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         let mut inner = self.lock();
-        let Inner { stream, receive, news, counters, .. } = &mut *inner;
+        let LookasideState { stream, receive, news, counters, .. } = &mut *inner;
         let had = news.0.len();
         let segment = receive.poll_segment(stream, cx, news, counters);
         let has_news = news.0.len() > had;
@@ -208,13 +208,13 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
         let mut inner = self.lock();
-        let Inner { stream, send, counters, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, counters, runner, .. } = &mut *inner;
         send.push(stream, data, tag, runner.is_some(), counters)
     }
 
     fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
         let mut inner = self.lock();
-        let Inner { stream, send, counters, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, counters, runner, .. } = &mut *inner;
         let mut first = None;
         for (data, tag) in pieces {
             let seq = send.push(stream, data, tag, runner.is_some(), counters);
@@ -234,7 +234,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn flush(&mut self) {
         let mut inner = self.lock();
-        let Inner { stream, send, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, runner, .. } = &mut *inner;
         send.flush(stream);
         // The runner must learn of the new jobs to wait for them.
         let runner = runner.clone();
@@ -269,7 +269,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn finish(&mut self) {
         let mut inner = self.lock();
-        let Inner { stream, send, .. } = &mut *inner;
+        let LookasideState { stream, send, .. } = &mut *inner;
         send.finish(stream);
         drop(inner);
         self.flush();
@@ -293,7 +293,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn release(&mut self, context: Handle) {
         let mut inner = self.lock();
-        let Inner { send, news, .. } = &mut *inner;
+        let LookasideState { send, news, .. } = &mut *inner;
         send.release(context, news);
         let has_news = !news.0.is_empty();
         drop(inner);
@@ -304,7 +304,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         let mut inner = self.lock();
-        let Inner { stream, send, receive, news, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, receive, news, runner, .. } = &mut *inner;
         let mut flow = NO_FLOW;
         stream.control(&mut |known, _| flow = known);
         f(flow, &mut LookasideContexts { send, receive, news, runs: runner.is_some() });
@@ -329,7 +329,7 @@ impl<S: SegmentStream> Drop for LookasideStream<S> {
     fn drop(&mut self) {
         let mut inner = self.lock();
         inner.is_used = false;
-        let Inner { stream, send, .. } = &mut *inner;
+        let LookasideState { stream, send, .. } = &mut *inner;
         send.flush(stream);
         drop(inner);
         self.shared.wake_runner();
@@ -342,7 +342,7 @@ impl<S: SegmentStream> Future for RunLookaside<S> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // The waker is stored before jobs are polled, so that a job finished meanwhile wakes this task.
         let mut inner = self.shared.lock();
-        let Inner { stream, send, news, counters, runner, is_used, .. } = &mut *inner;
+        let LookasideState { stream, send, news, counters, runner, is_used, .. } = &mut *inner;
         // Stored before jobs are polled, so that a job that finishes meanwhile wakes this task.
         runner.replace(cx.waker().clone());
         let had = news.0.len();
@@ -364,7 +364,7 @@ impl<S: SegmentStream> Future for RunLookaside<S> {
 impl<S: SegmentStream> Drop for RunLookaside<S> {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
-        let Inner { stream, send, counters, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, counters, runner, .. } = &mut *inner;
         *runner = None;
         // Without this task finished jobs would never be passed down.
         send.seal_all_here(stream, counters);
@@ -373,9 +373,9 @@ impl<S: SegmentStream> Drop for RunLookaside<S> {
     }
 }
 
-impl<S> Shared<S> {
+impl<S> SharedLookaside<S> {
     /// Locks the state. A poisoned lock is usable, because no code panics while it changes the state.
-    fn lock(&self) -> MutexGuard<'_, Inner<S>> {
+    fn lock(&self) -> MutexGuard<'_, LookasideState<S>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,7 +7,7 @@
 use super::face::open_session;
 use super::send::{copied, cut, is_lost};
 use super::{CONTEXTS, EventQueue, LookasideCounters, RECORDS_AT_ONCE};
-use crate::record::inbox::Inbox;
+use crate::record::inbox::RecordInbox;
 use crate::record::receive::both;
 use crate::record::{HEADER_LEN, WIRE_MAX};
 use bytes::{Bytes, BytesMut};
@@ -23,13 +23,13 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 
-pub(super) struct ReceiveQueue {
+pub(super) struct LookasideReceiveQueue {
     client: JobClient,
     /// Handles of contexts. Only one context is in use at a time.
     names: Slots<()>,
     context: Option<OpenContext>,
     /// Bytes that do not yet form a record; empty without a context.
-    inbox: Inbox,
+    inbox: RecordInbox,
     items: VecDeque<ReceiveItem>,
     /// Number of the first item in `items`.
     first: u64,
@@ -67,17 +67,17 @@ struct OpeningRecord {
     wire: SmallVec<[Bytes; 2]>,
 }
 
-impl ReceiveQueue {
+impl LookasideReceiveQueue {
     /// Creates a queue. `next` is the sequence number of the first byte; if unknown, counting begins at zero.
-    pub(super) fn new(client: JobClient, next: Option<Seq>) -> ReceiveQueue {
-        ReceiveQueue {
+    pub(super) fn new(client: JobClient, next: Option<Seq>) -> LookasideReceiveQueue {
+        LookasideReceiveQueue {
             client,
             names: Slots::new(
                 Handle::indices(engines::TLS, 2 * CONTEXTS).start + CONTEXTS
                     ..Handle::indices(engines::TLS, 2 * CONTEXTS).end,
             ),
             context: None,
-            inbox: Inbox::default(),
+            inbox: RecordInbox::default(),
             items: VecDeque::new(),
             first: 0,
             waiting: VecDeque::new(),
@@ -265,7 +265,7 @@ impl ReceiveQueue {
 
     /// Passes the bytes of incomplete records up as received.
     fn pass_on_rest(&mut self) {
-        let ReceiveQueue { inbox, items, .. } = self;
+        let LookasideReceiveQueue { inbox, items, .. } = self;
         inbox.take(inbox.len(), |range| items.push_back(ReceiveItem::Ready(range)));
     }
 

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(super) struct SendQueue {
+pub(super) struct LookasideSendQueue {
     client: JobClient,
     contexts: Slots<SealContext>,
     /// The sealer of the records that are being queued.
@@ -70,9 +70,9 @@ struct UnsealedRecord {
     sealer: Option<SharedSealer>,
 }
 
-impl SendQueue {
-    pub(super) fn new(client: JobClient) -> SendQueue {
-        SendQueue {
+impl LookasideSendQueue {
+    pub(super) fn new(client: JobClient) -> LookasideSendQueue {
+        LookasideSendQueue {
             client,
             contexts: Slots::new(Handle::indices(engines::TLS, CONTEXTS)),
             sealer: None,

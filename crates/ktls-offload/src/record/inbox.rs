@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 /// The received ranges, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
+pub(crate) struct RecordInbox {
     segments: VecDeque<RxSegment>,
     bytes: usize,
     end: Option<Seq>,
@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
     steps: std::cell::Cell<usize>,
 }
 
-impl Inbox {
+impl RecordInbox {
     /// Appends the next range.
     pub(crate) fn push(&mut self, segment: RxSegment) {
         if segment.data.is_empty() {
@@ -237,7 +237,7 @@ mod tests {
     fn headers_are_found_and_ranges_cut_whatever_the_segments() {
         let bytes: Vec<u8> = (0..20).collect();
         for size in 1..=20 {
-            let mut inbox = Inbox::default();
+            let mut inbox = RecordInbox::default();
             assert_eq!(inbox.start(), None);
             for (index, chunk) in bytes.chunks(size).enumerate() {
                 let seq = Seq(u32::MAX - 3) + (index * size) as u32;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// Returns the memory in bytes that an inbox occupies.
-    fn held(inbox: &Inbox) -> usize {
+    fn held(inbox: &RecordInbox) -> usize {
         let buffers = inbox.segments.iter().map(|segment| match &segment.data {
             RxBuf::Pool(bytes) => bytes.capacity(),
             RxBuf::Placed(_) => 0,
@@ -285,7 +285,7 @@ mod tests {
     fn small_ranges_are_copied_and_their_buffers_released() {
         for size in [1, 7, 100, SMALL - 1] {
             let bytes: Vec<u8> = (0..16_406).map(|at| at as u8).collect();
-            let mut inbox = Inbox::default();
+            let mut inbox = RecordInbox::default();
             for (at, chunk) in bytes.chunks(size).enumerate() {
                 inbox.push(range((at * size) as u32, chunk, RxMeta::default()));
                 if at * size > 3 * COPIED_MAX {
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn ranges_with_peer_controlled_differences_are_merged() {
         let checked = RxMeta { checksums: Checksums::Good, protection: Protection::Secret, ..RxMeta::default() };
-        let mut inbox = Inbox::default();
+        let mut inbox = RecordInbox::default();
         for at in 0..16_406 {
             inbox.push(range(at, &[at as u8], if at % 2 == 0 { checked } else { RxMeta::default() }));
         }
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn ranges_that_differ_stay_apart() {
         let decrypted = RxMeta::default().marked(Handle { index: 0, generation: 0 }, Verdict::Done);
-        let mut inbox = Inbox::default();
+        let mut inbox = RecordInbox::default();
         for (at, meta) in (0..).zip([decrypted, decrypted, RxMeta::default(), RxMeta::default(), decrypted]) {
             inbox.push(range(at, &[at as u8], meta));
         }

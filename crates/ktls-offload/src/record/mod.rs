@@ -2,7 +2,8 @@
 //! software or with a device. [`RecordFormat`](offload_api::RecordFormat) covers the differences between versions.
 //!
 //! ```text
-//!  write --> Sender --> (bytes, tag) --> transport        transport --> Inbox --> Receiver --> Record --> read
+//!  write --> RecordSender --> (bytes, tag) --> transport
+//!  transport --> RecordInbox --> RecordReceiver --> Record --> read
 //! ```
 //!
 //! - [`send`]: frames records, and seals the records that no device will seal;
@@ -10,9 +11,9 @@
 //! - [`receive`]: cuts records out of the inbox and opens the parts that the device did not decrypt.
 //!
 //! The interface above is typed content, one record at a time ([`ContentType`] and bytes). Software and device are a
-//! property of each direction ([`send::Protection`], and the verdicts of received ranges), not two implementations. A
-//! kernel that frames records itself exchanges the same typed content, and would be an alternative to [`send`] and
-//! [`receive`].
+//! property of each direction ([`send::RecordProtection`], and the verdicts of received ranges), not two
+//! implementations. A kernel that frames records itself exchanges the same typed content, and would be an alternative
+//! to [`send`] and [`receive`].
 
 pub(crate) mod inbox;
 pub(crate) mod receive;

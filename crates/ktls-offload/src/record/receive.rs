@@ -3,7 +3,7 @@
 //! Invariant: the metadata of every range tells whether its bytes are ciphertext or decrypted by a device. Content is
 //! released only after the tag is verified: by one device context that saw the whole record, or in software.
 
-use super::inbox::Inbox;
+use super::inbox::RecordInbox;
 use super::starts::RecordStarts;
 use super::{CONTENT_MAX, ContentType, HEADER_LEN, VERSION};
 use crate::counters::TlsCounters;
@@ -47,8 +47,8 @@ pub(crate) enum OpenedBy {
 }
 
 /// The receive half of a record layer.
-pub(crate) struct Receiver {
-    inbox: Inbox,
+pub(crate) struct RecordReceiver {
+    inbox: RecordInbox,
     traffic: TlsKey,
     key: RecordKey,
     /// The key for partly decrypted records. Created with the first such record.
@@ -110,9 +110,9 @@ enum ByteForm<'a> {
     Noise(&'a PieceKey, u64),
 }
 
-impl Receiver {
-    pub(crate) fn new(number: u64, traffic: TlsKey, inbox: Inbox) -> Result<Receiver, UnsupportedKey> {
-        Ok(Receiver {
+impl RecordReceiver {
+    pub(crate) fn new(number: u64, traffic: TlsKey, inbox: RecordInbox) -> Result<RecordReceiver, UnsupportedKey> {
+        Ok(RecordReceiver {
             key: RecordKey::new(&traffic)?,
             inbox,
             traffic,
@@ -504,7 +504,7 @@ impl Receiver {
 
 impl Boundary {
     /// Returns the boundary after this record, or `None` if this record's header is incomplete.
-    fn next(self, format: RecordFormat, inbox: &Inbox) -> Result<Option<Boundary>, TlsError> {
+    fn next(self, format: RecordFormat, inbox: &RecordInbox) -> Result<Option<Boundary>, TlsError> {
         let Some(header) = inbox.header_at(self.bytes) else { return Ok(None) };
         let bytes = self.bytes + HEADER_LEN + check_header(format, header)?;
         Ok(Some(Boundary { bytes, records: self.records + 1 }))
@@ -603,9 +603,9 @@ mod tests {
     const FIRST: Seq = Seq(u32::MAX - 10_000);
     const NUMBER: u64 = 7;
 
-    fn receiver() -> Receiver {
+    fn receiver() -> RecordReceiver {
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[8; 16], [6; 12]).unwrap();
-        Receiver::new(NUMBER, key, Inbox::default()).unwrap()
+        RecordReceiver::new(NUMBER, key, RecordInbox::default()).unwrap()
     }
 
     /// Returns records with one byte of content each, for tests that never open them.
@@ -615,14 +615,14 @@ mod tests {
         record.repeat(count)
     }
 
-    fn push(receiver: &mut Receiver, at: usize, bytes: &[u8]) {
+    fn push(receiver: &mut RecordReceiver, at: usize, bytes: &[u8]) {
         let data = BytesMut::from(bytes).into();
         receiver.push(RxSegment { seq: FIRST + at as u32, data, meta: RxMeta::default() });
     }
 
     /// Gives record `number` of `key` to the receiver, decrypted by `context` if there is one. Returns the record's
     /// end.
-    fn feed(receiver: &mut Receiver, key: &TlsKey, number: u64, seq: Seq, context: Option<Handle>) -> Seq {
+    fn feed(receiver: &mut RecordReceiver, key: &TlsKey, number: u64, seq: Seq, context: Option<Handle>) -> Seq {
         let sealing = RecordKey::new(key).unwrap();
         let prefix = sealing.prefix(number, 23, 101);
         let mut body = vec![23; 101];
@@ -644,7 +644,7 @@ mod tests {
         let key = |byte: u8| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [6; 12]).unwrap();
         let handle = |index| Handle { index, generation: 0 };
         for gone in [false, true] {
-            let mut receiver = Receiver::new(0, key(1), Inbox::default()).unwrap();
+            let mut receiver = RecordReceiver::new(0, key(1), RecordInbox::default()).unwrap();
             receiver.begin_at(FIRST);
             receiver.next_boundary().unwrap();
             receiver.add_context(handle(0));
@@ -652,7 +652,7 @@ mod tests {
             receiver.rekey(key(2)).unwrap();
             let old = receiver.contexts[0].stale.as_ref().map(|(key, _)| Arc::downgrade(key)).unwrap();
             let mut number = 0;
-            let mut next = |receiver: &mut Receiver, ahead: Option<u32>, context| {
+            let mut next = |receiver: &mut RecordReceiver, ahead: Option<u32>, context| {
                 seq = feed(receiver, &key(2), number, seq, context);
                 number += 1;
                 receiver.drop_earlier_keys(ahead.map(|ahead| seq + ahead));
@@ -680,7 +680,7 @@ mod tests {
         }
     }
 
-    fn seq_of(receiver: &Receiver) -> Seq {
+    fn seq_of(receiver: &RecordReceiver) -> Seq {
         receiver.inbox.start().unwrap()
     }
 

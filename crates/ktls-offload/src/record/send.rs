@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The component that seals a direction's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protection {
+pub(crate) enum RecordProtection {
     /// This crate, before the record is queued.
     Software,
     /// A device, during transmission.
@@ -46,12 +46,12 @@ impl Content<'_> {
 }
 
 /// The transmit half of a record layer.
-pub(crate) struct Sender {
+pub(crate) struct RecordSender {
     traffic: TlsKey,
     key: Arc<RecordKey>,
     number: u64,
     limit: u64,
-    protection: Protection,
+    protection: RecordProtection,
     /// First record number that the transport's sealer of this key covers. `None` if the transport has no such sealer.
     sealed_from: Option<u64>,
     /// The multiple of bytes to which the inner plaintext is padded. 1 means no padding.
@@ -62,13 +62,13 @@ pub(crate) struct Sender {
     trailer: Bytes,
 }
 
-impl Sender {
-    pub(crate) fn new(number: u64, traffic: TlsKey) -> Result<Sender, UnsupportedKey> {
-        Ok(Sender {
+impl RecordSender {
+    pub(crate) fn new(number: u64, traffic: TlsKey) -> Result<RecordSender, UnsupportedKey> {
+        Ok(RecordSender {
             key: Arc::new(RecordKey::new(&traffic)?),
             number,
             limit: record_limit(traffic.suite()),
-            protection: Protection::Software,
+            protection: RecordProtection::Software,
             sealed_from: None,
             pad_to: 1,
             prefix: Bytes::new(),
@@ -99,18 +99,18 @@ impl Sender {
         }
         let number = self.number;
         // The transport's sealer stops at the key's limit, so records beyond are sealed here.
-        let protection = if number < self.limit { self.protection } else { Protection::Software };
+        let protection = if number < self.limit { self.protection } else { RecordProtection::Software };
         match protection {
-            Protection::Software if content.wants_digests() => {
+            RecordProtection::Software if content.wants_digests() => {
                 debug_assert!(self.sealed_from.is_some());
                 self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, queue)?;
                 counters.tx_records_sw += 1;
             }
-            Protection::Software => {
+            RecordProtection::Software => {
                 counters.tx_records_sw += 1;
                 self.seal(number, content_type, content, queue);
             }
-            Protection::Device(handle) => {
+            RecordProtection::Device(handle) => {
                 self.leave_to_device(number, handle, content_type, content, queue)?;
                 counters.tx_records_device += 1;
             }
@@ -245,13 +245,13 @@ impl Sender {
 
     /// Switches to software from the next record on. Returns true if a device sealed before.
     pub(crate) fn return_to_software(&mut self) -> bool {
-        core::mem::replace(&mut self.protection, Protection::Software) != Protection::Software
+        core::mem::replace(&mut self.protection, RecordProtection::Software) != RecordProtection::Software
     }
 
     /// Leaves sealing to `handle` from the next record on. The transport must already have a sealer.
     pub(crate) fn hand_over(&mut self, handle: Handle) {
         debug_assert!(self.sealed_from.is_some());
-        self.protection = Protection::Device(handle);
+        self.protection = RecordProtection::Device(handle);
     }
 
     /// Notes that the transport forgets the sealer of this key. Returns true if the transport had one.
@@ -272,8 +272,8 @@ impl Sender {
     /// Returns the context that seals records.
     pub(crate) fn context(&self) -> Option<Handle> {
         match self.protection {
-            Protection::Software => None,
-            Protection::Device(handle) => Some(handle),
+            RecordProtection::Software => None,
+            RecordProtection::Device(handle) => Some(handle),
         }
     }
 
@@ -325,17 +325,22 @@ mod tests {
 
     const HANDLE: Handle = Handle { index: 4, generation: 2 };
 
-    fn sender(suite: TlsSuite) -> Sender {
+    fn sender(suite: TlsSuite) -> RecordSender {
         sender_of(TlsVersion::Tls13, suite)
     }
 
-    fn sender_of(version: TlsVersion, suite: TlsSuite) -> Sender {
+    fn sender_of(version: TlsVersion, suite: TlsSuite) -> RecordSender {
         let key = TlsKey::new(version, suite, &vec![8; suite.key_len()], [6; 12]).unwrap();
-        Sender::new(3, key).unwrap()
+        RecordSender::new(3, key).unwrap()
     }
 
     /// Frames a record. With a device, seals its pieces by the transport's sealer.
-    fn wire(sender: &mut Sender, kind: ContentType, content: Content<'_>, sealer: Option<&mut RecordSealer>) -> Bytes {
+    fn wire(
+        sender: &mut RecordSender,
+        kind: ContentType,
+        content: Content<'_>,
+        sealer: Option<&mut RecordSealer>,
+    ) -> Bytes {
         let mut pieces = Vec::new();
         let mut tags = Vec::new();
         sender

@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 
 /// The device contexts of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Contexts {
+pub(super) struct StreamContexts {
     held: SmallVec<[(Direction, Handle); 2]>,
 }
 
-impl Contexts {
+impl StreamContexts {
     /// Creates a context on the device.
     pub(super) fn add<S: SegmentStream>(
         &mut self,

@@ -37,14 +37,14 @@ use crate::exporter::Exporter;
 #[cfg(feature = "rustls")]
 use crate::handshake::Negotiated;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
-use crate::messages::{self, Alert, Message, MessageReader, Role};
+use crate::messages::{self, Alert, HandshakeRole, Message, MessageReader};
 use crate::record::ContentType;
-use crate::record::inbox::Inbox;
-use crate::record::receive::{Receiver, Record};
-use crate::record::send::{Content, Sender};
+use crate::record::inbox::RecordInbox;
+use crate::record::receive::{Record, RecordReceiver};
+use crate::record::send::{Content, RecordSender};
 use above::UpperEvents;
 use bytes::{Buf, Bytes};
-use contexts::Contexts;
+use contexts::StreamContexts;
 use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
@@ -104,7 +104,7 @@ pub struct KtlsStream<S: SegmentStream> {
     receive: ReceiveHalf,
     tx: TransmitLocation,
     rx: ReceiveLocation,
-    contexts: Contexts,
+    contexts: StreamContexts,
     above: UpperEvents,
     waiting: WaitingTasks,
     /// Parent span of the stream's trace events.
@@ -142,10 +142,10 @@ enum WriteOutcome {
 
 /// The state that a handshake leaves behind.
 pub(crate) struct HandshakeState {
-    sender: Sender,
-    receiver: Receiver,
+    sender: RecordSender,
+    receiver: RecordReceiver,
     schedule: Box<dyn KeySchedule>,
-    role: Option<Role>,
+    role: Option<HandshakeRole>,
     next: Option<(Seq, u64)>,
     #[cfg(feature = "rustls")]
     negotiated: Negotiated,
@@ -159,12 +159,12 @@ impl HandshakeState {
     pub(crate) fn new(
         keys: TrafficKeys,
         schedule: Box<dyn KeySchedule>,
-        role: Option<Role>,
-        inbox: Inbox,
+        role: Option<HandshakeRole>,
+        inbox: RecordInbox,
         next: Option<(Seq, u64)>,
     ) -> Result<HandshakeState, UnsupportedKey> {
-        let sender = Sender::new(keys.transmit.0, keys.transmit.1)?;
-        let receiver = Receiver::new(keys.receive.0, keys.receive.1, inbox)?;
+        let sender = RecordSender::new(keys.transmit.0, keys.transmit.1)?;
+        let receiver = RecordReceiver::new(keys.receive.0, keys.receive.1, inbox)?;
         Ok(HandshakeState {
             sender,
             receiver,
@@ -191,7 +191,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// # Errors
     /// [`UnsupportedKey`].
     pub fn new(stream: S, keys: TrafficKeys, schedule: Box<dyn KeySchedule>) -> Result<KtlsStream<S>, UnsupportedKey> {
-        let established = HandshakeState::new(keys, schedule, None, Inbox::default(), None)?;
+        let established = HandshakeState::new(keys, schedule, None, RecordInbox::default(), None)?;
         Ok(KtlsStream::established(stream, established))
     }
 
@@ -210,7 +210,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             receive: ReceiveHalf::new(receiver),
             tx: TransmitLocation::default(),
             rx: ReceiveLocation::default(),
-            contexts: Contexts::default(),
+            contexts: StreamContexts::default(),
             above: UpperEvents::default(),
             waiting: WaitingTasks::default(),
             span: tracing::debug_span!("tls", ?role),

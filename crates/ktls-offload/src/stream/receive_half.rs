@@ -8,7 +8,7 @@ use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::record::WIRE_MAX;
 use crate::record::inbox;
-use crate::record::receive::{Receiver, Record};
+use crate::record::receive::{Record, RecordReceiver};
 use core::task::{Context, Poll};
 use offload_api::{RxSegment, SegmentStream};
 use offload_base::Seq;
@@ -17,7 +17,7 @@ use std::io;
 
 pub(super) struct ReceiveHalf {
     side: DirectionState,
-    receiver: Receiver,
+    receiver: RecordReceiver,
     /// Opened content that the application has not taken.
     plain: VecDeque<RxSegment>,
     /// Bytes reported to `consume` before the application took them.
@@ -29,7 +29,7 @@ pub(super) struct ReceiveHalf {
 }
 
 impl ReceiveHalf {
-    pub(super) fn new(receiver: Receiver) -> ReceiveHalf {
+    pub(super) fn new(receiver: RecordReceiver) -> ReceiveHalf {
         let plain = VecDeque::new();
         ReceiveHalf { side: DirectionState::Open, receiver, plain, early_credit: 0, owed_credit: 0, ended: None }
     }
@@ -49,12 +49,12 @@ impl ReceiveHalf {
     }
 
     /// Returns the record layer.
-    pub(super) fn receiver(&mut self) -> &mut Receiver {
+    pub(super) fn receiver(&mut self) -> &mut RecordReceiver {
         &mut self.receiver
     }
 
     /// Returns the record layer for queries.
-    pub(super) fn records(&self) -> &Receiver {
+    pub(super) fn records(&self) -> &RecordReceiver {
         &self.receiver
     }
 

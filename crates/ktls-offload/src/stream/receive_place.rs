@@ -7,7 +7,7 @@
 use super::offload::{NotOffloaded, RxOffload};
 use super::resync::Resync;
 use crate::counters::TlsCounters;
-use crate::record::receive::{BoundaryAnswer, Receiver, Record};
+use crate::record::receive::{BoundaryAnswer, Record, RecordReceiver};
 use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::Seq;
 use tracing::debug;
@@ -113,7 +113,7 @@ impl ReceiveLocation {
     }
 
     /// Returns the reason against a request now, regardless of the device. Reading more data removes the reason.
-    pub(super) fn holds_back(&mut self, receiver: &mut Receiver) -> Option<NotOffloaded> {
+    pub(super) fn holds_back(&mut self, receiver: &mut RecordReceiver) -> Option<NotOffloaded> {
         let may_ask = !self.key_pending || self.allowance.keys > 0;
         if may_ask && receiver.has_room_for_context() {
             return None;
@@ -232,7 +232,7 @@ impl ReceiveLocation {
         &mut self,
         event: DeviceEvent,
         stream: &mut S,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         counters: &mut TlsCounters,
     ) {
         match event {
@@ -264,7 +264,7 @@ impl ReceiveLocation {
     pub(super) fn answer_question<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         counters: &mut TlsCounters,
     ) {
         let Some((handle, header)) = self.resync.question else { return };
@@ -282,7 +282,7 @@ impl ReceiveLocation {
     pub(super) fn give_hint<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         counters: &mut TlsCounters,
     ) {
         if !self.resync.hints.is_due() {

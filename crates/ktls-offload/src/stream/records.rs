@@ -7,7 +7,7 @@ use super::acks::AckLog;
 use super::policy::RetransmitPolicy;
 use crate::counters::TlsCounters;
 use crate::record::ContentType;
-use crate::record::send::{Content, Sender};
+use crate::record::send::{Content, RecordSender};
 use bytes::Bytes;
 use offload_api::{NextPiece, SentBytes, TxTag};
 use smallvec::SmallVec;
@@ -50,7 +50,7 @@ impl<'a> Cutter<'a> {
 /// Data being framed into records for a device.
 pub(super) struct DeviceRecords<'a, 'd> {
     cutter: &'a mut Cutter<'d>,
-    sender: &'a mut Sender,
+    sender: &'a mut RecordSender,
     acks: &'a mut AckLog,
     counters: &'a mut TlsCounters,
     policy: &'a mut RetransmitPolicy,
@@ -65,7 +65,7 @@ impl<'a, 'd> DeviceRecords<'a, 'd> {
     /// Creates records of the data in `cutter`.
     pub(super) fn new(
         cutter: &'a mut Cutter<'d>,
-        sender: &'a mut Sender,
+        sender: &'a mut RecordSender,
         acks: &'a mut AckLog,
         counters: &'a mut TlsCounters,
         policy: &'a mut RetransmitPolicy,

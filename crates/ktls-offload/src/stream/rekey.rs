@@ -14,7 +14,7 @@ use super::KtlsStream;
 use crate::error::TlsError;
 use crate::messages;
 use crate::record::ContentType;
-use crate::record::send::{Content, Sender};
+use crate::record::send::{Content, RecordSender};
 use offload_api::SegmentStream;
 use tracing::debug;
 
@@ -67,7 +67,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Sends a KeyUpdate and returns a sender with the next key. All failures occur before the peer learns of the new
     /// key, so that the alert is still sealed with the old one.
-    fn announce_next_key(&mut self, request: bool) -> Result<Sender, TlsError> {
+    fn announce_next_key(&mut self, request: bool) -> Result<RecordSender, TlsError> {
         // The schedule cannot go back, so the key is requested only if the KeyUpdate can be sealed.
         if self.send.is_used_up() {
             return Err(TlsError::KeyExhausted);

@@ -4,7 +4,7 @@
 //! device only while the transport has the sealer for that key.
 
 use super::acks::AckLog;
-use super::contexts::Contexts;
+use super::contexts::StreamContexts;
 use super::offload::NotOffloaded;
 use super::policy::RetransmitPolicy;
 use super::records::{Cutter, DeviceRecords, RecordPieces};
@@ -12,7 +12,7 @@ use super::{DirectionState, WRITE_MAX};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::keys::UnsupportedKey;
-use crate::record::send::{Content, Sender};
+use crate::record::send::{Content, RecordSender};
 use crate::record::{CONTENT_MAX, ContentType};
 use crate::sealer::NoKey;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use std::io;
 
 pub(super) struct SendHalf {
     side: DirectionState,
-    sender: Sender,
+    sender: RecordSender,
     /// Sequence number of the next byte to queue. `None` before the first byte.
     next: Option<Seq>,
     acks: AckLog,
@@ -49,7 +49,7 @@ pub(super) enum ImmediateWrite {
 
 impl SendHalf {
     /// Creates the half. `next` is the sequence number of the next byte and the number of bytes sent, if known.
-    pub(super) fn new(sender: Sender, next: Option<(Seq, u64)>) -> SendHalf {
+    pub(super) fn new(sender: RecordSender, next: Option<(Seq, u64)>) -> SendHalf {
         SendHalf {
             side: DirectionState::Open,
             sender,
@@ -96,7 +96,7 @@ impl SendHalf {
     pub(super) fn add_context<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        contexts: &mut Contexts,
+        contexts: &mut StreamContexts,
     ) -> Result<Handle, NotOffloaded> {
         let SendHalf { sender, next, .. } = self;
         // Sending an empty buffer returns the sequence number of the next byte.
@@ -165,14 +165,14 @@ impl SendHalf {
     }
 
     /// Creates a sender for `key` with this half's settings.
-    pub(super) fn fresh(&self, key: TlsKey) -> Result<Sender, UnsupportedKey> {
-        let mut fresh = Sender::new(0, key)?;
+    pub(super) fn fresh(&self, key: TlsKey) -> Result<RecordSender, UnsupportedKey> {
+        let mut fresh = RecordSender::new(0, key)?;
         fresh.set_pad_to(self.pad_to);
         Ok(fresh)
     }
 
     /// Continues with `fresh`. The peer knows the new key, and the old one protects no further records.
-    pub(super) fn change_key<S: SegmentStream>(&mut self, stream: &mut S, fresh: Sender) {
+    pub(super) fn change_key<S: SegmentStream>(&mut self, stream: &mut S, fresh: RecordSender) {
         self.retire_sealer(stream);
         self.sender = fresh;
         self.sender.lower_limit(self.records_per_key);

@@ -14,10 +14,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-type Stream = KtlsStream<TokioSegments<DuplexStream>>;
+type TokioStream = KtlsStream<TokioSegments<DuplexStream>>;
 
 /// Creates two streams with `room` bytes of buffer between them in each direction.
-fn pair(suite: TlsSuite, room: usize) -> (Stream, Stream) {
+fn pair(suite: TlsSuite, room: usize) -> (TokioStream, TokioStream) {
     let (one, other, keys) = CountingSchedule::pair(suite);
     let (near, far) = tokio::io::duplex(room);
     let near = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(one)).unwrap();
@@ -27,7 +27,7 @@ fn pair(suite: TlsSuite, room: usize) -> (Stream, Stream) {
 
 /// Sends runs of one number each, and drops some futures. Records how much of each run was sent for certain and at
 /// most.
-async fn send(stream: &mut Stream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize, usize)>>) {
+async fn send(stream: &mut TokioStream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize, usize)>>) {
     for number in 1..=20u8 {
         let length = 1 + rng.below(400) as usize;
         let data = vec![number; length];
@@ -67,7 +67,7 @@ async fn send(stream: &mut Stream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize,
 }
 
 /// Reads to the end, with some reads dropped.
-async fn receive(stream: &mut Stream, rng: &mut Rng, got: &RefCell<Vec<u8>>) {
+async fn receive(stream: &mut TokioStream, rng: &mut Rng, got: &RefCell<Vec<u8>>) {
     let mut buffer = [0; 50];
     loop {
         let polls = rng.below(4);

@@ -26,15 +26,15 @@ const CIPHERS: [(ProtocolVersion, CipherSuite); 6] = [
     (ProtocolVersion::TLSv1_3, CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
 ];
 
-struct Identity {
+struct TestIdentity {
     certificate: CertificateDer<'static>,
     key: Vec<u8>,
 }
 
-impl Identity {
-    fn new() -> Identity {
+impl TestIdentity {
+    fn new() -> TestIdentity {
         let certified = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
-        Identity { certificate: certified.cert.into(), key: certified.signing_key.serialize_der() }
+        TestIdentity { certificate: certified.cert.into(), key: certified.signing_key.serialize_der() }
     }
 
     fn roots(&self) -> RootCertStore {
@@ -129,7 +129,7 @@ async fn exercise(stream: KtlsStream<TokioSegments<TcpStream>>, bytes: usize) ->
 
 #[tokio::test]
 async fn as_a_client_of_rustls() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let server_config = Arc::new(identity.server());
     for (version, suite) in CIPHERS {
         let config = Arc::new(identity.client(Some(suite)));
@@ -157,7 +157,7 @@ async fn as_a_client_of_rustls() {
 
 #[tokio::test]
 async fn as_a_server_of_rustls() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let config = Arc::new(identity.server());
     for (version, suite) in CIPHERS {
         let client_config = Arc::new(identity.client(Some(suite)));
@@ -179,7 +179,7 @@ async fn as_a_server_of_rustls() {
 
 #[tokio::test]
 async fn exporter_agrees_with_that_of_rustls() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     for (version, suite) in CIPHERS {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -203,7 +203,7 @@ async fn exporter_agrees_with_that_of_rustls() {
 
 #[tokio::test]
 async fn inner_stream_goes_on_in_plaintext() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let (near, far) = tokio::io::duplex(1 << 16);
     let (client, server) = tokio::join!(
         connect(TokioSegments::new(near), Arc::new(identity.client(None)), name()),
@@ -222,7 +222,7 @@ async fn inner_stream_goes_on_in_plaintext() {
 
 #[tokio::test]
 async fn both_ends_ours_with_a_client_certificate() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let verifier = WebPkiClientVerifier::builder(Arc::new(identity.roots())).build().unwrap();
     let key = || PrivatePkcs8KeyDer::from(identity.key.clone()).into();
     let mut server = ServerConfig::builder()
@@ -261,7 +261,7 @@ async fn both_ends_ours_with_a_client_certificate() {
 
 #[tokio::test]
 async fn client_without_trusted_roots_sends_a_reason() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let mut config = ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
     config.enable_secret_extraction = true;
     config.alpn_protocols = vec![b"offload".to_vec()];
@@ -277,7 +277,7 @@ async fn client_without_trusted_roots_sends_a_reason() {
 
 #[tokio::test]
 async fn client_without_a_common_signature_scheme_gets_an_alert() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let certificate = rcgen::CertificateParams::new(["localhost".to_string()]).unwrap().self_signed(&key).unwrap();
     for (version, suite) in CIPHERS {
@@ -313,7 +313,7 @@ async fn client_without_a_common_signature_scheme_gets_an_alert() {
 
 #[tokio::test]
 async fn client_learns_of_a_rejected_certificate_after_its_handshake() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let verifier = WebPkiClientVerifier::builder(Arc::new(identity.roots())).build().unwrap();
     let key = PrivatePkcs8KeyDer::from(identity.key.clone()).into();
     let mut server = ServerConfig::builder()
@@ -334,7 +334,7 @@ async fn client_learns_of_a_rejected_certificate_after_its_handshake() {
 
 #[tokio::test]
 async fn misconfigurations_are_refused_before_anything_is_sent() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let mut client = identity.client(None);
     client.enable_secret_extraction = false;
     let mut server = identity.server();
@@ -349,7 +349,7 @@ async fn misconfigurations_are_refused_before_anything_is_sent() {
 
 #[tokio::test]
 async fn invalid_handshake_gets_an_alert_or_a_close() {
-    let server = Arc::new(Identity::new().server());
+    let server = Arc::new(TestIdentity::new().server());
     // A message with a length field far beyond the limit.
     let long = [&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff][..], &[0; 0x3ffc]].concat();
     let cases: [(&[u8], bool); 6] = [

@@ -9,7 +9,7 @@ use offload_base::{Alarm, Clock, Instant, Rng, Seed, Timers};
 use offload_jobs::{CpuConfig, CpuQueue, RunQueue, SharedQueue};
 use proptest::prelude::*;
 use rig::tasks::{Task, run_beside};
-use rig::{CIPHERS, Cipher, CountingSchedule, MockTransport, MockWire, SegmentLengths, data};
+use rig::{CIPHERS, CountingSchedule, MockTransport, MockWire, SegmentLengths, TestCipher, data};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -55,7 +55,7 @@ struct AcceleratorState {
 }
 
 /// The accelerator's job queue, with a CPU queue that does the work.
-struct Queue(RandomAccelerator, CpuQueue);
+struct AcceleratorQueue(RandomAccelerator, CpuQueue);
 
 impl RandomAccelerator {
     fn new(seed: u64, depth: usize, lost: u64) -> RandomAccelerator {
@@ -115,7 +115,7 @@ fn fail(done: &mut Done, status: JobStatus) {
     done.outcome = Outcome::failed(status);
 }
 
-impl JobQueue for Queue {
+impl JobQueue for AcceleratorQueue {
     fn contexts(&mut self) -> &mut dyn Contexts {
         self.1.contexts()
     }
@@ -129,7 +129,7 @@ impl JobQueue for Queue {
         if self.room() == 0 {
             return Err(job);
         }
-        let Queue(tangled, work) = self;
+        let AcceleratorQueue(tangled, work) = self;
         work.submit(now, job)?;
         let mut done = work.complete(Instant::MAX).expect("it was submitted");
         let mut state = tangled.lock();
@@ -158,15 +158,15 @@ impl JobQueue for Queue {
     }
 }
 
-type Tls = KtlsStream<LookasideStream<MockTransport>>;
+type LookasideTls = KtlsStream<LookasideStream<MockTransport>>;
 
 /// Creates two streams over one accelerator, and the tasks that must run for them.
 fn streams(
     wire: &MockWire,
     tangled: &RandomAccelerator,
-    cipher: Cipher,
-) -> (Tls, Tls, RunQueue, [RunLookaside<MockTransport>; 2]) {
-    let queue = Queue(tangled.clone(), CpuQueue::new(CpuConfig::default()));
+    cipher: TestCipher,
+) -> (LookasideTls, LookasideTls, RunQueue, [RunLookaside<MockTransport>; 2]) {
+    let queue = AcceleratorQueue(tangled.clone(), CpuQueue::new(CpuConfig::default()));
     let (queue, runs) = SharedQueue::new(queue, Arc::new(FixedClock));
     let (one, other, keys) = CountingSchedule::pair(cipher);
     let (a, b) = wire.ends();
@@ -180,7 +180,7 @@ fn streams(
 #[derive(Clone, Debug)]
 struct LookasidePlan {
     seed: u64,
-    cipher: Cipher,
+    cipher: TestCipher,
     writes: Vec<usize>,
     /// For each write, whether the key changes afterwards.
     rekeys: Vec<bool>,

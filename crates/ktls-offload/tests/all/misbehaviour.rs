@@ -5,7 +5,7 @@ use crate::rig;
 use ktls_offload::{AlertDescription, FixedKeys, KtlsStream, TlsError};
 use offload_api::{Handle, RxMeta, TlsSuite, TlsVersion, Verdict};
 use proptest::prelude::*;
-use rig::{CIPHERS, Cipher, CountingSchedule, MockTransport, MockWire, counted, data, record};
+use rig::{CIPHERS, CountingSchedule, MockTransport, MockWire, TestCipher, counted, data, record};
 use std::io;
 use tokio::io::AsyncReadExt;
 
@@ -16,7 +16,7 @@ fn victim() -> (MockWire, KtlsStream<MockTransport>) {
     victim_with(SUITE.into())
 }
 
-fn victim_with(cipher: Cipher) -> (MockWire, KtlsStream<MockTransport>) {
+fn victim_with(cipher: TestCipher) -> (MockWire, KtlsStream<MockTransport>) {
     let wire = MockWire::new(0);
     let (_, schedule, keys) = CountingSchedule::pair(cipher);
     let (_, b) = wire.ends();
@@ -42,7 +42,7 @@ async fn read(victim: &mut KtlsStream<MockTransport>) -> (Vec<u8>, io::Result<()
 }
 
 /// Feeds bytes in segments of `cut` bytes. Returns the data read, the error, and the alert sent.
-async fn feed(cipher: Cipher, bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
+async fn feed(cipher: TestCipher, bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
     let (wire, mut victim) = victim_with(cipher);
     for segment in bytes.chunks(cut) {
         wire.inject(1, segment, RxMeta::default());
@@ -69,7 +69,7 @@ async fn expect(bytes: &[u8], content: &[u8], error: Option<TlsError>) {
     expect_with(SUITE.into(), bytes, content, error).await;
 }
 
-async fn expect_with(cipher: Cipher, bytes: &[u8], content: &[u8], error: Option<TlsError>) {
+async fn expect_with(cipher: TestCipher, bytes: &[u8], content: &[u8], error: Option<TlsError>) {
     for cut in [1, 7, 1 << 20] {
         // Closing the transport without an alert is correct for a dropped stream.
         let alert = error.as_ref().and_then(TlsError::alert);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ktls_offload::{NotOffloaded, Offload, OffloadOutcome, TlsCounters};
 use offload_api::{DeviceEvent, Refused, SegmentStream, TlsContexts, TlsSuite, TxTag};
 use proptest::prelude::*;
-use rig::{CIPHERS, Cipher, MockWire, SegmentLengths, data, streams};
+use rig::{CIPHERS, MockWire, SegmentLengths, TestCipher, data, streams};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -22,7 +22,7 @@ struct OffloadRun {
 
 #[derive(Clone, Debug)]
 struct OffloadPlan {
-    cipher: Cipher,
+    cipher: TestCipher,
     /// The padding multiple of the inner plaintext, where the version has padding.
     padding: usize,
     writes: Vec<usize>,

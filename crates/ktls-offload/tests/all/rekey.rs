@@ -9,7 +9,7 @@ use ktls_offload::{
 };
 use offload_api::{Refused, SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use proptest::prelude::*;
-use rig::{Cipher, CountingSchedule, MockWire, SUITES, SegmentLengths, data, streams};
+use rig::{CountingSchedule, MockWire, SUITES, SegmentLengths, TestCipher, data, streams};
 use std::future::poll_fn;
 use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -110,7 +110,7 @@ async fn stream_ends_without_room_for_a_key_update() {
 /// TLS 1.2 has no key updates. Beyond the key's limit, writes are refused, and the peer learns that data are missing.
 #[tokio::test]
 async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
-    let cipher = Cipher { version: TlsVersion::Tls12, suite: TlsSuite::Aes128Gcm };
+    let cipher = TestCipher { version: TlsVersion::Tls12, suite: TlsSuite::Aes128Gcm };
     for device in [false, true] {
         let wire = MockWire::new(5).with_devices(0.0, 5);
         let (mut near, mut far) = streams(&wire, cipher);

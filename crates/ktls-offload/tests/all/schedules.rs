@@ -14,7 +14,7 @@ use offload_api::{Refused, SegmentStream, TlsVersion, TxTag};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
 use rig::tasks::{Task, run_beside, turn, within};
-use rig::{CIPHERS, Cipher, MockTransport, MockWire, SegmentLengths, streams};
+use rig::{CIPHERS, MockTransport, MockWire, SegmentLengths, TestCipher, streams};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -36,7 +36,7 @@ enum WriterEnd {
 #[derive(Clone, Debug)]
 struct SchedulePlan {
     seed: u64,
-    cipher: Cipher,
+    cipher: TestCipher,
     window: usize,
     send_buffer: usize,
     cut: SegmentLengths,

@@ -7,7 +7,7 @@ use ktls_offload::{KtlsStream, Offload, TlsError};
 use offload_api::rx::NvmeVerdict;
 use offload_api::{Handle, RxMeta, RxSegment, SegmentStream, TlsKey, TlsSuite, Verdict, engines};
 use proptest::prelude::*;
-use rig::{CIPHERS, Cipher, MockTransport, MockWire, SUITES, counted, device, record, streams};
+use rig::{CIPHERS, MockTransport, MockWire, SUITES, TestCipher, counted, device, record, streams};
 use std::task::{Context, Poll, Waker};
 
 /// The treatment of a piece of a record.
@@ -32,7 +32,7 @@ struct TrustSetup {
 }
 
 impl TrustSetup {
-    fn new(cipher: Cipher) -> TrustSetup {
+    fn new(cipher: TestCipher) -> TrustSetup {
         let wire = MockWire::new(1).with_devices(0.0, 1);
         let (peer, mut stream) = streams(&wire, cipher);
         let contexts = [(); 2].map(|()| {

@@ -8,7 +8,7 @@ use offload_base::part::{Asked, Part};
 use offload_reservoir::Shell;
 use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::DEFAULT_BLOCK;
-use offload_reservoir::copy::plan::Plan;
+use offload_reservoir::copy::plan::CopyPlan;
 use offload_reservoir::copy::{Copy, CopyError, CopyItem, CopyLocation, CopyOutcome, ExcludePattern, SyncMode};
 use offload_reservoir::credentials::{ServerAddress, ServerTokens};
 use offload_reservoir::dial::Dial;
@@ -47,7 +47,7 @@ pub(crate) struct CopyOptions {
     choice: Choice,
     /// Number of concurrent streams, or `auto`: 8, or the number that --rate and --round-trip require
     #[arg(long, value_name = "COUNT", default_value = "auto")]
-    streams: Streams,
+    streams: StreamCount,
     /// Round-trip time of the path, for --streams auto: 274ms
     #[arg(long, value_name = "TIME", value_parser = time)]
     round_trip: Option<core::time::Duration>,
@@ -160,18 +160,18 @@ struct Access {
 
 /// The number of streams.
 #[derive(Clone, Copy, Debug)]
-enum Streams {
+enum StreamCount {
     Auto,
     Count(usize),
 }
 
-impl core::str::FromStr for Streams {
+impl core::str::FromStr for StreamCount {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Streams, String> {
+    fn from_str(text: &str) -> Result<StreamCount, String> {
         match text.parse() {
-            _ if text == "auto" => Ok(Streams::Auto),
-            Ok(count @ 1..=1024) => Ok(Streams::Count(count)),
+            _ if text == "auto" => Ok(StreamCount::Auto),
+            Ok(count @ 1..=1024) => Ok(StreamCount::Count(count)),
             _ => Err("1 to 1024, or auto".into()),
         }
     }
@@ -324,7 +324,7 @@ async fn make_plan(options: &PlanOptions) -> Result<String, ExitReason> {
     let copy = options.access.with_account(copy, has_buckets(&options.places)).map_err(unusable)?;
     let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
     let items = copy.list(&sources, &to).await.map_err(unlisted)?;
-    Ok(Plan::new(&copy, &items, options.parts).await.map_err(failed)?.to_text())
+    Ok(CopyPlan::new(&copy, &items, options.parts).await.map_err(failed)?.to_text())
 }
 
 pub(crate) async fn run(options: CopyOptions) -> ExitCode {
@@ -356,11 +356,11 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
 
 async fn copy(options: &CopyOptions) -> Result<CopyOutcome, ExitReason> {
     let streams = match (options.streams, options.rate, options.round_trip) {
-        (Streams::Count(count), ..) => count,
-        (Streams::Auto, Some(rate), Some(round_trip)) => {
+        (StreamCount::Count(count), ..) => count,
+        (StreamCount::Auto, Some(rate), Some(round_trip)) => {
             offload_reservoir::copy::streams_for(rate, round_trip, usual_window())
         }
-        (Streams::Auto, ..) => 8,
+        (StreamCount::Auto, ..) => 8,
     };
     let copy = Copy::new(Shell::tokio(), options.access.dial(options.rate, streams).map_err(unusable)?)
         .streams(streams)
@@ -420,7 +420,7 @@ fn select_part(
     let access = &options.access;
     let about = |error: String| unusable(format!("{}: {error}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| about(error.to_string()))?;
-    let plan = Plan::read(&text).map_err(about)?;
+    let plan = CopyPlan::read(&text).map_err(about)?;
     let number = part.number(plan.parts()).map_err(unusable)?;
     let copy = copy.block(plan.block()).map_err(about)?;
     let copy = access.with_account(copy, text.contains(BUCKETS)).map_err(unusable)?;

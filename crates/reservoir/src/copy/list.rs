@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use crate::copy::{Copy, PlainDialer};
     use crate::rooted::Rooted;
-    use crate::storage::{Entries, Folder, OpenFolder, StoredFile};
+    use crate::storage::{Folder, FolderEntries, OpenFolder, StoredFile};
     use crate::{Server, ServerLimits, Shell};
     use std::sync::Arc;
 
@@ -329,7 +329,7 @@ mod tests {
     struct OddFolder(Rooted);
 
     impl Folder for OddFolder {
-        fn list(&self, name: &Name) -> io::Result<Entries> {
+        fn list(&self, name: &Name) -> io::Result<FolderEntries> {
             let about = FileInfo::without_inode(FileKind::File, 4, SystemTime::UNIX_EPOCH);
             let odd = ["..".into(), "x".repeat(256).into()].map(|part| Ok((part, about)));
             Ok(Box::new(odd.into_iter().chain(self.0.list(name)?)))

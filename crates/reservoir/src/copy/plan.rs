@@ -9,7 +9,7 @@ use super::{Copy, CopyError};
 use crate::credentials::ServerAddress;
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
-use crate::remote::Version;
+use crate::remote::FileVersion;
 use crate::storage::{FileInfo, FileKind};
 use core::ops::Range;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use std::time::SystemTime;
 ///
 /// ```
 /// use offload_reservoir::Shell;
-/// use offload_reservoir::copy::plan::Plan;
+/// use offload_reservoir::copy::plan::CopyPlan;
 /// use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer};
 /// use std::io;
 /// use std::sync::Arc;
@@ -35,10 +35,10 @@ use std::time::SystemTime;
 /// let nowhere = PlainDialer::new(|_: &str, _| Err::<tokio::io::DuplexStream, _>(io::ErrorKind::NotFound.into()));
 /// let copy = Copy::new(Shell::tokio(), Arc::new(nowhere));
 /// let items = copy.list(&[CopyLocation::local(&there.join("run"))?], &CopyLocation::local(&there.join("copy"))?).await?;
-/// let text = Plan::new(&copy, &items, 3).await?.to_text();
+/// let text = CopyPlan::new(&copy, &items, 3).await?.to_text();
 ///
 /// // Elsewhere, later:
-/// let plan = Plan::read(&text)?;
+/// let plan = CopyPlan::read(&text)?;
 /// let mine = plan.part(&copy, 2)?;
 /// assert_eq!((plan.parts(), mine.len()), (3, 3));
 /// # Ok(())
@@ -47,7 +47,7 @@ use std::time::SystemTime;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Plan {
+pub struct CopyPlan {
     head: PlanHead,
     lines: Vec<PlanLine>,
 }
@@ -86,12 +86,12 @@ struct PlanLine {
     blocks: Option<(u64, u64)>,
 }
 
-impl Plan {
+impl CopyPlan {
     /// Distributes files over `parts` of about equal size.
     ///
     /// # Errors
     /// If a server does not answer, or one of `items` cannot be copied.
-    pub async fn new(copy: &Copy, items: &[CopyItem], parts: u32) -> Result<Plan, CopyError> {
+    pub async fn new(copy: &Copy, items: &[CopyItem], parts: u32) -> Result<CopyPlan, CopyError> {
         if let Some((item, why)) = items.iter().find_map(|item| Some((item, item.refused.as_ref()?))) {
             return Err(CopyError::Unusable(format!("{}: {why}", item.source())));
         }
@@ -143,7 +143,7 @@ impl Plan {
             }
         });
         let head = PlanHead { version: VERSION, parts: parts.max(1), block: copy.block, files: items.len() };
-        Ok(Plan { head, lines: lines.collect() })
+        Ok(CopyPlan { head, lines: lines.collect() })
     }
 
     /// Formats the plan: a line of JSON for the head, and for each file or run.
@@ -158,7 +158,7 @@ impl Plan {
     ///
     /// # Errors
     /// A text for the user, with the line number.
-    pub fn read(text: &str) -> Result<Plan, String> {
+    pub fn read(text: &str) -> Result<CopyPlan, String> {
         let mut lines = text.lines().enumerate();
         let wrong = |at: usize, error: serde_json::Error| format!("line {}: {error}", at + 1);
         let (_, head) = lines.next().ok_or("an empty file is no plan: `reservoir plan` makes one")?;
@@ -170,7 +170,7 @@ impl Plan {
             ));
         }
         crate::blocks::Blocks::new(0, head.block).ok_or("line 1: the block is no power of two from 1 KiB to 1 GiB")?;
-        let mut plan = Plan { head, lines: Vec::new() };
+        let mut plan = CopyPlan { head, lines: Vec::new() };
         for (at, text) in lines {
             let line: PlanLine = serde_json::from_str(text).map_err(|error| wrong(at, error))?;
             let fits = line.size < 1 << 62
@@ -257,7 +257,7 @@ impl Plan {
 async fn can_be_cut(item: &CopyItem) -> Result<bool, CopyError> {
     // Without a strong tag, the parts might read different versions of the source.
     let is_one_version =
-        matches!(&item.from.0, CopyEnd::Local(..)) || Version::from_tag(item.tag.as_deref()).is_strong();
+        matches!(&item.from.0, CopyEnd::Local(..)) || FileVersion::from_tag(item.tag.as_deref()).is_strong();
     match &item.to.0 {
         CopyEnd::Remote(server, _) if is_one_version => Ok(server.is_reservoir().await?),
         _ => Ok(false),

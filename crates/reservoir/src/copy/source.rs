@@ -6,10 +6,10 @@ use super::place::CopyEnd;
 use super::{Copy, CopyError};
 use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum};
-use crate::body::{Body, ChannelBody, FileBody, fields_of, finished_sum, read_error};
+use crate::body::{Body, ChannelBody, FileRangeBody, fields_of, finished_sum, read_error};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
-use crate::remote::{RangeReader, Remote, RemoteError, Version};
+use crate::remote::{FileVersion, RangeReader, Remote, RemoteError};
 use crate::storage::{FileInfo, Folder, StoredFile, evaluate_for};
 use bytes::Bytes;
 use core::pin::Pin;
@@ -119,10 +119,10 @@ impl LocalSource {
         Ok(LocalSource { file, before })
     }
 
-    fn body(&self, job: &FileJob, block: &FileBlock, has_trailers: bool) -> FileBody {
+    fn body(&self, job: &FileJob, block: &FileBlock, has_trailers: bool) -> FileRangeBody {
         let hasher = BlockHasher::new(job.blocks, block.number);
         let (progress, stream) = (job.copy.progress.clone(), block.stream);
-        FileBody::new(job.copy.shell.clone(), self.file.clone(), block.range.clone(), Some(hasher), has_trailers)
+        FileRangeBody::new(job.copy.shell.clone(), self.file.clone(), block.range.clone(), Some(hasher), has_trailers)
             .paced(job.copy.pace.clone())
             .with_progress(Arc::new(move |bytes| progress.moved(stream, bytes)))
     }
@@ -178,14 +178,14 @@ impl BlockSource for LocalSource {
 /// One version of a file on a server.
 struct RemoteSource {
     server: Arc<Remote>,
-    version: Version,
+    version: FileVersion,
 }
 
 impl RemoteSource {
     /// Determines the version of the source. A listing may have a weak tag or no tag, while the file itself has a date.
     async fn open(copy: &Copy, item: &CopyItem, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
         let server = server.clone();
-        let listed = Version::from_tag(item.tag.as_deref());
+        let listed = FileVersion::from_tag(item.tag.as_deref());
         // Servers that copy between each other check the version themselves.
         if listed.is_strong() || copy.third_party.is_some() {
             return Ok(RemoteSource { server, version: listed });
@@ -310,7 +310,7 @@ impl RelayOutcome {
 
 /// The bytes of a block, in pieces.
 pub(super) enum BlockPieces {
-    File(FileBody),
+    File(FileRangeBody),
     Net(Option<Box<RangeReader>>, Arc<Remote>),
 }
 

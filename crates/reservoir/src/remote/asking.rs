@@ -8,7 +8,7 @@ use crate::dial::DialStream;
 use crate::line::{self, PipelinedConnection};
 use crate::name::Name;
 use crate::protocol::{MISSING, PRODUCT};
-use crate::watch::{Watch, Watched};
+use crate::watch::{DeadlineStream, ProgressDeadline};
 use bytes::Buf;
 use core::time::Duration;
 use http_body_util::{BodyExt, Limited};
@@ -24,14 +24,14 @@ use std::sync::{Arc, PoisonError};
 pub(super) enum Session {
     Http1 {
         requests: SendRequest<Body>,
-        watch: Watch,
+        watch: ProgressDeadline,
     },
     /// An HTTP/3 stream, which is used up; its connection is shared.
     Http3,
 }
 
 /// An idle HTTP/1.1 connection.
-pub(super) type IdleConnection = (SendRequest<Body>, Watch);
+pub(super) type IdleConnection = (SendRequest<Body>, ProgressDeadline);
 
 impl Remote {
     pub(super) fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
@@ -166,8 +166,8 @@ impl Remote {
             }
         }
         let stream = self.connect().await?;
-        let watch = Watch::new(self.shell.timers().clone());
-        let stream = TokioIo::new(Watched::new(stream, watch.clone()));
+        let watch = ProgressDeadline::new(self.shell.timers().clone());
+        let stream = TokioIo::new(DeadlineStream::new(stream, watch.clone()));
         // XRootD 5.5 compares the case of field names, although they are case-insensitive (RFC 9110 section 5.1).
         let handshake = http1::Builder::new().title_case_headers(true).max_buf_size(512 << 10).handshake(stream).await;
         let (requests, connection) = handshake.map_err(|error| self.broke(&error))?;

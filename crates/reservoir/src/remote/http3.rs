@@ -3,7 +3,7 @@
 use super::{Remote, RemoteError, STALL};
 use crate::body::Body;
 use crate::http3::{IncomingBody, MAX_HEAD_BYTES, send, tell_length};
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use bytes::Bytes;
 use core::pin::pin;
 use core::time::Duration;
@@ -22,7 +22,7 @@ pub(super) struct Http3 {
     requests: SendRequest<Streams, Bytes>,
     connection: Connection,
     /// The watch of all its streams.
-    watch: Watch,
+    watch: ProgressDeadline,
 }
 
 impl Remote {
@@ -110,7 +110,7 @@ impl Remote {
                 tracing::warn!(%host, %ended, "the connection of HTTP/3 ended");
             }
         });
-        let watch = Watch::new(self.shell.timers().clone());
+        let watch = ProgressDeadline::new(self.shell.timers().clone());
         watch.expect(Some(STALL));
         Ok(held.insert(Http3 { requests, connection, watch }).clone())
     }
@@ -150,7 +150,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 
 /// Waits until a response is late. While other responses make progress on the connection, this one may be queued behind
 /// them.
-async fn late_with(watch: &Watch, whole: &Watch, stall: Option<Duration>) -> io::Error {
+async fn late_with(watch: &ProgressDeadline, whole: &ProgressDeadline, stall: Option<Duration>) -> io::Error {
     loop {
         let late = watch.late().await;
         if whole.is_late() {

@@ -7,7 +7,7 @@ use hyper::http::request::Builder;
 
 /// The validators of a file (RFC 9110 section 8.8).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Version {
+pub(crate) struct FileVersion {
     tag: Option<String>,
     /// Last-Modified as written by the server.
     date: Option<String>,
@@ -15,20 +15,24 @@ pub(crate) struct Version {
     is_strong: bool,
 }
 
-impl Version {
+impl FileVersion {
     /// Creates the version of an entity tag in a listing.
-    pub(crate) fn from_tag(tag: Option<&str>) -> Version {
-        Version { tag: tag.map(str::to_owned), date: None, is_strong: tag.is_some_and(is_strong) }
+    pub(crate) fn from_tag(tag: Option<&str>) -> FileVersion {
+        FileVersion { tag: tag.map(str::to_owned), date: None, is_strong: tag.is_some_and(is_strong) }
     }
 
     /// Reads the version from the fields of a response.
-    pub(super) fn from_answer(fields: &HeaderMap) -> Version {
+    pub(super) fn from_answer(fields: &HeaderMap) -> FileVersion {
         let date = |name| field(fields, name).and_then(http_rules::date::parse);
         // RFC 9110 section 8.8.2.2: a file written in the second of the response may be written again in that second.
         let is_old = |modified| date(DATE).is_some_and(|now| now >= modified + Duration::from_secs(1));
         let by_date = date(LAST_MODIFIED).is_some_and(is_old);
-        let tag = Version::from_tag(field(fields, ETAG));
-        Version { is_strong: tag.is_strong || by_date, date: field(fields, LAST_MODIFIED).map(str::to_owned), ..tag }
+        let tag = FileVersion::from_tag(field(fields, ETAG));
+        FileVersion {
+            is_strong: tag.is_strong || by_date,
+            date: field(fields, LAST_MODIFIED).map(str::to_owned),
+            ..tag
+        }
     }
 
     /// Tests whether ranges of several responses may be combined.
@@ -40,8 +44,8 @@ impl Version {
     pub(super) fn put_in(&self, request: Builder) -> Builder {
         match self {
             // A weak tag never matches If-Match (RFC 9110 section 13.1.1).
-            Version { tag: Some(tag), .. } if is_strong(tag) => request.header(IF_MATCH, tag),
-            Version { date: Some(date), .. } => request.header(IF_UNMODIFIED_SINCE, date),
+            FileVersion { tag: Some(tag), .. } if is_strong(tag) => request.header(IF_MATCH, tag),
+            FileVersion { date: Some(date), .. } => request.header(IF_UNMODIFIED_SINCE, date),
             _ => request,
         }
     }
@@ -87,16 +91,16 @@ mod tests {
             (&[(LAST_MODIFIED, "yesterday"), (DATE, two)], false),
             (&[], false),
         ] {
-            assert_eq!(Version::from_answer(&fields(pairs)).is_strong(), strong, "{pairs:?}");
+            assert_eq!(FileVersion::from_answer(&fields(pairs)).is_strong(), strong, "{pairs:?}");
         }
     }
 
     #[test]
     fn answers_of_other_versions_do_not_fit() {
         let (one, two) = ("Sat, 28 Nov 2026 09:00:01 GMT", "Sat, 28 Nov 2026 09:00:02 GMT");
-        let tagged = Version::from_answer(&fields(&[(ETAG, "\"a\""), (LAST_MODIFIED, one)]));
-        let dated = Version::from_answer(&fields(&[(LAST_MODIFIED, one), (DATE, two)]));
-        let weak = Version::from_answer(&fields(&[(ETAG, "W/\"a\""), (LAST_MODIFIED, one)]));
+        let tagged = FileVersion::from_answer(&fields(&[(ETAG, "\"a\""), (LAST_MODIFIED, one)]));
+        let dated = FileVersion::from_answer(&fields(&[(LAST_MODIFIED, one), (DATE, two)]));
+        let weak = FileVersion::from_answer(&fields(&[(ETAG, "W/\"a\""), (LAST_MODIFIED, one)]));
         for (version, now, fits) in [
             (&tagged, &[(ETAG, "\"a\""), (LAST_MODIFIED, two)][..], true),
             (&tagged, &[(ETAG, "\"b\""), (LAST_MODIFIED, one)], false),

@@ -5,7 +5,7 @@ use super::refusal::Refusal;
 use super::uploads;
 use crate::body::{self, Body};
 use crate::http3::{IncomingBody, MAX_HEAD_BYTES, send, tell_length};
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use bytes::Bytes;
 use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -105,7 +105,7 @@ impl Server {
         peer: &str,
         slot: Arc<ConnectionSlot>,
     ) {
-        let watch = Watch::new(self.0.shell.timers().clone());
+        let watch = ProgressDeadline::new(self.0.shell.timers().clone());
         // A client error ends its stream only; the log has the request.
         let answered = async {
             let (mut to, mut from) = stream.split();
@@ -156,7 +156,7 @@ impl Server {
         method: &Method,
         length: BodyLength,
         mut body: Body,
-        watch: &Watch,
+        watch: &ProgressDeadline,
     ) -> Result<Body, Refusal> {
         let Some(declared) = length.declared().filter(|_| !matches!(*method, Method::PUT | Method::POST)) else {
             return Ok(body);

@@ -9,7 +9,7 @@
 //! - `refusal`: error responses.
 //!
 //! ```text
-//! stream > Watched (drops stalled clients) > hyper > token > right and path > read or write > one line of the log
+//! stream > DeadlineStream (drops stalled clients) > hyper > token > right and path > read or write > log line
 //! ```
 
 mod declared;
@@ -33,7 +33,7 @@ use crate::protocol::PRODUCT;
 use crate::shell::Shell;
 use crate::storage::Folder;
 use crate::tokens::{Grant, Right, Tokens};
-use crate::watch::{Watch, Watched};
+use crate::watch::{DeadlineStream, ProgressDeadline};
 use core::convert::Infallible;
 use core::future::poll_fn;
 use core::net::IpAddr;
@@ -262,9 +262,9 @@ impl Server {
         peer: &str,
         slot: Option<Arc<ConnectionSlot>>,
     ) {
-        let watch = Watch::new(self.0.shell.timers().clone());
+        let watch = ProgressDeadline::new(self.0.shell.timers().clone());
         watch.idle(self.0.limits.idle, self.0.limits.head);
-        let stream = Watched::new(stream, watch.clone());
+        let stream = DeadlineStream::new(stream, watch.clone());
         let attended = ClientConnection::default();
         let service = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(body::arriving);
@@ -305,7 +305,7 @@ impl Server {
         &self,
         request: Request<Body>,
         peer: &str,
-        watch: Watch,
+        watch: ProgressDeadline,
         slot: Option<Arc<ConnectionSlot>>,
     ) -> Response<Body> {
         watch.expect(Some(self.0.limits.stall));
@@ -333,7 +333,7 @@ impl Server {
     async fn attend(
         &self,
         request: Request<Body>,
-        watch: &Watch,
+        watch: &ProgressDeadline,
         guest: &mut RequestContext<'_>,
     ) -> Result<Response<Body>, Refusal> {
         if request.version() < Version::HTTP_2 {

@@ -14,7 +14,7 @@ use crate::name::Name;
 use crate::pack::{self, BadPack, Unpacker};
 use crate::small::{self, Batch, PackEntry};
 use crate::tokens::Grant;
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use core::fmt::Write;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Frame;
@@ -29,7 +29,7 @@ pub(super) async fn receive_pack(
     request: Request<Body>,
     into: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     if !DeclaredDigests::new(request.headers())?.is_empty() {
         let text = "files of a pack appear before its end, and each has its hash in the pack: leave other digests out";
@@ -60,7 +60,7 @@ pub(super) async fn receive_pack(
 }
 
 /// Writes a batch to the medium. Returns an empty batch.
-async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch) -> Result<Batch, Refusal> {
+async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &ProgressDeadline) -> Result<Batch, Refusal> {
     // From here on the medium is working, not the client.
     watch.expect(None);
     let names = batch.names();
@@ -87,7 +87,7 @@ pub(super) async fn send_pack(
     request: Request<Body>,
     from: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let text =
         Limited::new(request.into_body(), MAX_NAMES_BYTES).collect().await.map_err(|_| Refusal::cut_off())?.to_bytes();

@@ -4,15 +4,15 @@ use super::Server;
 use super::refusal::Refusal;
 use crate::attributes::{self, Preserve};
 use crate::blocks::{BlockHasher, Blocks, DEFAULT_BLOCK};
-use crate::body::{self, Body, FileBody};
+use crate::body::{self, Body, FileRangeBody};
 use crate::digest::HashAlgorithm;
 use crate::listing::ListingLine;
 use crate::mtime;
 use crate::name::Name;
 use crate::protocol::{BLOCK, KIND, MODE, MTIME};
-use crate::storage::{Entries, FileInfo, FileKind, StoredFile};
+use crate::storage::{FileInfo, FileKind, FolderEntries, StoredFile};
 use crate::tokens::Grant;
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
@@ -31,7 +31,7 @@ pub(super) async fn answer_read(
     request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let (folder, at) = (server.0.folder.clone(), name.clone());
     let about = server.0.shell.blocking(move || folder.about(&at)).await?;
@@ -70,7 +70,7 @@ async fn give_file(
     name: &Name,
     (file, about): (Arc<dyn StoredFile>, FileInfo),
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let asked = request.headers();
     let Reply { status, range, mut fields } =
@@ -125,7 +125,7 @@ async fn give_file(
     } else {
         fields.insert(CONTENT_LENGTH, length.into());
     }
-    let body = FileBody::new(server.0.shell.clone(), file, range, hasher, trailers).paced(grant.pace().cloned());
+    let body = FileRangeBody::new(server.0.shell.clone(), file, range, hasher, trailers).paced(grant.pace().cloned());
     Ok(response(status, fields, body.boxed_unsync()))
 }
 
@@ -170,7 +170,7 @@ async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant)
 }
 
 /// Reads the next entries of a listing as lines. Also returns whether they are the last ones.
-fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
+fn lines(entries: &mut FolderEntries, json: bool) -> io::Result<(String, bool)> {
     let mut text = String::new();
     for _ in 0..LISTED_AT_ONCE {
         let Some(entry) = entries.next() else { return Ok((text, true)) };

@@ -26,7 +26,7 @@ use crate::name::Name;
 use crate::protocol::TRANSFER_AUTHORIZATION;
 use crate::storage::FileKind;
 use crate::tokens::{Grant, Right};
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use bytes::Bytes;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
@@ -61,7 +61,7 @@ pub(super) async fn copy(
     request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let fields = request.headers();
     let bad = |text: &str| Refusal::new(StatusCode::BAD_REQUEST, text);

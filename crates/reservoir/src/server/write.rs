@@ -30,7 +30,7 @@ use crate::protocol::{
 use crate::sink::{RangeOutcome, Sink};
 use crate::storage;
 use crate::tokens::Grant;
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use http_body_util::BodyExt;
@@ -47,7 +47,7 @@ pub(super) async fn begin(
     request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let fields = request.headers();
     let Some(writer) = named_writer(fields, grant)? else {
@@ -122,7 +122,7 @@ pub(super) async fn put(
     request: Request<Body>,
     name: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     refuse_folder(request.uri().path())?;
     let preconditions = Preconditions::of(request.method(), request.headers());
@@ -150,7 +150,7 @@ struct UploadRequest<'a> {
     server: &'a Server,
     name: Name,
     grant: &'a Arc<Grant>,
-    watch: &'a Watch,
+    watch: &'a ProgressDeadline,
     preconditions: Preconditions,
 }
 
@@ -438,7 +438,7 @@ impl UploadRequest<'_> {
 }
 
 /// Paces the client: received bytes count, and the next ones must wait.
-pub(super) async fn take_turn(server: &Server, watch: &Watch, pace: &Pace, bytes: usize) {
+pub(super) async fn take_turn(server: &Server, watch: &ProgressDeadline, pace: &Pace, bytes: usize) {
     let shell = &server.0.shell;
     if let Some(turn) = pace.wait_after(shell.now(), bytes as u64) {
         watch.expect(None);

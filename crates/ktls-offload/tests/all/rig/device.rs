@@ -17,7 +17,7 @@ pub(crate) const FLOW: FlowKey = FlowKey::tcp(
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 2)),
 );
 
-pub(crate) struct MockDevice {
+pub(crate) struct MockTlsDevice {
     contexts: Vec<(Handle, DeviceContext)>,
     next_index: u32,
     events: VecDeque<DeviceEvent>,
@@ -51,9 +51,9 @@ struct Tracker {
     tag: Vec<u8>,
 }
 
-impl MockDevice {
-    pub(crate) fn new(rng: Rng, miss: f64) -> MockDevice {
-        MockDevice {
+impl MockTlsDevice {
+    pub(crate) fn new(rng: Rng, miss: f64) -> MockTlsDevice {
+        MockTlsDevice {
             contexts: Vec::new(),
             next_index: 0,
             events: VecDeque::new(),
@@ -186,7 +186,7 @@ impl Tracker {
     }
 }
 
-impl Contexts for MockDevice {
+impl Contexts for MockTlsDevice {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         (name == TlsContexts::ENGINE).then(|| EngineInfo {
             counts_units: true,

@@ -7,7 +7,7 @@ pub(crate) mod device;
 pub(crate) mod tasks;
 
 use bytes::Bytes;
-use device::MockDevice;
+use device::MockTlsDevice;
 use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
 use offload_api::{
     Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
@@ -52,7 +52,7 @@ pub(crate) struct WireHalf {
     /// Receive window: bytes that may be sent before the peer consumes some.
     pub(crate) window: usize,
     pub(crate) cut: SegmentLengths,
-    pub(crate) device: Option<MockDevice>,
+    pub(crate) device: Option<MockTlsDevice>,
     /// Contexts to remove when all data before an offset were sent.
     releases: Vec<(u64, Handle)>,
     pub(crate) released: Vec<Handle>,
@@ -151,7 +151,7 @@ impl MockWire {
     /// Adds a device at both ends.
     pub(crate) fn with_devices(self, miss: f64, seed: u64) -> MockWire {
         for (side, half) in self.lock().iter_mut().enumerate() {
-            half.device = Some(MockDevice::new(Seed(seed).stream(["device a", "device b"][side]), miss));
+            half.device = Some(MockTlsDevice::new(Seed(seed).stream(["device a", "device b"][side]), miss));
         }
         self
     }
@@ -267,7 +267,7 @@ impl WireHalf {
     }
 
     fn tell_events(&mut self) {
-        if self.device.as_ref().is_some_and(MockDevice::has_events) {
+        if self.device.as_ref().is_some_and(MockTlsDevice::has_events) {
             self.wakers.wake_listener();
         }
     }
@@ -535,14 +535,14 @@ impl Drop for MockTransport {
 /// A key schedule that needs no handshake: each key is derived from a counter.
 #[derive(Clone)]
 pub(crate) struct CountingSchedule {
-    cipher: Cipher,
+    cipher: TestCipher,
     transmit: u8,
     receive: u8,
 }
 
 impl CountingSchedule {
     /// Returns the schedules of the two ends, and the first keys of the first end.
-    pub(crate) fn pair(cipher: impl Into<Cipher>) -> (CountingSchedule, CountingSchedule, TrafficKeys) {
+    pub(crate) fn pair(cipher: impl Into<TestCipher>) -> (CountingSchedule, CountingSchedule, TrafficKeys) {
         let cipher = cipher.into();
         let keys = TrafficKeys { transmit: (0, counted(cipher, 1)), receive: (0, counted(cipher, 101)) };
         let one = CountingSchedule { cipher, transmit: 1, receive: 101 };
@@ -568,15 +568,15 @@ impl KeySchedule for CountingSchedule {
 }
 
 /// Returns the key with the given number.
-pub(crate) fn counted(cipher: impl Into<Cipher>, number: u8) -> TlsKey {
-    let Cipher { version, suite } = cipher.into();
+pub(crate) fn counted(cipher: impl Into<TestCipher>, number: u8) -> TlsKey {
+    let TestCipher { version, suite } = cipher.into();
     TlsKey::new(version, suite, &vec![number; suite.key_len()], [number; 12]).unwrap()
 }
 
 /// Creates two connected streams over `wire`.
 pub(crate) fn streams(
     wire: &MockWire,
-    cipher: impl Into<Cipher>,
+    cipher: impl Into<TestCipher>,
 ) -> (KtlsStream<MockTransport>, KtlsStream<MockTransport>) {
     let (one, other, keys) = CountingSchedule::pair(cipher);
     let (a, b) = wire.ends();
@@ -616,18 +616,18 @@ pub(crate) const SUITES: [TlsSuite; 3] = [TlsSuite::Aes128Gcm, TlsSuite::Aes256G
 
 /// A protocol version with a cipher suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cipher {
+pub(crate) struct TestCipher {
     pub(crate) version: TlsVersion,
     pub(crate) suite: TlsSuite,
 }
 
-impl From<TlsSuite> for Cipher {
-    fn from(suite: TlsSuite) -> Cipher {
-        Cipher { version: TlsVersion::Tls13, suite }
+impl From<TlsSuite> for TestCipher {
+    fn from(suite: TlsSuite) -> TestCipher {
+        TestCipher { version: TlsVersion::Tls13, suite }
     }
 }
 
-impl Cipher {
+impl TestCipher {
     /// Returns the record length minus the content length, without padding.
     pub(crate) fn overhead(self) -> usize {
         match (self.version, self.suite) {
@@ -638,15 +638,15 @@ impl Cipher {
     }
 }
 
-pub(crate) const CIPHERS: [Cipher; 6] = {
+pub(crate) const CIPHERS: [TestCipher; 6] = {
     let [a, b, c] = SUITES;
     let (v2, v3) = (TlsVersion::Tls12, TlsVersion::Tls13);
     [
-        Cipher { version: v2, suite: a },
-        Cipher { version: v2, suite: b },
-        Cipher { version: v2, suite: c },
-        Cipher { version: v3, suite: a },
-        Cipher { version: v3, suite: b },
-        Cipher { version: v3, suite: c },
+        TestCipher { version: v2, suite: a },
+        TestCipher { version: v2, suite: b },
+        TestCipher { version: v2, suite: c },
+        TestCipher { version: v3, suite: a },
+        TestCipher { version: v3, suite: b },
+        TestCipher { version: v3, suite: c },
     ]
 };

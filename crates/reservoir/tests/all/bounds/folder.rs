@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{Entries, FileInfo, FileKind, Folder, OpenFolder, StoredFile};
+use offload_reservoir::storage::{FileInfo, FileKind, Folder, FolderEntries, OpenFolder, StoredFile};
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -45,7 +45,7 @@ impl Folder for CountingFolder {
         Ok(FileInfo::without_inode(kind, size, SystemTime::UNIX_EPOCH))
     }
 
-    fn list(&self, name: &Name) -> io::Result<Entries> {
+    fn list(&self, name: &Name) -> io::Result<FolderEntries> {
         let about = FileInfo::without_inode(FileKind::File, 3, SystemTime::UNIX_EPOCH);
         let is_broken = name != &Name::root();
         let (listed, open) = (self.listed.clone(), self.lists.clone());

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use offload_base::{Rng, Seed};
 use offload_reservoir::attributes::{Attributes, Preserve};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{Entries, FileInfo, FileKind, Folder, OpenFolder, StoredFile};
+use offload_reservoir::storage::{FileInfo, FileKind, Folder, FolderEntries, OpenFolder, StoredFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -454,7 +454,7 @@ impl Folder for MediumMount {
         Ok(about(*id, &state.files[id]))
     }
 
-    fn list(&self, _: &Name) -> io::Result<Entries> {
+    fn list(&self, _: &Name) -> io::Result<FolderEntries> {
         let state = self.whole_call()?;
         let names =
             state.names.iter().map(|(name, id)| (name.last().unwrap().to_owned(), about(*id, &state.files[id])));
