@@ -142,6 +142,7 @@ pub fn read(field: &str) -> Result<Vec<(HashAlgorithm, Vec<u8>)>, MalformedDiges
 pub fn read_rfc3230(field: &str) -> Result<Vec<(HashAlgorithm, Vec<u8>)>, MalformedDigest> {
     members(field.split(','), |member| {
         let (name, value) = member.split_once('=')?;
+        // The values of unknown algorithms can have any form.
         let Some(algorithm) = HashAlgorithm::named_by_rfc3230(name) else { return Some((None, Vec::new())) };
         Some((Some(algorithm), hexadecimal_or_base64(algorithm, value)?))
     })
@@ -190,6 +191,7 @@ fn members<'a>(
 ) -> Result<Vec<(HashAlgorithm, Vec<u8>)>, MalformedDigest> {
     let mut known = Vec::new();
     for (count, member) in members.enumerate() {
+        // Each member costs a computation, so their number is limited.
         let (algorithm, value) = parse(member.trim()).filter(|_| count < MAX_MEMBERS).ok_or(MalformedDigest)?;
         if let Some(algorithm) = algorithm {
             known.push((

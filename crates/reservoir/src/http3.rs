@@ -106,6 +106,7 @@ impl<S: BodySource> IncomingBody<S> {
     /// Keeps `held` alive until the body has arrived or is dropped.
     pub(crate) fn holding(self, held: impl Send + 'static) -> IncomingBody<S> {
         let mut this = self;
+        // `Drop` forbids a struct update here.
         this._held = Box::new(held);
         this
     }
@@ -114,6 +115,7 @@ impl<S: BodySource> IncomingBody<S> {
         if matches!(self.stage, BodyStage::Data) {
             if let Some(data) = ready!(self.stream.poll_data(cx)).map_err(io::Error::other)? {
                 self.watch.moved(data.len(), false);
+                // A body longer than its Content-Length is malformed (RFC 9114 section 4.1.2).
                 let counted = self.length.count(data.len());
                 return Poll::Ready(self.well_formed(counted).map(|()| Some(Frame::data(data))));
             }
@@ -131,6 +133,7 @@ impl<S: BodySource> IncomingBody<S> {
 
     fn well_formed(&mut self, checked: Result<(), MalformedRequest>) -> io::Result<()> {
         checked.map_err(|malformed| {
+            // Set before the error, because the server then resets the stream instead of answering.
             self.malformed.store(true, Ordering::Relaxed);
             self.stream.stop(Code::H3_MESSAGE_ERROR);
             io::Error::new(io::ErrorKind::InvalidData, malformed)
@@ -165,6 +168,7 @@ impl<S: BodySource> HttpBody for IncomingBody<S> {
 impl<S: BodySource> Drop for IncomingBody<S> {
     fn drop(&mut self) {
         if !matches!(self.stage, BodyStage::Ended) {
+            // The peer would otherwise send the rest of the body to nobody.
             self.stream.stop(self.unwanted);
         }
     }
@@ -176,6 +180,7 @@ pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &Pro
         match frame?.into_data() {
             Ok(mut data) => {
                 while data.has_remaining() {
+                    // Small pieces make progress visible to the deadline.
                     let piece = data.split_to(data.len().min(PIECE));
                     let len = piece.len();
                     stream.data(piece).await.map_err(io::Error::other)?;

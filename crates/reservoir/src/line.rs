@@ -149,6 +149,7 @@ impl PipelinedConnection {
             let span = u64::try_from((self.state.timers.now() - sent).as_nanos()).unwrap_or(u64::MAX).max(1);
             let least = match self.state.round_trip.load(Ordering::Relaxed) {
                 0 => span,
+                // The shortest time has the least waiting at the server in it.
                 known => known.min(span),
             };
             self.state.round_trip.store(least, Ordering::Relaxed);
@@ -303,6 +304,7 @@ fn framing(head: &ResponseHead, is_head: bool) -> io::Result<BodyRemainder> {
     }
     if let Some(coding) = head.fields.get(TRANSFER_ENCODING) {
         return match coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            // With both fields, a proxy may have taken another end of the body (RFC 9112 section 6.3).
             true if !head.fields.contains_key(CONTENT_LENGTH) => Ok(BodyRemainder::Chunks),
             _ => Err(garbage("the answer's length is ambiguous")),
         };
@@ -316,6 +318,7 @@ fn framing(head: &ResponseHead, is_head: bool) -> io::Result<BodyRemainder> {
 }
 
 fn chunk_size(line: &[u8]) -> io::Result<u64> {
+    // Chunk extensions follow a semicolon (RFC 9112 section 7.1.1).
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
     let text = core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
     text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or_else(|| garbage("a chunk has no size"))

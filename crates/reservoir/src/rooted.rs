@@ -351,6 +351,7 @@ fn umask() -> u32 {
 
 /// Returns the extended attributes that users may set.
 fn extended(file: &File) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    // A longer value could not be sent anyway.
     let mut value = vec![0; MAX_FIELD_BYTES];
     let mut read = |name: Vec<u8>| {
         let length = fgetxattr(file, &name[..], &mut value[..])?;

@@ -118,6 +118,7 @@ impl LookasideSendQueue {
         let session = open_session(&mut self.client, key)?;
         let context = SealContext { flow, session, key: key.clone(), records: 0, released: false };
         self.contexts.insert(context).map_err(|_| {
+            // The session would otherwise occupy the accelerator for nothing.
             self.client.close(session);
             Refused::NoSpace
         })
@@ -145,6 +146,7 @@ impl LookasideSendQueue {
         by_jobs: bool,
         counters: &mut LookasideCounters,
     ) -> Seq {
+        // An empty send returns the next sequence number.
         let seq = *self.next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
         if data.is_empty() || self.failed.is_some() {
             return seq;
@@ -171,6 +173,7 @@ impl LookasideSendQueue {
     fn collect(&mut self, seq: Seq, data: Bytes, context: Handle, unit: UnitTag) -> Option<UnsealedRecord> {
         let record = self.begun.get_or_insert_with(|| UnsealedRecord {
             context,
+            // The sealed record leaves as one piece from its start.
             unit: UnitTag { at: 0, ..unit },
             start: seq,
             plain: SmallVec::new(),
@@ -217,6 +220,7 @@ impl LookasideSendQueue {
     }
 
     fn submit(&mut self, job: Job) {
+        // Waiting jobs go first, because records leave in order.
         if !self.waiting.is_empty() {
             self.waiting.push_back(job);
         } else if let Err(job) = self.client.submit(job) {
@@ -233,12 +237,14 @@ impl LookasideSendQueue {
 
     /// Closes the direction after all queued data.
     pub(super) fn finish<S: SegmentStream>(&mut self, stream: &mut S) {
+        // The close must follow records that are still being sealed.
         self.items.push_back(SendItem::Finish);
         self.hand_down(stream);
     }
 
     /// Aborts the direction: no more data leave.
     pub(super) fn abort(&mut self) {
+        // The first failure is the reason for later ones.
         self.failed.get_or_insert(io::ErrorKind::ConnectionAborted);
         self.forget();
     }
@@ -261,6 +267,7 @@ impl LookasideSendQueue {
             while !self.waiting.is_empty() && self.client.poll_room(cx).is_ready() {
                 let Some(job) = self.waiting.pop_front() else { break };
                 if let Err(job) = self.client.submit(job) {
+                    // Keeps the order of the jobs.
                     self.waiting.push_front(job);
                 } else {
                     submitted = true;

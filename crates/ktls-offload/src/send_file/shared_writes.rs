@@ -34,6 +34,7 @@ impl LentPieces {
             return piece; // short slices are copied, so the piece would never be looked up
         }
         let mut pieces = self.lock();
+        // Unwritten pieces must not occupy memory forever.
         if pieces.len() == LENT_MAX {
             pieces.pop_front();
         }
@@ -44,6 +45,7 @@ impl LentPieces {
     /// Returns the share of a lent buffer that `slice` is. Writes arrive in order, so buffers lent earlier are dropped.
     fn find(&self, slice: &[u8]) -> Option<Bytes> {
         let mut pieces = self.lock();
+        // The piece is alive, so no other buffer can have these addresses.
         let inside = |piece: &Bytes| piece.as_ptr_range().start <= slice.as_ptr() && end(slice) <= end(piece);
         let found = pieces.iter().position(inside)?;
         // Layers above write in order, so earlier buffers will not be written again.

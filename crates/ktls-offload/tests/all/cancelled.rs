@@ -97,7 +97,7 @@ async fn receive(stream: &mut TokioStream, rng: &mut Rng, got: &RefCell<Vec<u8>>
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn what_was_taken_arrives_once_wherever_futures_are_dropped(
+    fn taken_data_arrive_once_after_cancelled_futures(
         seed in any::<u64>(),
         room in prop::sample::select(vec![1usize, 7, 64, 1000, 1 << 20]),
         record in prop::sample::select(vec![1usize, 30, 16_384]),

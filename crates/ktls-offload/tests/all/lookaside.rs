@@ -260,7 +260,7 @@ fn run(plan: &LookasidePlan) -> LookasideRun {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn whatever_becomes_of_jobs_the_bytes_are_those_of_software(
+    fn bytes_equal_software_for_any_job_result(
         cipher in prop::sample::select(CIPHERS.to_vec()),
         writes in prop::collection::vec((0usize..40_000, prop::bool::weighted(0.2)), 1..6),
         record_size in prop_oneof![Just(16384usize), 200usize..2000],

@@ -293,7 +293,7 @@ proptest! {
     /// Invariant of key updates: the keys received by the device, kept in software, or abandoned at the end add up to
     /// the KeyUpdates sent, in both directions. All data arrive.
     #[test]
-    fn what_becomes_of_keys_adds_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
+    fn key_counters_add_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
         let wire = MockWire::new(seed).with_devices(miss, seed);
         let streams = streams(&wire, SUITES[0]);
         let mut ends = [streams.0, streams.1];

@@ -412,7 +412,7 @@ fn play(plan: &SchedulePlan, device: bool) -> RunOutcome {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_was_accepted_arrives_whatever_two_applications_do(plan in plans()) {
+    fn accepted_data_arrive_under_any_schedule(plan in plans()) {
         let plain = play(&plan, false);
         let offloaded = play(&plan, true);
         if !plan.gives_up && !plan.leaves && plan.endings.iter().all(|ending| *ending == WriterEnd::Close) {

@@ -104,7 +104,7 @@ fn places(cuts: &[prop::sample::Index], length: usize) -> Vec<usize> {
 
 proptest! {
     #[test]
-    fn a_record_that_is_wrong_anywhere_is_not_given_out_whoever_decrypted_what(
+    fn wrong_records_are_never_delivered(
         cipher in prop::sample::select(CIPHERS.to_vec()),
         length in 0usize..3000,
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),

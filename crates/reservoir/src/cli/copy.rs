@@ -203,6 +203,7 @@ impl PartOption {
             PartOption::Asked(Asked::Auto(None)) => Asked::Auto(Some(parts)).part()?,
             PartOption::Asked(asked) => asked.part()?,
         };
+        // A scheduler may run more or fewer tasks than the plan has parts.
         if part.of != parts || !(1..=parts).contains(&part.number) {
             return Err(format!("the plan has {parts} parts: there is no part {} of {}", part.number, part.of));
         }
@@ -225,6 +226,7 @@ impl Access {
             }
             None => match std::env::var("RESERVOIR_TOKEN") {
                 Ok(text) => ("RESERVOIR_TOKEN".into(), text),
+                // A server can be open to everybody.
                 Err(VarError::NotPresent) => return Ok(ServerTokens::default()),
                 Err(VarError::NotUnicode(_)) => return Err("RESERVOIR_TOKEN is not UTF-8 text".into()),
             },
@@ -260,6 +262,7 @@ impl Access {
         let authorities = authorities(self.cacert.as_deref())?;
         let wrong = |error: offload_reservoir::rustls::Error| format!("authorities: {error}");
         let tls = TlsDialer::new(Arc::new(tls::client_config(authorities.clone(), self.pin).map_err(wrong)?));
+        // The kernel paces each connection separately.
         let tls = tls.paced(rate.map(|rate| rate.shared_by(streams)));
         if !self.http3 {
             return Ok(Arc::new(tls));
@@ -271,6 +274,7 @@ impl Access {
 
 /// Reads the certificate authorities of a file, or of the system.
 pub(crate) fn authorities(file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, String> {
+    // Distributions keep their authorities in different files.
     let file = file.or_else(|| SYSTEM_AUTHORITIES.iter().map(Path::new).find(|file| file.exists()));
     file.map_or(Ok(Vec::new()), tls::certificates)
 }
@@ -291,6 +295,7 @@ fn places(texts: &[OsString]) -> Result<(Vec<CopyLocation>, CopyLocation), CopyE
 fn servers<'a>(places: impl IntoIterator<Item = &'a CopyLocation>, stripe: &'a [tls::Host]) -> BTreeSet<ServerAddress> {
     let places = places.into_iter().filter_map(CopyLocation::server);
     let stripe = stripe.iter().map(|host| (host.name(), host.port().unwrap_or(443)));
+    // Host names are equal in any case, and tokens are looked up by name.
     places.chain(stripe).map(|(host, port)| (host.to_ascii_lowercase(), port)).collect()
 }
 
@@ -313,6 +318,7 @@ fn failed(error: impl ToString) -> ExitReason {
 
 /// Converts an error of listing the sources.
 fn unlisted(error: CopyError) -> ExitReason {
+    // Scripts retry failures, but not wrong command lines.
     let status = if matches!(error, CopyError::Unusable(_)) { UNUSABLE } else { FAILED };
     (error.to_string(), status)
 }
@@ -424,6 +430,7 @@ fn select_part(
     let number = part.number(plan.parts()).map_err(unusable)?;
     let copy = copy.block(plan.block()).map_err(about)?;
     let copy = access.with_account(copy, text.contains(BUCKETS)).map_err(unusable)?;
+    // A plan has no tokens, so each machine brings its own.
     let mut all = plan.servers().map_err(unlisted)?;
     all.extend(servers([], &options.stripe));
     let copy = copy.tokens(access.tokens(&all).map_err(unusable)?);
@@ -458,6 +465,7 @@ fn summary_line(outcome: &CopyOutcome, seconds: f64) -> String {
         (outcome.failed.len() as u64, "files failed"),
     ] {
         if count > 0 {
+            // Zero counts would only lengthen the line.
             text += &format!("; {count} {what}");
         }
     }

@@ -232,6 +232,7 @@ impl Copy {
     /// # Errors
     /// If `bytes` is not a power of two within the limits.
     pub fn block(mut self, bytes: u64) -> Result<Copy, String> {
+        // `Blocks` checks the size, which BLAKE3's tree needs to be a power of two.
         crate::blocks::Blocks::new(0, bytes).ok_or("a block has a power of two of bytes, from 1 KiB to 1 GiB")?;
         self.block = bytes;
         Ok(self)

@@ -173,6 +173,7 @@ impl CopyPlan {
         let mut plan = CopyPlan { head, lines: Vec::new() };
         for (at, text) in lines {
             let line: PlanLine = serde_json::from_str(text).map_err(|error| wrong(at, error))?;
+            // A plan is a file that users can edit, so its numbers must not overflow later sums.
             let fits = line.size < 1 << 62
                 && line.blocks.is_none_or(|(first, end)| first < end && end <= line.size.div_ceil(plan.head.block));
             let is_time = line.modified.as_deref().is_none_or(|text| mtime::from_text(text).is_some());
@@ -202,6 +203,7 @@ impl CopyPlan {
         let roots: BTreeSet<&str> = self.lines.iter().flat_map(|line| [&*line.from.0, &*line.to.0]).collect();
         let mut servers = BTreeSet::new();
         for root in roots {
+            // Folders of this machine have no server.
             servers.extend(CopyLocation::root(root)?.server().map(|(host, port)| (host.to_owned(), port)));
         }
         Ok(servers)
@@ -235,6 +237,7 @@ impl CopyPlan {
                 // Runs of one file are consecutive.
                 (Some(runs), Some(run)) if last.is_some_and(|last| last.to == line.to) => runs.push(run),
                 (_, run) => {
+                    // The text also tells the resolution of the time.
                     let text = line.modified.as_deref();
                     let resolution = text.map_or(Resolution::Unknown, Resolution::from_text);
                     let modified = text.and_then(mtime::from_text).unwrap_or(SystemTime::UNIX_EPOCH);

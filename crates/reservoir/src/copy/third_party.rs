@@ -89,12 +89,14 @@ impl ThirdPartyCopy {
         if from.is_bucket() || to.is_bucket() {
             return unusable("buckets cannot copy from or to other servers: leave --third-party out");
         }
+        // COPY has no fields for these options.
         if copy.verify || copy.sparse || !copy.preserve.is_empty() || item.blocks.is_some() {
             return unusable(
                 "servers copy whole files between them, without attributes: leave --third-party, or --verify, --sparse and --preserve out",
             );
         }
         let (from, to) = ((from.clone(), item.from.1.clone()), (to.clone(), item.to.1.clone()));
+        // A pull is made by the destination, and a push by the source.
         let (by, other) = if way == ThirdParty::Pull { (to, from) } else { (from, to) };
         Ok(ThirdPartyCopy { way, by, other })
     }
@@ -112,6 +114,7 @@ impl BlockTarget for ThirdPartyCopy {
             let mut tell = |bytes: u64| {
                 let bytes = bytes.min(size);
                 progress.moved(block.stream, bytes.saturating_sub(seen) as usize);
+                // After an interruption, the server starts its count again. The progress must not go back.
                 seen = seen.max(bytes);
             };
             let streams = (job.copy.streams, block.stream);
@@ -125,6 +128,7 @@ impl BlockTarget for ThirdPartyCopy {
                 let what = "says that the file is there, but it is not whole";
                 return Err(RemoteError::Answer { name: job.item.to.1.clone(), what }.into());
             }
+            // The last marker comes before the end, so the rest counts now.
             tell(size);
             Ok(())
         })
