@@ -36,6 +36,7 @@ fn a_name_is_free_once_the_bytes_are_gone() {
         third.write_all(format!("{head}\r\nthird").as_bytes()).await.unwrap();
         (refused, other, status(&mut third).await)
     });
+    // The second upload came while the first still had the name, and the third after its end.
     assert_eq!((refused, other, third), (422, 423, 201));
     assert_eq!(medium.paths().len(), 1, "{:?}", medium.paths());
 }

@@ -35,6 +35,7 @@ fn a_client_that_stands_still_is_given_up() {
         });
         let took = (shell.now() - began).as_secs();
         assert!((least..=most).contains(&took), "{sent:?}: after {took} s");
+        // The server removes the files after it has closed the connection.
         executor.run_for(Duration::from_secs(1));
         assert_eq!(medium.paths().len(), 0, "{sent:?}: {:?}", medium.paths());
     }

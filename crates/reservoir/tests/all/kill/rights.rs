@@ -59,6 +59,7 @@ fn replaced_file_keeps_its_rights_and_its_owner() {
             world.put("from", &name, 0o644, 10);
             world.put("to", &name, [0o600, 0o664][number % 2], 7);
             let there = world.path("to").join(&name);
+            // Only root may do this, so other users test with their own files.
             let given = chown(&there, Some(1), Some(1));
             if given.is_err() && number == 0 {
                 // The test harness hides the output of `eprintln` for a successful test.
@@ -102,6 +103,7 @@ fn hidden_files_are_their_owners_alone() {
         .unwrap()
         .map(|entry| entry.unwrap().metadata().unwrap().mode() & 0o777)
         .collect();
+    // The journal and the data.
     assert_eq!(modes, [0o600, 0o600]);
 }
 

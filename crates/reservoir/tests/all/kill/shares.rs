@@ -126,6 +126,7 @@ impl SharesFixture {
         let folder = Arc::new(Rooted::open(&self.store()).unwrap());
         let server = Server::new(folder, self.shell(), ServerLimits::default()).open_to_all().with_log(Arc::new(log));
         if let Some(before) = self.servers.lock().unwrap()[at].replace(server) {
+            // The old server must not answer the copy's next request.
             before.close();
         }
     }
@@ -154,6 +155,7 @@ impl SharesFixture {
             Ok(ours)
         });
         let copy = Copy::new(self.shell(), Arc::new(dial)).stripe(vec!["two".parse().unwrap()]);
+        // Two streams go to each server.
         copy.streams(4).block(BLOCK).unwrap()
     }
 

@@ -140,6 +140,7 @@ fn copy_takes_a_name_over_from_an_upload_that_was_left() {
     });
     assert_eq!(world.copy("/f", &["Source: https://other/f"]).0, 423);
     drop(open);
+    // The server notices the closed connection.
     world.executor.run_for(Duration::from_secs(1));
     let (_, answer) = world.copy("/f", &["Source: https://other/f"]);
     assert!(answer.contains("success: Created"), "{answer}");

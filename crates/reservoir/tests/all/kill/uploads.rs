@@ -87,6 +87,7 @@ pub(super) async fn ask(
         let field = field.to_ascii_lowercase();
         field.starts_with("content-length:") || field.starts_with("transfer-encoding:")
     });
+    // Some tests send a wrong length, or chunks.
     if !has_length {
         head += &format!("content-length: {}\r\n", content.len());
     }
@@ -108,6 +109,7 @@ pub(super) fn sum(algorithm: HashAlgorithm, bytes: &[u8]) -> Vec<u8> {
 /// Makes a digest field of RFC 9530. The digest is wrong if `wrong`.
 fn digest(field: &str, algorithm: HashAlgorithm, bytes: &[u8], wrong: bool) -> String {
     let mut value = sum(algorithm, bytes);
+    // One wrong bit is enough.
     value[0] ^= u8::from(wrong);
     format!("{field}: {}", algorithm.field(&value))
 }
@@ -269,6 +271,7 @@ fn parts_of_two_files_are_never_one() {
         }
         assert_eq!(world.put("/f", &[rest, &declared(&b)], &b[1000..]), 202);
         assert_eq!(world.medium.get(Path::new("f")), None);
+        // The file of `b` is complete now, with its own two parts.
         assert_eq!(world.put("/f", &[front, &declared(&b)], &b[..1000]), 201);
         assert!(world.medium.get(Path::new("f")).unwrap() == b);
         assert_eq!(world.paths(), ["f"]);
@@ -396,6 +399,7 @@ fn upload_gives_way_once_its_client_has_gone() {
         open.read_exact(&mut line).await.unwrap();
         assert!(line.ends_with(b"200"));
     });
+    // The first client is still connected, so even its own user has to wait.
     let (status, answer) = world.ask("PUT", "/f", &[me], b"mine");
     let until = answer.split_once("until ").unwrap().1;
     assert!(until[2..].starts_with(':') && until[5..].starts_with(" UTC"), "{answer}");
@@ -511,6 +515,7 @@ fn full_disk_leaves_no_files_of_a_pack() {
         for number in 0..files {
             source.put(&Name::from_url(&format!("/file-{number}")).unwrap(), &[7; 1000]);
         }
+        // There is room for about half of the files.
         target.set_room(20_500);
         let copy = world.copy().retries(0);
         let local = CopyLocation::in_folder(Arc::new(here.mount(None)), Name::root());
