@@ -20,7 +20,7 @@ fn ask_digest(bed: &mut BoundsTestbed, token: &str, target: &str) -> DuplexStrea
 fn small_file_digest_passes_huge_file_digests() {
     let mut bed = BoundsTestbed::new(ServerLimits::default());
     // One user requests a hundred digests of two huge files.
-    let _huge: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
+    let _huge_requests: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
     bed.executor.run_for(Duration::from_millis(40));
     for token in ["test", "abc"] {
         let began = bed.shell.now();
