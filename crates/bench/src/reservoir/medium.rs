@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use offload_base::Clock;
 use offload_base::cost::{self, Work};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{FileInfo, FolderEntries, Folder, FileKind, OpenFolder, StoredFile};
+use offload_reservoir::storage::{FileInfo, FileKind, Folder, FolderEntries, OpenFolder, StoredFile};
 use offload_testbed::drive::Drive;
 use offload_testbed::drive::threads::wait_until;
 use std::collections::BTreeMap;

@@ -34,7 +34,7 @@ use offload_host_stack::TcpConfig;
 use offload_reservoir::copy::{Copy, CopyLocation};
 use offload_reservoir::dial::Dial;
 use offload_reservoir::name::Name;
-use offload_reservoir::{ServerLimits, Server, Shell, Task};
+use offload_reservoir::{Server, ServerLimits, Shell, Task};
 use offload_testbed::bed::{BedHost, Testbed};
 use offload_testbed::drive::threads::VirtualThreads;
 use offload_testbed::drive::{Drive, DriveConfig};
