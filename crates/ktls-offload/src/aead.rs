@@ -1,37 +1,36 @@
-//! Whole records by the library of cryptography that was chosen: ring, AWS-LC, or where there is neither, what works on records
-//! piece by piece.
+//! Sealing and opening of whole records by the chosen cryptography library.
 //!
-//! - [`WholeRecords`]: what a provider has to do;
-//! - `ring` (feature `ring`, on by default) goes before `aws-lc-rs`, where both are there;
-//! - [`resumable_aead::Key`]: without either.
+//! - [`WholeRecords`]: the interface of a library;
+//! - ring (feature `ring`, on by default) takes precedence over AWS-LC (feature `aws-lc-rs`);
+//! - [`resumable_aead::Key`] is the fallback without either feature.
 
 use crate::keys::{NONCE_LEN, TAG_LEN};
 use offload_api::TlsSuite;
 
-/// A key that seals and opens whole records. It does not count nonces.
+/// A key that seals and opens whole records. The caller guarantees unique nonces.
 pub(crate) trait WholeRecords: Sized {
-    /// Expands a key. `None`: the provider does not have the suite, or the key has another length.
+    /// Expands a key. Returns `None` if the library lacks the suite or the key has the wrong length.
     fn expand(suite: TlsSuite, key: &[u8]) -> Option<Self>;
 
-    /// Encrypts `body` in place and gives the tag.
+    /// Encrypts `body` in place and returns the tag.
     fn seal(&self, nonce: [u8; NONCE_LEN], aad: &[u8], body: &mut [u8]) -> [u8; TAG_LEN];
 
-    /// Decrypts a body with its tag in place; false if they do not belong together.
+    /// Decrypts a body and its tag in place. Returns false if the tag does not match.
     #[must_use]
     fn open(&self, nonce: [u8; NONCE_LEN], aad: &[u8], body_and_tag: &mut [u8]) -> bool;
 }
 
-/// The provider that is used.
+/// The key type of the chosen library.
 #[cfg(feature = "ring")]
-pub(crate) type Chosen = ring::aead::LessSafeKey;
+pub(crate) type RecordAead = ring::aead::LessSafeKey;
 #[cfg(all(feature = "aws-lc-rs", not(feature = "ring")))]
-pub(crate) type Chosen = aws_lc_rs::aead::LessSafeKey;
+pub(crate) type RecordAead = aws_lc_rs::aead::LessSafeKey;
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
-pub(crate) type Chosen = resumable_aead::Key;
+pub(crate) type RecordAead = resumable_aead::Key;
 
-/// AWS-LC speaks as ring does.
+/// Implements [`WholeRecords`] for ring or AWS-LC, which share an API.
 #[cfg(any(feature = "ring", feature = "aws-lc-rs"))]
-macro_rules! as_ring_does {
+macro_rules! implement_with_ring_api {
     ($($library:ident)::+) => {
         impl WholeRecords for $($library)::+::aead::LessSafeKey {
             fn expand(suite: TlsSuite, key: &[u8]) -> Option<Self> {
@@ -47,6 +46,7 @@ macro_rules! as_ring_does {
 
             fn seal(&self, nonce: [u8; NONCE_LEN], aad: &[u8], body: &mut [u8]) -> [u8; TAG_LEN] {
                 use $($library)::+::aead::{Aad, Nonce};
+                // The record number makes the nonce unique.
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let tag = self.seal_in_place_separate_tag(nonce, Aad::from(aad), body);
                 let mut bytes = [0; TAG_LEN];
@@ -63,9 +63,9 @@ macro_rules! as_ring_does {
 }
 
 #[cfg(feature = "ring")]
-as_ring_does!(ring);
+implement_with_ring_api!(ring);
 #[cfg(all(feature = "aws-lc-rs", any(test, not(feature = "ring"))))]
-as_ring_does!(aws_lc_rs);
+implement_with_ring_api!(aws_lc_rs);
 
 #[cfg(any(test, not(any(feature = "ring", feature = "aws-lc-rs"))))]
 impl WholeRecords for resumable_aead::Key {
@@ -110,7 +110,7 @@ mod tests {
             state.encrypt(&key, &mut sealed).unwrap();
             sealed.extend_from_slice(&state.tag(&key).unwrap());
             seals_and_opens::<resumable_aead::Key>(suite, &sealed);
-            seals_and_opens::<Chosen>(suite, &sealed);
+            seals_and_opens::<RecordAead>(suite, &sealed);
             #[cfg(feature = "aws-lc-rs")]
             seals_and_opens::<aws_lc_rs::aead::LessSafeKey>(suite, &sealed);
         }

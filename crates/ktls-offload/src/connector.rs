@@ -1,4 +1,4 @@
-//! Handshakes as values that applications keep and clone: a configuration for many connections.
+//! Client and server handshake configurations that applications keep and clone.
 
 use crate::handshake::{HandshakeError, accept, connect};
 use crate::stream::KtlsStream;
@@ -7,7 +7,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 use std::sync::Arc;
 
-/// A client's configuration for any number of connections.
+/// A client configuration for any number of connections.
 ///
 /// ```
 /// use ktls_offload::api::TokioSegments;
@@ -34,10 +34,10 @@ impl From<Arc<ClientConfig>> for TlsConnector {
 }
 
 impl TlsConnector {
-    /// Shakes hands as a client with the server of this `name`; see [`connect`].
+    /// Performs a client handshake with the server called `name`; see [`connect`].
     ///
     /// # Errors
-    /// As [`connect`].
+    /// The errors of [`connect`].
     pub async fn connect<S: SegmentStream>(
         &self,
         name: ServerName<'static>,
@@ -47,8 +47,8 @@ impl TlsConnector {
     }
 }
 
-/// A server's configuration for any number of connections. [`StartHandshake`](crate::StartHandshake) chooses one by the
-/// ClientHello instead.
+/// A server configuration for any number of connections. Use [`StartHandshake`](crate::StartHandshake) to choose a
+/// configuration by the ClientHello.
 ///
 /// ```
 /// use ktls_offload::TlsAcceptor;
@@ -80,10 +80,10 @@ impl From<Arc<ServerConfig>> for TlsAcceptor {
 }
 
 impl TlsAcceptor {
-    /// Shakes hands as a server; see [`accept`].
+    /// Performs a server handshake; see [`accept`].
     ///
     /// # Errors
-    /// As [`accept`].
+    /// The errors of [`accept`].
     pub async fn accept<S: SegmentStream>(&self, stream: S) -> Result<KtlsStream<S>, HandshakeError> {
         accept(stream, self.config.clone()).await
     }

@@ -1,11 +1,12 @@
-//! What a stream counts, under Linux' names (`/proc/net/tls_stat`) where there are any.
+//! Stream counters, with the names of Linux (`/proc/net/tls_stat`) where Linux has them.
 
 use core::fmt;
 use offload_base::counters::CounterSet;
 
 offload_base::counters! {
-    /// What one stream counts. A direction begins in software; each change of side is counted where it arrives, and
-    /// the `Curr` values say where it is now: nowhere once it has ended, as with a socket that is gone.
+    /// Counters of one stream. A direction begins in software, and each move between software and device is counted at
+    /// its destination. The `Curr` values tell where a direction is now; a direction that has ended is not counted
+    /// there.
     ///
     /// ```
     /// use ktls_offload::TlsCounters;
@@ -16,89 +17,89 @@ offload_base::counters! {
     /// assert_eq!(set.value("TlsRxRecordsPartial"), 2);
     /// ```
     pub struct TlsCounters {
-        /// Transmit directions in software at present.
+        /// Transmit directions currently in software.
         pub curr_tx_sw: "TlsCurrTxSw",
-        /// Receive directions in software at present.
+        /// Receive directions currently in software.
         pub curr_rx_sw: "TlsCurrRxSw",
-        /// Transmit directions on a device at present.
+        /// Transmit directions currently on a device.
         pub curr_tx_device: "TlsCurrTxDevice",
-        /// Receive directions on a device at present.
+        /// Receive directions currently on a device.
         pub curr_rx_device: "TlsCurrRxDevice",
-        /// Times a transmit direction began in software or came back to it.
+        /// Times a transmit direction began in software or returned to software.
         pub tx_sw: "TlsTxSw",
-        /// Times a receive direction began in software or came back to it.
+        /// Times a receive direction began in software or returned to software.
         pub rx_sw: "TlsRxSw",
-        /// Times a transmit direction went to a device.
+        /// Times a transmit direction moved to a device.
         pub tx_device: "TlsTxDevice",
-        /// Times a receive direction went to a device.
+        /// Times a receive direction moved to a device.
         pub rx_device: "TlsRxDevice",
-        /// Times a device that had lost its place was told which record begins where.
+        /// Record positions told to a device that had lost synchronization.
         pub rx_device_resync: "TlsRxDeviceResync",
-        /// Times a device announced a question about where records begin, and did not come back to it.
+        /// Resync requests that a device announced and then did not make.
         pub rx_resync_given_up: "TlsRxResyncGivenUp",
-        /// Records that did not verify.
+        /// Records that failed authentication.
         pub decrypt_error: "TlsDecryptError",
-        /// Transmit keys changed.
+        /// Transmit key changes.
         pub tx_rekey_ok: "TlsTxRekeyOk",
-        /// Receive keys changed.
+        /// Receive key changes.
         pub rx_rekey_ok: "TlsRxRekeyOk",
-        /// Transmit keys that should have changed and could not.
+        /// Failed transmit key changes.
         pub tx_rekey_error: "TlsTxRekeyError",
-        /// Receive keys that should have changed and could not.
+        /// Failed receive key changes.
         pub rx_rekey_error: "TlsRxRekeyError",
         /// KeyUpdates received.
         pub rx_rekey_received: "TlsRxRekeyReceived",
-        /// Changed transmit keys that a device got. This, [`tx_rekey_sw`](Self::tx_rekey_sw) and
-        /// [`tx_rekey_aborted`](Self::tx_rekey_aborted) make [`tx_rekey_ok`](Self::tx_rekey_ok), when the direction has
-        /// ended.
+        /// Changed transmit keys that a device received. After the direction ends, the sum of this counter,
+        /// [`tx_rekey_sw`](Self::tx_rekey_sw) and [`tx_rekey_aborted`](Self::tx_rekey_aborted) equals
+        /// [`tx_rekey_ok`](Self::tx_rekey_ok).
         pub tx_rekey_device: "TlsTxRekeyDevice",
-        /// Changed transmit keys that stayed in software: the direction was there, the device refused them or was
-        /// reset, or they changed again first.
+        /// Changed transmit keys that stayed in software: the direction was in software, the device refused the key or
+        /// was reset, or the key changed again first.
         pub tx_rekey_sw: "TlsTxRekeySw",
         /// Transmit directions that ended while a changed key waited for the device.
         pub tx_rekey_aborted: "TlsTxRekeyAborted",
-        /// Changed receive keys that a device got. This, [`rx_rekey_sw`](Self::rx_rekey_sw) and
-        /// [`rx_rekey_aborted`](Self::rx_rekey_aborted) make [`rx_rekey_ok`](Self::rx_rekey_ok), when the direction has
-        /// ended.
+        /// Changed receive keys that a device received. After the direction ends, the sum of this counter,
+        /// [`rx_rekey_sw`](Self::rx_rekey_sw) and [`rx_rekey_aborted`](Self::rx_rekey_aborted) equals
+        /// [`rx_rekey_ok`](Self::rx_rekey_ok).
         pub rx_rekey_device: "TlsRxRekeyDevice",
         /// Changed receive keys that stayed in software.
         pub rx_rekey_sw: "TlsRxRekeySw",
         /// Receive directions that ended while a changed key waited for the device.
         pub rx_rekey_aborted: "TlsRxRekeyAborted",
-        /// Times a transmit direction left its device for it sent too much again.
+        /// Times a transmit direction left its device because of too many retransmissions.
         pub tx_policy_sw: "TlsTxPolicySw",
-        /// Times it was given back, for that was over.
+        /// Times such a direction returned to its device after retransmissions had decreased.
         pub tx_policy_device: "TlsTxPolicyDevice",
         /// Records sealed in software.
         pub tx_records_sw: "TlsTxRecordsSw",
-        /// Records handed over for a device to seal.
+        /// Records queued for a device to seal.
         pub tx_records_device: "TlsTxRecordsDevice",
-        /// Records no byte of which a device had decrypted.
+        /// Received records without any byte decrypted by a device.
         pub rx_records_sw: "TlsRxRecordsSw",
-        /// Records partly decrypted by a device, and finished in software.
+        /// Received records partly decrypted by a device and completed in software.
         pub rx_records_partial: "TlsRxRecordsPartial",
-        /// Bytes of those that were left for software to decrypt. (It authenticates all of them.)
+        /// Bytes of partly decrypted records that software decrypted. (Software authenticates all their bytes.)
         pub rx_partial_sw_bytes: "TlsRxPartialSwBytes",
-        /// Records wholly decrypted and verified by a device.
+        /// Received records wholly decrypted and verified by a device.
         pub rx_records_device: "TlsRxRecordsDevice",
-        /// Bytes of records decrypted with a key that was no longer theirs, and restored.
+        /// Bytes that a device decrypted with an outdated key and that software re-encrypted.
         pub rx_restored_bytes: "TlsRxRestoredBytes",
-        /// Offload requests a device or its absence turned down.
+        /// Offload requests refused by a device or for lack of one.
         pub offload_refused: "TlsOffloadRefused",
-        /// Times a device was asked again for what it had refused for the time being.
+        /// Repeated requests to a device after a temporary refusal.
         pub offload_retried: "TlsOffloadRetried",
-        /// Directions that a device took after it had refused them for the time being.
+        /// Directions that a device accepted after a temporary refusal.
         pub offload_later: "TlsOffloadLater",
-        /// Device resets seen.
+        /// Device resets observed.
         pub device_resets: "TlsDeviceResets",
     }
 }
 
-/// Counters as `/proc/net/tls_stat` of Linux shows them: its seventeen lines, in its order and to the byte, then ours that
-/// Linux has none of. `set` may hold many streams' counters.
+/// Formats counters like `/proc/net/tls_stat` of Linux: its seventeen lines in its order, byte for byte, then the
+/// counters that Linux lacks. `set` may sum many streams.
 ///
-/// Two of Linux' stay zero: `TlsDecryptRetry` and `TlsRxNoPadViolation` are of a bet on records without padding, which
-/// nobody makes here.
+/// Two counters of Linux stay zero: `TlsDecryptRetry` and `TlsRxNoPadViolation` belong to its optimistic decryption of
+/// unpadded records, which this crate does not do.
 ///
 /// ```
 /// use ktls_offload::{TlsCounters, tls_stat};
@@ -115,7 +116,7 @@ pub fn tls_stat(set: &CounterSet) -> impl fmt::Display + '_ {
 }
 
 const LINES: &[&str] = &[
-    // As net/tls/tls_proc.c lists them.
+    // The order of net/tls/tls_proc.c.
     "TlsCurrTxSw",
     "TlsCurrRxSw",
     "TlsCurrTxDevice",
@@ -133,7 +134,7 @@ const LINES: &[&str] = &[
     "TlsTxRekeyOk",
     "TlsTxRekeyError",
     "TlsRxRekeyReceived",
-    // Ours.
+    // Counters that Linux lacks.
     "TlsRxResyncGivenUp",
     "TlsTxRekeyDevice",
     "TlsTxRekeySw",
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
     use offload_base::counters::Counters;
 
-    /// The names that Linux documents (Documentation/networking/tls.rst, "Statistics"), spelt as there.
+    /// Compares with the names that Linux documents (Documentation/networking/tls.rst, "Statistics").
     #[test]
     fn the_text_is_that_of_linux_with_ours_behind() {
         let mut set = CounterSet::default();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_counted_is_left_out() {
+    fn statistics_include_every_counter() {
         let mut counted = 0;
         TlsCounters::default().visit(&mut |name, _| {
             counted += 1;

@@ -1,10 +1,10 @@
-//! What can go wrong with a TLS stream, and which alert tells the peer.
+//! Errors of a TLS stream, and the alerts that report them to the peer.
 
 use crate::alert::AlertDescription;
 use crate::keys::ScheduleError;
 use std::io;
 
-/// Why a TLS stream failed. Reads and writes carry it inside their [`io::Error`].
+/// Error of a TLS stream. The [`io::Error`] of a read or write contains it.
 ///
 /// ```
 /// use ktls_offload::{AlertDescription, TlsError};
@@ -16,84 +16,85 @@ use std::io;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The peer sent a record that does not verify.
+    /// The peer sent a record that fails authentication.
     #[error("peer's fault: a record does not verify")]
     BadRecordMac,
     /// The peer sent a record longer than RFC 8446 section 5.2 allows.
     #[error("peer's fault: a record of {length} bytes is too long")]
     RecordOverflow {
-        /// What its header says, or how long its content is.
+        /// The length in the header, or the length of the content.
         length: usize,
     },
-    /// The peer sent a record without protection, or of a type that may not come now.
+    /// The peer sent an unprotected record, or a record type that is not allowed now.
     #[error("peer's fault: a record of type {0} where only protected ones may come")]
     UnexpectedRecord(u8),
-    /// The peer's record header names another version.
+    /// The peer's record header has an unknown version.
     #[error("peer's fault: a record of version {0:#06x}")]
     UnknownVersion(u16),
-    /// The peer sent a protected record that holds nothing but padding.
+    /// The peer sent a protected record that contains only padding.
     #[error("peer's fault: a record of nothing but padding")]
     OnlyPadding,
-    /// The peer sent protected content of a type that may not come now.
+    /// The peer sent protected content of a type that is not allowed now.
     #[error("peer's fault: content of type {0}")]
     UnexpectedContent(u8),
     /// The peer sent an empty fragment of a handshake message, or an empty alert (RFC 8446 section 5.1 forbids both).
     #[error("peer's fault: an empty handshake fragment or alert")]
     EmptyFragment,
-    /// The peer put something between the pieces of a handshake message.
+    /// The peer interrupted a fragmented handshake message.
     #[error("peer's fault: a handshake message is interleaved with something else")]
     Interleaved,
     /// The peer sent a handshake message that cannot be parsed.
     #[error("peer's fault: a handshake message cannot be parsed")]
     MalformedHandshake,
-    /// The peer sent a handshake message longer than this end takes.
+    /// The peer sent a handshake message that exceeds this end's limit.
     #[error("peer's fault: a handshake message of {length} bytes is too long")]
     HandshakeTooLong {
-        /// What its header says.
+        /// The length in the message header.
         length: usize,
     },
-    /// The peer sent a handshake message that may not come now.
+    /// The peer sent a handshake message that is not allowed now.
     #[error("peer's fault: handshake message {0}")]
     UnexpectedHandshake(u8),
-    /// The peer's KeyUpdate asks for something that does not exist.
+    /// The peer's KeyUpdate has an undefined request code.
     #[error("peer's fault: a KeyUpdate request of {0}")]
     InvalidKeyUpdate(u8),
     /// The peer changed keys within a record (RFC 8446 section 5.1 forbids it).
     #[error("peer's fault: a KeyUpdate is not the last message of its record")]
     KeyUpdateInsideRecord,
-    /// The peer keeps asking to negotiate anew.
+    /// The peer requested renegotiation too often.
     #[error("peer's fault: too many requests to renegotiate")]
     TooManyRenegotiations,
     /// The peer sent an alert that cannot be parsed.
     #[error("peer's fault: an alert cannot be parsed")]
     MalformedAlert,
-    /// The peer keeps sending warnings.
+    /// The peer sent too many warnings.
     #[error("peer's fault: too many warnings")]
     TooManyWarnings,
-    /// The peer ended the connection.
+    /// The peer ended the connection with a fatal alert.
     #[error("the peer sent a fatal alert: {0}")]
     AlertReceived(AlertDescription),
-    /// The transport ended before the peer said it was done: what arrived may not be all.
+    /// The transport ended without a close_notify, so the data may be incomplete.
     #[error("the connection ended without close_notify")]
     Truncated,
-    /// The key schedule could not go on.
+    /// The key schedule failed.
     #[error("no next key: {0}")]
     Schedule(#[from] ScheduleError),
-    /// Caller's fault: TLS 1.2 has no key updates. The stream goes on.
+    /// Caller's fault: TLS 1.2 has no key updates. The stream continues.
     #[error("caller's fault: TLS 1.2 has no key updates")]
     NoKeyUpdates,
-    /// Caller's fault: data above TLS come with work for a device at the highest layer, which has no layer above it.
+    /// Caller's fault: data of a protocol above TLS carry device work for the highest layer, which leaves no layer for
+    /// TLS.
     #[error(
         "caller's fault: data came with work for more layers than a device has: send them with a tag of a lower layer"
     )]
     TooManyLayers,
-    /// The key protected as many records as it may.
+    /// The key has protected the maximum number of records.
     #[error("the key is used up")]
     KeyExhausted,
 }
 
 impl TlsError {
-    /// The alert that tells the peer; `None` if the peer knows or is gone.
+    /// Returns the alert that reports this error, or `None` if the peer already knows or is gone.
     pub fn alert(&self) -> Option<AlertDescription> {
         // RFC 8446 sections 5 and 6.2, case by case.
         Some(match self {

@@ -1,6 +1,7 @@
-//! Keying material for protocols above (RFC 8446 section 7.5).
+//! Exported keying material (RFC 8446 section 7.5).
 //!
-//! rustls' unbuffered connections export nothing, but the exporter's secret passes their key log: it is kept there.
+//! An unbuffered connection of rustls has no exporter. But rustls passes the exporter secret to the key log, so a key
+//! log records the secret here.
 
 use core::fmt;
 use rustls::crypto::tls13::OkmBlock;
@@ -9,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// The exporter of a connection of TLS 1.3.
+/// The exporter of a TLS 1.3 connection.
 pub(crate) struct Exporter {
     suite: &'static Tls13CipherSuite,
     secret: OkmBlock,
@@ -23,9 +24,12 @@ impl Exporter {
         let expand = |from: &OkmBlock, label: &[u8], hashed: &[u8], output: &mut [u8]| {
             let length = u16::try_from(output.len()).ok()?.to_be_bytes();
             let label_length = [u8::try_from(PREFIX.len() + label.len()).ok()?];
+            // HkdfLabel of RFC 8446 section 7.1: the output length, the label and the context, each with its length.
             let info = [&length[..], &label_length, PREFIX, label, &[hashed.len() as u8], hashed];
             hkdf_provider.expander_for_okm(from).expand_slice(&info, output).ok()
         };
+        // RFC 8446 section 7.5: derive a secret for the label from the hash of the empty string, then expand with the
+        // hash of the context.
         let empty = hash(&[]);
         let mut derived = Zeroizing::new(vec![0; empty.as_ref().len()]);
         expand(&self.secret, label, empty.as_ref(), &mut derived).ok_or_else(too_long)?;
@@ -33,14 +37,14 @@ impl Exporter {
     }
 }
 
-/// A key log that keeps the exporter's secret, and passes everything on.
+/// A key log that records the exporter secret and forwards every entry.
 pub(crate) struct ExporterLog {
     inner: Arc<dyn KeyLog>,
     secret: Mutex<Option<OkmBlock>>,
 }
 
 impl ExporterLog {
-    pub(crate) fn around(inner: &Arc<dyn KeyLog>) -> Arc<ExporterLog> {
+    pub(crate) fn wrap(inner: &Arc<dyn KeyLog>) -> Arc<ExporterLog> {
         Arc::new(ExporterLog { inner: inner.clone(), secret: Mutex::default() })
     }
 
@@ -48,7 +52,7 @@ impl ExporterLog {
     pub(crate) fn exporter(&self, suite: Option<SupportedCipherSuite>) -> Option<Box<Exporter>> {
         let suite = suite?.tls13()?;
         let secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some(Box::new(Exporter { suite, secret })) // not in place: streams are many, and few export
+        Some(Box::new(Exporter { suite, secret })) // boxed because few of many streams export
     }
 }
 

@@ -1,14 +1,14 @@
-//! The handshake, by rustls: the only file that knows its unbuffered and kernel-connection API.
+//! TLS handshakes by rustls. This is the only file that uses rustls' unbuffered and kernel-connection APIs.
 //!
-//! Invariant: rustls gets one record at a time, and none after the one that ends the handshake, so every record of
-//! data, with its sequence number and what the device said about it, is left to the record layer.
+//! Invariant: rustls gets one record at a time, and no record after the last record of the handshake. Every data record
+//! therefore reaches the record layer with its sequence number and the device's verdict.
 
 use crate::exporter::ExporterLog;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
-use crate::messages::Role;
+use crate::messages::HandshakeRole;
 use crate::record::HEADER_LEN;
-use crate::record::inbox::Inbox;
-use crate::stream::{Established, KtlsStream};
+use crate::record::inbox::RecordInbox;
+use crate::stream::{HandshakeState, KtlsStream};
 use bytes::Bytes;
 use core::fmt;
 use core::future::poll_fn;
@@ -29,10 +29,10 @@ use rustls::{
 use std::io;
 use std::sync::Arc;
 
-/// Shakes hands as a client, over a stream on which nothing was sent yet, and gives the stream of data.
+/// Performs a client handshake over a stream on which no bytes were sent yet, and returns the TLS stream.
 ///
-/// `config` needs [`enable_secret_extraction`](ClientConfig::enable_secret_extraction), and TLS 1.2 or 1.3. Records begin in
-/// software; [`KtlsStream::offload`] hands them to a device. Dropping the future gives the connection up.
+/// `config` needs [`enable_secret_extraction`](ClientConfig::enable_secret_extraction), and TLS 1.2 or 1.3. Records
+/// begin in software; [`KtlsStream::offload`] moves them to a device. Dropping the future abandons the connection.
 ///
 /// ```
 /// use ktls_offload::{accept, api::TokioSegments, connect};
@@ -69,7 +69,7 @@ use std::sync::Arc;
 /// ```
 ///
 /// # Errors
-/// [`HandshakeError`]; the peer was told by an alert, where it is to blame, and the connection is closed.
+/// [`HandshakeError`]. If the peer is at fault, an alert is sent first. The connection is closed in any case.
 pub async fn connect<S: SegmentStream>(
     stream: S,
     config: Arc<ClientConfig>,
@@ -80,28 +80,30 @@ pub async fn connect<S: SegmentStream>(
     }
     let server_name = match &name {
         ServerName::DnsName(name) if config.enable_sni => Some(name.as_ref().to_owned()),
-        _ => None, // RFC 6066 section 3: addresses are not sent
+        _ => None, // RFC 6066 section 3: IP addresses are not sent
     };
-    let log = ExporterLog::around(&config.key_log);
+    let log = ExporterLog::wrap(&config.key_log);
     let mut config = ClientConfig::clone(&config);
     config.key_log = log.clone();
-    run(stream, UnbufferedClientConnection::new(Arc::new(config), name)?, Records::default(), server_name, log).await
+    run(stream, UnbufferedClientConnection::new(Arc::new(config), name)?, HandshakeRecords::default(), server_name, log)
+        .await
 }
 
-/// Shakes hands as a server; see [`connect`].
+/// Performs a server handshake; see [`connect`].
 ///
-/// `config` must not offer early data: nobody would read it.
+/// `config` must not offer early data, because early data would never be read.
 ///
 /// # Errors
-/// As [`connect`]; [`HandshakeError::EarlyDataEnabled`].
+/// The errors of [`connect`], and [`HandshakeError::EarlyDataEnabled`].
 pub async fn accept<S: SegmentStream>(
     mut stream: S,
     config: Arc<ServerConfig>,
 ) -> Result<KtlsStream<S>, HandshakeError> {
     check(&config)?;
-    let mut records = Records::default();
+    let mut records = HandshakeRecords::default();
     match records.receive_hello(&mut stream).await {
-        // The connection finds the same fault in the records, and answers it as the configuration wants.
+        // If the ClientHello is invalid, the rustls connection meets the same error and answers according to its
+        // configuration.
         Ok(hello) => {
             let server_name = hello.ok().and_then(|accepted| server_name(&accepted));
             serve(stream, config, records, server_name).await
@@ -110,7 +112,7 @@ pub async fn accept<S: SegmentStream>(
     }
 }
 
-/// A connection whose ClientHello was read and not answered yet, so that a server can choose its configuration by it.
+/// A connection with a parsed ClientHello and no reply yet, so that a server can choose its configuration.
 ///
 /// ```
 /// use ktls_offload::{HandshakeError, KtlsStream, SegmentStream, StartHandshake};
@@ -130,16 +132,16 @@ pub async fn accept<S: SegmentStream>(
 pub struct StartHandshake<S> {
     stream: S,
     accepted: Accepted,
-    records: Records,
+    records: HandshakeRecords,
 }
 
 impl<S: SegmentStream> StartHandshake<S> {
     /// Reads the ClientHello.
     ///
     /// # Errors
-    /// [`HandshakeError`]; the peer gets the alert, and the connection is closed.
+    /// [`HandshakeError`]. The peer gets an alert, and the connection is closed.
     pub async fn read(mut stream: S) -> Result<StartHandshake<S>, HandshakeError> {
-        let mut records = Records::default();
+        let mut records = HandshakeRecords::default();
         let error = match records.receive_hello(&mut stream).await {
             Ok(Ok(accepted)) => return Ok(StartHandshake { stream, accepted, records }),
             Ok(Err((error, mut alert))) => {
@@ -154,15 +156,15 @@ impl<S: SegmentStream> StartHandshake<S> {
         give_up(stream, error).await
     }
 
-    /// The ClientHello: the server name, the application protocols and the suites that the client offers.
+    /// Returns the ClientHello: the server name, application protocols and suites that the client offers.
     pub fn client_hello(&self) -> ClientHello<'_> {
         self.accepted.client_hello()
     }
 
-    /// Shakes hands with the chosen configuration.
+    /// Completes the handshake with the chosen configuration.
     ///
     /// # Errors
-    /// As [`accept`].
+    /// The errors of [`accept`].
     pub async fn into_stream(self, config: Arc<ServerConfig>) -> Result<KtlsStream<S>, HandshakeError> {
         check(&config)?;
         let server_name = server_name(&self.accepted);
@@ -176,14 +178,14 @@ impl<S> fmt::Debug for StartHandshake<S> {
     }
 }
 
-/// Shakes hands as a server, with the ClientHello in `records`.
+/// Runs a server handshake with the ClientHello in `records`.
 async fn serve<S: SegmentStream>(
     stream: S,
     config: Arc<ServerConfig>,
-    records: Records,
+    records: HandshakeRecords,
     server_name: Option<String>,
 ) -> Result<KtlsStream<S>, HandshakeError> {
-    let log = ExporterLog::around(&config.key_log);
+    let log = ExporterLog::wrap(&config.key_log);
     let mut config = ServerConfig::clone(&config);
     config.key_log = log.clone();
     run(stream, UnbufferedServerConnection::new(Arc::new(config))?, records, server_name, log).await
@@ -193,18 +195,19 @@ fn server_name(accepted: &Accepted) -> Option<String> {
     accepted.client_hello().server_name().map(str::to_owned)
 }
 
-/// Checks that records can be taken over from a server's connection.
+/// Checks that the configuration lets this crate take over the record layer.
 fn check(config: &ServerConfig) -> Result<(), HandshakeError> {
     if !config.enable_secret_extraction {
         return Err(HandshakeError::SecretExtractionDisabled);
     }
+    // Early data are protected by a key that this crate does not have.
     if config.max_early_data_size != 0 {
         return Err(HandshakeError::EarlyDataEnabled);
     }
     Ok(())
 }
 
-/// Why a handshake failed.
+/// Error of a handshake.
 ///
 /// ```
 /// use ktls_offload::HandshakeError;
@@ -215,7 +218,7 @@ fn check(config: &ServerConfig) -> Result<(), HandshakeError> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// Caller's fault: the configuration keeps the keys to itself.
+    /// Caller's fault: the configuration does not release the keys.
     #[error("the rustls configuration keeps its secrets: set enable_secret_extraction to true")]
     SecretExtractionDisabled,
     /// Caller's fault: the configuration offers early data.
@@ -224,22 +227,22 @@ pub enum HandshakeError {
     /// The transport failed.
     #[error("the transport failed: {0}")]
     Io(#[from] io::Error),
-    /// The peer closed the connection before the handshake was done.
+    /// The peer closed the connection before the handshake was complete.
     #[error("the peer closed the connection during the handshake")]
     Closed,
-    /// TLS failed: [`rustls::Error`] says whose fault it is.
+    /// TLS failed; [`rustls::Error`] tells the cause.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// The handshake ended in a version whose records are not supported.
+    /// The negotiated version has no supported record format.
     #[error("{0:?} is not supported")]
     UnsupportedVersion(ProtocolVersion),
-    /// The handshake ended in a suite whose records are not supported.
+    /// The negotiated suite has no supported record format.
     #[error("{0:?} is not supported")]
     UnsupportedSuite(CipherSuite),
-    /// Peer's fault: a handshake message is longer than any can be.
+    /// Peer's fault: a handshake message exceeds the maximum length.
     #[error("peer's fault: a handshake message is too long")]
     TooLong,
-    /// Peer's fault: bytes that belong to no message follow the handshake.
+    /// Peer's fault: an incomplete message follows the handshake.
     #[error("peer's fault: a piece of a message follows the handshake")]
     Trailing,
 }
@@ -257,7 +260,7 @@ impl From<HandshakeError> for io::Error {
     }
 }
 
-/// What the handshake agreed on.
+/// The outcome of a handshake.
 ///
 /// ```
 /// use ktls_offload::Negotiated;
@@ -270,7 +273,7 @@ impl From<HandshakeError> for io::Error {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Negotiated {
-    /// The DNS name that the client asked for (SNI, RFC 6066). `None` if it asked for no name.
+    /// The DNS name in the client's SNI extension (RFC 6066). `None` if the client sent no name.
     pub server_name: Option<String>,
     /// The protocol version.
     pub version: Option<ProtocolVersion>,
@@ -278,24 +281,24 @@ pub struct Negotiated {
     pub alpn: Option<Vec<u8>>,
     /// The cipher suite.
     pub suite: Option<CipherSuite>,
-    /// The peer's certificates, its own first.
+    /// The peer's certificate chain, its own certificate first.
     pub peer_certificates: Vec<CertificateDer<'static>>,
-    /// Whether the session was resumed.
+    /// The kind of handshake: full or resumed.
     pub kind: Option<HandshakeKind>,
 }
 
-/// Runs the handshake to its end; on failure tells the peer and closes.
-async fn run<S: SegmentStream, C: Connection>(
+/// Runs a handshake to completion. On failure, sends the alert and closes the stream.
+async fn run<S: SegmentStream, C: RustlsConnection>(
     mut stream: S,
     connection: C,
-    records: Records,
+    records: HandshakeRecords,
     server_name: Option<String>,
     log: Arc<ExporterLog>,
 ) -> Result<KtlsStream<S>, HandshakeError> {
     let mut handshake = Handshake { connection, records };
     let concluded = match handshake.drive(&mut stream).await {
         Ok(()) => {
-            // With TLS 1.2 either end may be the last to speak.
+            // In a TLS 1.2 handshake either end may send the last message.
             let is_12 = handshake.connection.common().protocol_version() == Some(ProtocolVersion::TLSv1_2);
             handshake.conclude(server_name, &log).map(|established| (established, C::PEER_WAITS || is_12))
         }
@@ -304,8 +307,9 @@ async fn run<S: SegmentStream, C: Connection>(
     match concluded {
         Ok((established, peer_waits)) => {
             stream.flush();
+            // The peer cannot continue without these bytes, even if the application never polls the stream again.
             if peer_waits {
-                // If it is gone, what it said last is still to be read.
+                // An error here is ignored: the peer's last data may still be readable.
                 let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
             }
             let stream = KtlsStream::established(stream, established);
@@ -317,76 +321,78 @@ async fn run<S: SegmentStream, C: Connection>(
     }
 }
 
-/// Closes the stream behind the alert that was sent, if there is one.
+/// Closes the stream after any queued alert, and returns `error`.
 async fn give_up<S: SegmentStream, T>(mut stream: S, error: HandshakeError) -> Result<T, HandshakeError> {
     tracing::debug!(%error, "handshake failed");
     stream.finish();
-    // The error at hand says more than one about getting the alert out.
+    // The handshake error is more informative than a failure to deliver the alert.
     let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
     Err(error)
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 struct Handshake<C> {
     connection: C,
-    records: Records,
+    records: HandshakeRecords,
 }
 
-/// The records of a handshake, in both directions.
+/// The records of a handshake in both directions.
 #[derive(Default)]
-struct Records {
-    inbox: Inbox,
-    /// Bytes of it that the transport was told are done with.
+struct HandshakeRecords {
+    inbox: RecordInbox,
+    /// Bytes already reported to the transport's `consume`, although their record is incomplete.
     early_credit: usize,
-    /// Records given to rustls of which it still needs bytes.
+    /// Bytes of records that rustls has not finished with.
     incoming: Vec<u8>,
-    /// Where the next byte sent goes, and how many were sent.
+    /// The sequence number of the next byte to send, and the number of bytes sent. `None` before the first byte.
     next: Option<(Seq, u64)>,
 }
 
-/// What rustls wants.
-enum Step {
-    /// To be asked again.
+/// The next action that rustls requires.
+enum HandshakeAction {
+    /// Call rustls again.
     Again,
-    /// These bytes sent.
+    /// Send these bytes.
     Send(Vec<u8>),
-    /// Another record.
+    /// Receive another record.
     Record,
-    /// To be left alone: the handshake may be done.
+    /// No action: rustls is ready for data, so the handshake may be complete.
     Traffic,
-    /// The peer is gone.
+    /// Stop: the peer closed the connection.
     Closed,
 }
 
-impl<C: Connection> Handshake<C> {
+impl<C: RustlsConnection> Handshake<C> {
     async fn drive<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
         loop {
             match self.step() {
                 Err(error) => {
                     self.send_alerts(stream);
                     let disagrees = matches!(error, rustls::Error::PeerIncompatible(_) | rustls::Error::General(_));
-                    if C::ROLE == Role::Server && self.records.next.is_none() && disagrees {
-                        // rustls says nothing to clients of TLS 1.2 that know no signature of the server's key. RFC 8446
-                        // section 6.2: whoever cannot agree says so.
+                    if C::ROLE == HandshakeRole::Server && self.records.next.is_none() && disagrees {
+                        // rustls sends no alert to a TLS 1.2 client that supports no signature scheme of the server's
+                        // key. RFC 8446 section 6.2 demands one.
                         self.records.send(stream, HANDSHAKE_FAILURE.to_vec());
                     }
                     return Err(error.into());
                 }
-                Ok(Step::Again) => {}
-                Ok(Step::Send(bytes)) => self.records.send(stream, bytes),
-                // A server may write before the client's Finished; it is done after it.
-                Ok(Step::Traffic) if !self.connection.common().is_handshaking() => return Ok(()),
-                Ok(Step::Traffic | Step::Record) => {
+                Ok(HandshakeAction::Again) => {}
+                Ok(HandshakeAction::Send(bytes)) => self.records.send(stream, bytes),
+                // A server may write data before the client's Finished arrives, but the handshake is complete only
+                // after Finished.
+                Ok(HandshakeAction::Traffic) if !self.connection.common().is_handshaking() => return Ok(()),
+                // The records of a flight are flushed together, just before waiting for the peer.
+                Ok(HandshakeAction::Traffic | HandshakeAction::Record) => {
                     stream.flush();
                     self.records.receive(stream).await?;
                 }
-                Ok(Step::Closed) => return Err(HandshakeError::Closed),
+                Ok(HandshakeAction::Closed) => return Err(HandshakeError::Closed),
             }
         }
     }
 
-    /// Has rustls do one thing.
-    fn step(&mut self) -> Result<Step, rustls::Error> {
+    /// Lets rustls take one step.
+    fn step(&mut self) -> Result<HandshakeAction, rustls::Error> {
         let _crypto = cost::work(WorkKind::Crypto);
         let UnbufferedStatus { discard, state, .. } = self.connection.process(&mut self.records.incoming);
         let step = match state {
@@ -396,16 +402,16 @@ impl<C: Connection> Handshake<C> {
                     bytes.resize(size.required_size, 0);
                     data.encode(&mut bytes).map_err(|_| rustls::Error::EncryptError)?;
                 }
-                Ok(Step::Send(bytes))
+                Ok(HandshakeAction::Send(bytes))
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
-                data.done(); // whatever was encoded is queued already
-                Ok(Step::Again)
+                data.done(); // the encoded bytes are queued already
+                Ok(HandshakeAction::Again)
             }
-            Ok(ConnectionState::BlockedHandshake) => Ok(Step::Record),
-            Ok(ConnectionState::WriteTraffic(_)) => Ok(Step::Traffic),
-            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Closed),
-            // Data are never given to it.
+            Ok(ConnectionState::BlockedHandshake) => Ok(HandshakeAction::Record),
+            Ok(ConnectionState::WriteTraffic(_)) => Ok(HandshakeAction::Traffic),
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(HandshakeAction::Closed),
+            // rustls never gets data records.
             Ok(_) => Err(rustls::Error::General("data inside the handshake".into())),
             Err(error) => Err(error),
         };
@@ -413,17 +419,18 @@ impl<C: Connection> Handshake<C> {
         step
     }
 
-    /// After an error: the alerts that rustls has for the peer.
+    /// Sends the alerts that rustls queued for the peer after an error.
     fn send_alerts<S: SegmentStream>(&mut self, stream: &mut S) {
-        // Asked for more than it has, it would look at the bad record again.
+        // Stop when rustls has nothing to write: one step more would process the invalid record again.
         while self.connection.common().wants_write() {
-            let Ok(Step::Send(bytes)) = self.step() else { return };
+            let Ok(HandshakeAction::Send(bytes)) = self.step() else { return };
             self.records.send(stream, bytes);
         }
     }
 
-    /// Takes the keys over.
-    fn conclude(self, server_name: Option<String>, log: &ExporterLog) -> Result<Established, HandshakeError> {
+    /// Extracts the keys and the negotiated parameters.
+    fn conclude(self, server_name: Option<String>, log: &ExporterLog) -> Result<HandshakeState, HandshakeError> {
+        // A leftover fragment would be part of a message that spans the key change (RFC 8446 section 5.1).
         if !self.records.incoming.is_empty() {
             return Err(HandshakeError::Trailing);
         }
@@ -447,32 +454,34 @@ impl<C: Connection> Handshake<C> {
             other => return Err(HandshakeError::UnsupportedVersion(other.unwrap_or(ProtocolVersion::Unknown(0)))),
         };
         let unsupported = HandshakeError::UnsupportedSuite(suite.unwrap_or(CipherSuite::Unknown(0)));
+        // This consumes the rustls connection: from here on the record layer alone counts records.
         let (secrets, schedule) = self.connection.into_keys()?;
         let (Some(transmit), Some(receive)) = (traffic_key(version, secrets.tx.1), traffic_key(version, secrets.rx.1))
         else {
             return Err(unsupported);
         };
         let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
-        Established::new(keys, schedule, Some(C::ROLE), self.records.inbox, self.records.next)
+        HandshakeState::new(keys, schedule, Some(C::ROLE), self.records.inbox, self.records.next)
             .map(|established| established.with_negotiated(negotiated, exporter))
             .map_err(|UnsupportedKey { .. }| unsupported)
     }
 }
 
-impl Records {
+impl HandshakeRecords {
     fn send<S: SegmentStream>(&mut self, stream: &mut S, bytes: Vec<u8>) {
         let length = bytes.len();
         let sent = self.next.map_or(0, |(_, sent)| sent) + length as u64;
         self.next = Some((stream.send(Bytes::from(bytes), TxTag::PLAIN) + length as u32, sent));
     }
 
-    /// Receives the ClientHello, and keeps its records for the connection.
+    /// Receives the ClientHello and keeps its records for the rustls connection.
     async fn receive_hello<S: SegmentStream>(
         &mut self,
         stream: &mut S,
     ) -> Result<Result<Accepted, (rustls::Error, AcceptedAlert)>, HandshakeError> {
         let mut acceptor = Acceptor::default();
         loop {
+            // The acceptor keeps earlier records itself, so it gets only the new one.
             let known = self.incoming.len();
             self.receive(stream).await?;
             let mut record = &self.incoming[known..];
@@ -486,19 +495,21 @@ impl Records {
         }
     }
 
-    /// Adds the next record to what rustls gets.
+    /// Appends the next record to the input of rustls.
     async fn receive<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
         loop {
             if let Some(header) = self.inbox.header_at(0) {
                 let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
                 let plausible = (20..=24).contains(&header[0]) && header[1] == 3 && length <= RECORD_MAX;
-                // What is no TLS is not waited for: from the header alone rustls tells what is wrong with it.
+                // An implausible header is not TLS. rustls reports the error from the header alone, so the body is not
+                // awaited.
                 let take = if plausible { HEADER_LEN + length } else { HEADER_LEN };
                 if self.inbox.len() >= take {
                     if self.incoming.len() + take > INCOMING_MAX {
                         return Err(HandshakeError::TooLong);
                     }
                     self.inbox.take(take, |range| self.incoming.extend_from_slice(&range.data));
+                    // Bytes credited early must not be credited again.
                     let told = core::mem::take(&mut self.early_credit).min(take);
                     stream.consume(take - told);
                     return Ok(());
@@ -507,8 +518,8 @@ impl Records {
             let segment = poll_fn(|cx| {
                 let segment = stream.poll_segment(cx);
                 if segment.is_pending() {
-                    // A window smaller than a record would never open again. One record is all that is here, and it is
-                    // taken as a whole.
+                    // A window smaller than a record would otherwise never open again. The inbox holds at most one
+                    // partial record, so the early credit stays small.
                     let due = self.inbox.len() - self.early_credit;
                     if due > 0 {
                         self.early_credit += due;
@@ -525,21 +536,22 @@ impl Records {
     }
 }
 
-/// The two kinds of rustls connections, as one.
-trait Connection {
+/// A common interface for client and server connections of rustls.
+trait RustlsConnection {
     type Data;
-    /// The peer cannot go on without what was sent last. (A server's tickets it may not even read yet.)
+    /// Whether the peer waits for the last flight of this end. A server's last flight is its tickets, which the client
+    /// may read late.
     const PEER_WAITS: bool;
-    const ROLE: Role;
+    const ROLE: HandshakeRole;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn common(&self) -> &CommonState;
     fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error>;
 }
 
-impl Connection for UnbufferedClientConnection {
+impl RustlsConnection for UnbufferedClientConnection {
     type Data = ClientConnectionData;
     const PEER_WAITS: bool = true;
-    const ROLE: Role = Role::Client;
+    const ROLE: HandshakeRole = HandshakeRole::Client;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ClientConnectionData> {
         self.process_tls_records(incoming)
@@ -555,10 +567,10 @@ impl Connection for UnbufferedClientConnection {
     }
 }
 
-impl Connection for UnbufferedServerConnection {
+impl RustlsConnection for UnbufferedServerConnection {
     type Data = ServerConnectionData;
     const PEER_WAITS: bool = false;
-    const ROLE: Role = Role::Server;
+    const ROLE: HandshakeRole = HandshakeRole::Server;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ServerConnectionData> {
         self.process_tls_records(incoming)
@@ -610,7 +622,8 @@ fn next_key(updated: Result<(u64, ConnectionTrafficSecrets), rustls::Error>) -> 
     updated.ok().and_then(|(_, secrets)| traffic_key(TlsVersion::Tls13, secrets)).ok_or(ScheduleError::NoMoreKeys)
 }
 
-/// The key of one direction, of what rustls gives away after a handshake (`dangerous_extract_secrets`). `None`: no offload does the suite.
+/// Converts secrets that rustls extracted (`dangerous_extract_secrets`) into the key of one direction. Returns `None`
+/// if the suite is not supported.
 ///
 /// ```
 /// use ktls_offload::traffic_key;
@@ -630,13 +643,14 @@ pub fn traffic_key(version: TlsVersion, secrets: ConnectionTrafficSecrets) -> Op
         _ => return None,
     };
     let iv: [u8; 12] = iv.as_ref().try_into().ok()?;
-    // With AES-GCM of TLS 1.2, the salt and where rustls' explicit nonces start: ours go on from there.
+    // For AES-GCM with TLS 1.2, the IV is the salt followed by rustls' first explicit nonce; this crate continues from
+    // that nonce.
     TlsKey::new(version, suite, key.as_ref(), iv)
 }
 
-/// Records of a handshake may be as long as those of TLS 1.2.
+/// Maximum length of a handshake record body: that of TLS 1.2.
 const RECORD_MAX: usize = (1 << 14) + 2048;
-/// A handshake message has at most 2^16 bytes here; a record may begin before it and end after it.
+/// Maximum input of rustls: a handshake message of 2^16 bytes, with a record before and after.
 const INCOMING_MAX: usize = (1 << 16) + 2 * (HEADER_LEN + RECORD_MAX);
-/// A record with the fatal alert of that name.
+/// A record with a fatal handshake_failure alert.
 const HANDSHAKE_FAILURE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];

@@ -1,9 +1,9 @@
-//! Traffic keys: what protects the records of one direction, and where the next ones come from.
+//! Traffic keys and their succession.
 //!
-//! Invariant: a nonce of ours is the static IV combined with a record number (in all formats: see
-//! [`RecordFormat`]), so a key never meets the same nonce twice as long as no number is used for two different records.
+//! Invariant: a nonce is the static IV combined with the record number (in every [`RecordFormat`]). A key therefore
+//! never uses a nonce twice, provided that no number is given to two different records.
 
-use crate::aead::{Chosen, WholeRecords};
+use crate::aead::{RecordAead, WholeRecords};
 use crate::record::HEADER_LEN;
 use offload_api::record::RecordAad;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
@@ -11,7 +11,7 @@ use resumable_aead::State;
 use smallvec::SmallVec;
 use zeroize::Zeroize;
 
-/// The keys of both directions with the number of the next record of each.
+/// The keys of both directions, each with the number of its next record.
 ///
 /// ```
 /// use ktls_offload::TrafficKeys;
@@ -24,44 +24,44 @@ use zeroize::Zeroize;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TrafficKeys {
-    /// Number of the next record to send, and the key that protects it.
+    /// The number of the next record to send, and its key.
     pub transmit: (u64, TlsKey),
-    /// Number of the next record to arrive, and the key that protects it.
+    /// The number of the next record to receive, and its key.
     pub receive: (u64, TlsKey),
 }
 
 impl TrafficKeys {
-    /// The keys as the other end has them.
+    /// Returns the keys from the other end's view.
     pub fn swapped(self) -> TrafficKeys {
         TrafficKeys { transmit: self.receive, receive: self.transmit }
     }
 }
 
-/// Where the keys after the present ones come from, and where tickets go: the handshake's after-life.
+/// A source of successive traffic keys, and the sink of session tickets: the state that a handshake leaves behind.
 ///
-/// [`connect`](crate::connect) and [`accept`](crate::accept) bring theirs; a caller with keys from elsewhere brings
-/// one, or [`FixedKeys`].
+/// [`connect`](crate::connect) and [`accept`](crate::accept) provide one. A caller with its own keys implements one or
+/// uses [`FixedKeys`].
 pub trait KeySchedule: Send {
-    /// The transmit key that follows the present one.
+    /// Returns the next transmit key.
     ///
     /// # Errors
-    /// [`ScheduleError`]: the stream then fails.
+    /// [`ScheduleError`]; the stream then fails.
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError>;
 
-    /// The receive key that follows the present one.
+    /// Returns the next receive key.
     ///
     /// # Errors
-    /// [`ScheduleError`]: the stream then fails.
+    /// [`ScheduleError`]; the stream then fails.
     fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError>;
 
-    /// Takes the body of a NewSessionTicket message.
+    /// Stores the body of a NewSessionTicket message.
     ///
     /// # Errors
-    /// [`ScheduleError::NoTickets`] on a server, to which nobody may send one.
+    /// [`ScheduleError::NoTickets`] on a server, because only servers send tickets.
     fn store_ticket(&mut self, ticket: &[u8]) -> Result<(), ScheduleError>;
 }
 
-/// A schedule that ends with the present keys, and takes no tickets: for keys agreed on elsewhere, and for tests.
+/// A key schedule without further keys, which refuses tickets: for keys agreed elsewhere, and for tests.
 ///
 /// ```
 /// use ktls_offload::{FixedKeys, KeySchedule};
@@ -85,7 +85,7 @@ impl KeySchedule for FixedKeys {
     }
 }
 
-/// What a [`KeySchedule`] could not do.
+/// Error of a [`KeySchedule`].
 ///
 /// ```
 /// use ktls_offload::{FixedKeys, KeySchedule, ScheduleError};
@@ -95,21 +95,21 @@ impl KeySchedule for FixedKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The schedule ends with the present keys.
+    /// The schedule has no further keys.
     #[error("the key schedule has no further keys")]
     NoMoreKeys,
-    /// This end takes no tickets.
+    /// This end accepts no tickets.
     #[error("this end does not accept session tickets")]
     NoTickets,
     /// The peer's ticket cannot be parsed.
     #[error("a session ticket cannot be parsed")]
     BadTicket,
-    /// The next key is for a version or suite that the record layer does not know.
+    /// The next key has a version or suite that the record layer does not support.
     #[error(transparent)]
     Unsupported(#[from] UnsupportedKey),
 }
 
-/// A key for a version or suite that the record layer does not know.
+/// A key with a version or suite that the record layer does not support.
 ///
 /// ```
 /// use ktls_offload::{ScheduleError, TlsSuite, TlsVersion, UnsupportedKey};
@@ -126,12 +126,13 @@ pub struct UnsupportedKey {
     pub suite: TlsSuite,
 }
 
-/// What comes before the body of a record: its header, and the explicit nonce where there is one.
-pub(crate) type Prefix = SmallVec<[u8; 16]>;
+/// The bytes before a record's body: the header, and the explicit nonce if the format has one.
+pub(crate) type RecordPrefix = SmallVec<[u8; 16]>;
 
-/// A key ready for whole records on the CPU. ring keeps the key schedule to itself and does not wipe it.
+/// A key that seals and opens whole records on the CPU. ring does not expose its expanded key and does not wipe the
+/// memory.
 pub(crate) struct RecordKey {
-    key: Chosen,
+    key: RecordAead,
     format: RecordFormat,
     iv: [u8; NONCE_LEN],
 }
@@ -139,10 +140,11 @@ pub(crate) struct RecordKey {
 impl RecordKey {
     pub(crate) fn new(key: &TlsKey) -> Result<RecordKey, UnsupportedKey> {
         let unsupported = UnsupportedKey { version: key.version(), suite: key.suite() };
+        // `TlsVersion` is non-exhaustive, and a later version may have another nonce.
         if !matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13) {
             return Err(unsupported);
         }
-        let expanded = Chosen::expand(key.suite(), key.key()).ok_or(unsupported)?;
+        let expanded = RecordAead::expand(key.suite(), key.key()).ok_or(unsupported)?;
         Ok(RecordKey { key: expanded, format: key.format(), iv: *key.iv() })
     }
 
@@ -150,21 +152,21 @@ impl RecordKey {
         self.format
     }
 
-    /// What comes before the `body` bytes of body of record `number`.
-    pub(crate) fn prefix(&self, number: u64, content_type: u8, body: usize) -> Prefix {
-        let mut prefix = Prefix::from_slice(&self.format.header(content_type, body));
+    /// Returns the prefix of record `number` with a body of `body` bytes.
+    pub(crate) fn prefix(&self, number: u64, content_type: u8, body: usize) -> RecordPrefix {
+        let mut prefix = RecordPrefix::from_slice(&self.format.header(content_type, body));
         let explicit = self.format.explicit_nonce(&self.iv, number);
         prefix.extend_from_slice(&explicit[..self.format.explicit_nonce_len()]);
         prefix
     }
 
-    /// Encrypts `body` in place and gives the tag.
+    /// Encrypts `body` in place and returns the tag.
     pub(crate) fn seal(&self, number: u64, prefix: &[u8], body: &mut [u8]) -> [u8; TAG_LEN] {
         let (nonce, aad) = protection(self.format, &self.iv, number, prefix);
         self.key.seal(nonce, &aad, body)
     }
 
-    /// Decrypts a body with its tag in place; false if they do not belong together.
+    /// Decrypts a body and its tag in place. Returns false if the tag does not match.
     #[must_use]
     pub(crate) fn open(&self, number: u64, prefix: &[u8], body_and_tag: &mut [u8]) -> bool {
         let (nonce, aad) = protection(self.format, &self.iv, number, prefix);
@@ -172,7 +174,7 @@ impl RecordKey {
     }
 }
 
-/// Nonce and additional data of the record `number` that begins with `prefix`.
+/// Returns the nonce and the additional data of the record `number` that begins with `prefix`.
 fn protection(format: RecordFormat, iv: &[u8; NONCE_LEN], number: u64, prefix: &[u8]) -> ([u8; NONCE_LEN], RecordAad) {
     let mut header = [0; HEADER_LEN];
     let (start, explicit) = prefix.split_at(HEADER_LEN);
@@ -186,7 +188,7 @@ impl Drop for RecordKey {
     }
 }
 
-/// A key for records that are worked on piece by piece.
+/// A key that processes records piece by piece.
 pub(crate) struct PieceKey {
     pub(crate) key: resumable_aead::Key,
     format: RecordFormat,
@@ -200,17 +202,18 @@ impl PieceKey {
         Ok(PieceKey { key: expanded, format: key.format(), iv: *key.iv() })
     }
 
-    /// The work on the record `number` that begins with `prefix`.
+    /// Begins processing the record `number` that begins with `prefix`.
     pub(crate) fn begin(&self, number: u64, prefix: &[u8]) -> State {
         let (nonce, aad) = protection(self.format, &self.iv, number, prefix);
         State::new(&self.key, &nonce, &aad)
     }
 
-    /// Undoes, or does, the counter mode on the bytes at `at` of the record `number`'s body. Only keys that others follow
-    /// need this, and those are TLS 1.3's, where a nonce is known from the number.
+    /// Applies the keystream to the bytes at offset `at` of the body of record `number`, which encrypts or decrypts
+    /// them. Only replaced keys need this method. Replaced keys belong to TLS 1.3, where the record number alone
+    /// determines the nonce.
     ///
     /// # Errors
-    /// If the record is too long for the algorithm, which none is.
+    /// If the record is too long for the algorithm; TLS records never are.
     pub(crate) fn apply_keystream(
         &self,
         number: u64,
@@ -229,7 +232,7 @@ impl Drop for PieceKey {
     }
 }
 
-/// A key that works on records piece by piece; `None`: the suite is unknown, or the key has another length.
+/// Expands a key for piecewise processing. Returns `None` if the suite is unknown or the key has the wrong length.
 pub(crate) fn piecewise(suite: TlsSuite, key: &[u8]) -> Option<resumable_aead::Key> {
     let algorithm = match suite {
         TlsSuite::Aes128Gcm => resumable_aead::Algorithm::Aes128Gcm,
@@ -240,8 +243,9 @@ pub(crate) fn piecewise(suite: TlsSuite, key: &[u8]) -> Option<resumable_aead::K
     resumable_aead::Key::new(algorithm, key).ok()
 }
 
-/// How many records a key may protect: RFC 8446 section 5.5 gives 2^24.5 full ones for AES-GCM (RFC 9325 section 4.4 has
-/// TLS 1.2 keep to that as well), and ChaCha20 runs out of numbers first.
+/// Returns the maximum number of records that a key may protect. RFC 8446 section 5.5 allows 2^24.5 full records for
+/// AES-GCM; RFC 9325 section 4.4 applies this limit to TLS 1.2 too. ChaCha20-Poly1305 exhausts the record numbers
+/// first.
 pub(crate) fn record_limit(suite: TlsSuite) -> u64 {
     match suite {
         TlsSuite::ChaCha20Poly1305 => u64::MAX - 1,
@@ -249,7 +253,7 @@ pub(crate) fn record_limit(suite: TlsSuite) -> u64 {
     }
 }
 
-/// Bytes of an authentication tag, the same for all suites.
+/// Length of an authentication tag in bytes, equal for all suites.
 pub(crate) const TAG_LEN: usize = 16;
 pub(crate) const NONCE_LEN: usize = 12;
 

@@ -34,11 +34,11 @@ pub use lookaside::{LookasideCounters, LookasideStream, RunLookaside};
 #[cfg(feature = "file")]
 pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, WriteCounters, send_file};
 pub use stream::KtlsStream;
-pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};
+pub use stream::offload::{NotOffloaded, Offload, OffloadOutcome, Offloaded};
 
 pub use offload_api::{ContextRefusal, Handle, RxSegment, SegmentStream, TlsKey, TlsSuite, TlsVersion};
 pub use offload_base::counters::{CounterSet, Counters};
 #[cfg(feature = "rustls")]
 pub use rustls;
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// Re-exports of the crates whose types appear in this API, so that a program needs no other dependency.
 pub use {bytes, offload_api as api, offload_base as base};

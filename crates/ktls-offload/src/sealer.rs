@@ -1,8 +1,8 @@
-//! Seals records that a device was to seal, when it cannot: the transport keeps a [`RecordSealer`] for as long as it
-//! may have to send one of them again.
+//! Software sealing of records that a device cannot seal. The transport keeps a [`RecordSealer`] for as long as a
+//! retransmission may need one.
 //!
-//! Invariant: what it makes of a record is what the device makes of it, to the byte; and it never seals anything
-//! that is not a record as this crate frames them, for sealing twice would give the plaintext away.
+//! Invariant: a record sealed here equals the device's output byte for byte. Input that is not an unsealed record of
+//! this crate is refused, because sealing a record twice would reveal its plaintext.
 
 use crate::keys::{RecordKey, TAG_LEN};
 use crate::record::HEADER_LEN;
@@ -19,7 +19,7 @@ pub(crate) struct RecordSealer {
 }
 
 impl RecordSealer {
-    /// For the records of `key` from number `first` to before `limit`.
+    /// Creates a sealer for the records `first..limit` of `key`.
     pub(crate) fn new(key: Arc<RecordKey>, first: u64, limit: u64) -> RecordSealer {
         RecordSealer { key, first, limit }
     }
@@ -29,6 +29,7 @@ impl Sealer for RecordSealer {
     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
         let number = unit.number;
         let malformed = SealError::Malformed { number };
+        // Numbers from the limit on belong to the next key. A nonce must never be used twice.
         if number >= self.limit {
             return Err(SealError::KeyExhausted { number });
         }
@@ -45,11 +46,12 @@ impl Sealer for RecordSealer {
         let (prefix, rest) = record.split_at_mut(format.prefix_len());
         let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
         let header = prefix.first_chunk::<HEADER_LEN>().ok_or(malformed)?;
+        // Another header or length shows that this crate did not frame these bytes.
         let framed =
             format.record_len(header) == Some(length) && *prefix == *self.key.prefix(number, header[0], body.len());
-        // Behind the content comes its type, and nothing but zeros after it.
+        // The content type follows the content. After it there are only zeros, so an all-zero body has no type.
         let typed = format.inner_type_len() == 0 || body.iter().any(|byte| *byte != 0);
-        // A tag that is there already means a record that is sealed already. The counter mode would undo it.
+        // A non-zero tag means that the record is already sealed. Sealing again would undo the counter mode.
         if !framed || !typed || tag != [0; TAG_LEN] {
             return Err(malformed);
         }
@@ -59,7 +61,7 @@ impl Sealer for RecordSealer {
     }
 }
 
-/// Answers for what comes after the records of a key that is no longer used: it has no key, and nothing is left to it.
+/// The sealer of a retired key: it refuses every record, because all records of the key are acknowledged.
 pub(crate) struct NoKey;
 
 impl Sealer for NoKey {
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_an_unsealed_record_is_sealed() {
+    fn sealer_seals_only_unsealed_records() {
         let good = record(b"attack at dawn");
         let sealed = sealer().seal(unit(6, good.len()), &[Bytes::from(good.clone())]).unwrap();
         let spoilt = |at: usize, value: u8| {
@@ -118,7 +120,7 @@ mod tests {
             spoilt(4, 32),
             spoilt(good.len() - 1, 1),
             good[..21].to_vec(),
-            [&good[..5], &[0; 31]].concat(), // not even a content type
+            [&good[..5], &[0; 31]].concat(), // no content type
             Vec::new(),
         ];
         for bytes in bad {

@@ -1,9 +1,9 @@
-//! Rights and extended attributes of files, which go with them if that is wanted.
+//! Permission bits and extended attributes of files, copied on request.
 
 use crate::name::{decoded, escaped};
 use core::str::FromStr;
 
-/// Which of them go with a file.
+/// The attributes that are copied with a file.
 ///
 /// ```
 /// use offload_reservoir::attributes::Preserve;
@@ -13,9 +13,9 @@ use core::str::FromStr;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preserve {
-    /// Who may read, write and execute it.
+    /// The permission bits.
     pub mode: bool,
-    /// Extended attributes of users: those that begin with `user.`.
+    /// Extended attributes in the `user.` namespace.
     pub extended: bool,
 }
 
@@ -37,14 +37,14 @@ impl FromStr for Preserve {
         text.split(',').map(str::trim).try_fold(Preserve::default(), |preserve, name| match name {
             "mode" => Ok(Preserve { mode: true, ..preserve }),
             "xattrs" => Ok(Preserve { extended: true, ..preserve }),
-            _ => Err(format!("`{name}` is not kept: mode, xattrs, or both with a comma")),
+            _ => Err(format!("`{name}` is no attribute: use mode, xattrs, or both with a comma")),
         })
     }
 }
 
-/// Those of a file.
+/// The attributes of a file.
 ///
-/// See [`Stored`](crate::storage::Stored) for what reads and sets them.
+/// See [`StoredFile`](crate::storage::StoredFile) for reading and setting them.
 ///
 /// ```
 /// use offload_reservoir::attributes::Attributes;
@@ -53,9 +53,9 @@ impl FromStr for Preserve {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Nine bits: who may read, write and execute it.
+    /// The nine permission bits.
     pub mode: Option<u32>,
-    /// Names, which begin with `user.`, and values.
+    /// Extended attributes as (name, value). Names begin with `user.`.
     pub extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -64,56 +64,56 @@ impl Attributes {
         self.mode.is_none() && self.extended.is_empty()
     }
 
-    /// That they go with a file to a server.
+    /// Checks that the attributes fit into an HTTP header field.
     ///
     /// # Errors
-    /// In words, if they are too many, or too long.
+    /// A text for the user, if the attributes are too many or too long.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (count, bytes) = (self.extended.len(), self.to_text().len());
-        if count > MOST_EXTENDED || bytes > MOST_BYTES {
-            let most = format!("at most {MOST_EXTENDED} of {MOST_BYTES} bytes go with a file");
+        if count > MAX_EXTENDED || bytes > MAX_FIELD_BYTES {
+            let most = format!("at most {MAX_EXTENDED} of {MAX_FIELD_BYTES} bytes go with a file");
             return Err(format!("{count} extended attributes of {bytes} bytes as HTTP has them, and {most}"));
         }
         Ok(())
     }
 
-    /// As a field of HTTP: `mode=640&user.name=value`, escaped as in a URL.
+    /// Formats the attributes as an HTTP field: `mode=640&user.name=value`, escaped as in a URL.
     pub(crate) fn to_text(&self) -> String {
         let mode = self.mode.map(|mode| format!("mode={mode:o}"));
         let extended = self.extended.iter().map(|(name, value)| format!("{}={}", escaped(name), escaped(value)));
         mode.into_iter().chain(extended).collect::<Vec<_>>().join("&")
     }
 
-    /// `None`: these are none, or others than may be set here.
+    /// Parses an HTTP field. Returns `None` if the text is malformed or names attributes that may not be set.
     pub(crate) fn from_text(text: &str) -> Option<Attributes> {
         let mut attributes = Attributes::default();
         for member in text.split('&').filter(|member| !member.is_empty()) {
             let (name, value) = member.split_once('=')?;
             if name == "mode" {
-                // Nobody gives a file another's rights (set-user-ID and the like).
+                // Set-user-ID and similar bits are refused, because they grant the rights of another user.
                 attributes.mode = Some(u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o777)?);
                 continue;
             }
             let name = decoded(name).filter(|name| name.starts_with(USERS) && name.len() <= 255)?;
             attributes.extended.push((name, decoded_value(value)?));
         }
-        (text.len() <= MOST_BYTES && attributes.extended.len() <= MOST_EXTENDED).then_some(attributes)
+        (text.len() <= MAX_FIELD_BYTES && attributes.extended.len() <= MAX_EXTENDED).then_some(attributes)
     }
 }
 
-/// Values may have zeros, which names have not.
+/// Decodes a value. Values may contain zero bytes, names may not.
 fn decoded_value(text: &str) -> Option<Vec<u8>> {
     let parts = text.split("%00").map(decoded).collect::<Option<Vec<_>>>()?;
     Some(parts.join(&0))
 }
 
-/// What asks for attributes, and what tells them.
+/// The header field that requests and carries attributes.
 pub(crate) const FIELD: &str = "reservoir-attributes";
-/// What names of those begin with that users may set.
+/// The namespace of the attributes that users may set.
 pub(crate) const USERS: &[u8] = b"user.";
-/// Of a field: the heads of requests have at most half a MiB, and over HTTP/3 twice as much as this.
-pub(crate) const MOST_BYTES: usize = 128 << 10;
-const MOST_EXTENDED: usize = 256;
+/// Maximum length of the field. Request heads are limited to half a MiB, and over HTTP/3 to twice this length.
+pub(crate) const MAX_FIELD_BYTES: usize = 128 << 10;
+const MAX_EXTENDED: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -128,10 +128,10 @@ mod tests {
         for bad in ["mode=4755", "mode=9", "mode", "security.capability=x", "user.%00=x", "user.a=%zz", "trusted.x=1"] {
             assert_eq!(Attributes::from_text(bad), None, "{bad}");
         }
-        assert_eq!(Attributes::from_text(&format!("user.a={}", "x".repeat(MOST_BYTES))), None);
-        // Escaped, a byte is three.
+        assert_eq!(Attributes::from_text(&format!("user.a={}", "x".repeat(MAX_FIELD_BYTES))), None);
+        // An escaped byte takes three bytes.
         let of = |bytes| Attributes { mode: None, extended: vec![(b"user.a".to_vec(), vec![0xff; bytes])] };
-        assert!(of(MOST_BYTES / 3 - 3).check().is_ok() && of(MOST_BYTES / 3).check().is_err());
+        assert!(of(MAX_FIELD_BYTES / 3 - 3).check().is_ok() && of(MAX_FIELD_BYTES / 3).check().is_err());
         let all = Preserve { mode: true, extended: true };
         assert_eq!((all.to_text().parse(), Preserve::default().to_text()), (Ok(all), String::new()));
     }

@@ -1,14 +1,14 @@
-//! A file cut into blocks, each with checksums of its own, and the file's hash out of theirs.
+//! Division of a file into blocks with separate checksums, and the file's hash from the block checksums.
 //!
-//! Invariant: blocks are a power of two long and begin at multiples of that, so that each is a subtree of BLAKE3's tree: blocks
-//! that were hashed in any order, by anybody, make the hash that `b3sum` prints for the file.
+//! Invariant: the block size is a power of two, and blocks begin at multiples of that size, so that each block is a
+//! subtree of BLAKE3's tree. Blocks hashed in any order therefore yield the hash that `b3sum` prints for the file.
 
 use blake3::Hasher;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use core::ops::Range;
 use offload_base::cost::{self, WorkKind};
 
-/// A file's length, cut into blocks.
+/// The division of a file into blocks.
 ///
 /// ```
 /// use offload_reservoir::blocks::Blocks;
@@ -25,41 +25,43 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// A file of `size` bytes in blocks of `block`: a power of two, 1 KiB to 1 GiB; `None` otherwise.
+    /// Divides a file of `size` bytes into blocks of `block` bytes. Returns `None` unless `block` is a power of two
+    /// from 1 KiB to 1 GiB.
     pub fn new(size: u64, block: u64) -> Option<Blocks> {
-        let fits = block.is_power_of_two() && (LEAST_BLOCK..=MOST_BLOCK).contains(&block);
+        let fits = block.is_power_of_two() && (MIN_BLOCK..=MAX_BLOCK).contains(&block);
         fits.then_some(Blocks { size, block })
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file in bytes.
     pub fn size(self) -> u64 {
         self.size
     }
 
-    /// Bytes of a block, but for the last one.
+    /// Returns the block size in bytes. The last block may be shorter.
     pub fn block(self) -> u64 {
         self.block
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub fn count(self) -> u64 {
         self.size.div_ceil(self.block)
     }
 
-    /// The bytes of a block; empty behind the last one.
+    /// Returns the byte range of a block, or an empty range after the last block.
     pub fn range(self, number: u64) -> Range<u64> {
         let start = number.saturating_mul(self.block).min(self.size);
         start..start.saturating_add(self.block).min(self.size)
     }
 
-    /// The blocks that lie in `bytes` whole.
+    /// Returns the blocks that lie entirely within `bytes`.
     pub fn within(self, bytes: &Range<u64>) -> Range<u64> {
         let first = bytes.start.div_ceil(self.block);
+        // The last block may be short, and then ends inside a block's length.
         let end = if bytes.end >= self.size { self.count() } else { bytes.end / self.block };
         first..end.max(first)
     }
 
-    /// The blocks that `bytes` touch.
+    /// Returns the blocks that overlap `bytes`.
     pub(crate) fn touched(self, bytes: &Range<u64>) -> Range<u64> {
         let first = bytes.start / self.block;
         first..bytes.end.min(self.size).div_ceil(self.block).max(first)
@@ -71,9 +73,9 @@ impl Blocks {
 /// See [`BlockHasher`] for an example.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BlockSum {
-    /// CRC32C of its bytes.
+    /// CRC32C of the block's bytes.
     pub crc: u32,
-    /// Its node in the file's BLAKE3 tree; the file's hash itself if it is the only block.
+    /// The block's node in the file's BLAKE3 tree, or the file's hash if there is only one block.
     pub subtree: [u8; 32],
 }
 
@@ -83,7 +85,7 @@ impl core::fmt::Debug for BlockSum {
     }
 }
 
-/// Computes the checksums of one block, from its bytes in order.
+/// A hasher for one block.
 ///
 /// ```
 /// use offload_reservoir::blocks::{BlockHasher, BlockSum, Blocks, root};
@@ -108,31 +110,32 @@ pub struct BlockHasher {
 }
 
 impl BlockHasher {
-    /// For the block of this number.
+    /// Creates a hasher for block `number`.
     pub fn new(blocks: Blocks, number: u64) -> BlockHasher {
         let mut tree = Hasher::new();
         let offset = number.saturating_mul(blocks.block);
+        // BLAKE3 hashes each chunk with its position in the file.
         if offset > 0 {
             tree.set_input_offset(offset);
         }
         BlockHasher { crc: 0, tree, is_only: blocks.count() <= 1 }
     }
 
-    /// The next bytes.
+    /// Hashes the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         let _scope = cost::work(WorkKind::Digest);
         self.crc = crc32c::crc32c_append(self.crc, bytes);
         self.tree.update(bytes);
     }
 
-    /// The checksums of what there was.
+    /// Returns the checksums of the bytes so far.
     pub fn finish(&self) -> BlockSum {
         let subtree = if self.is_only { *self.tree.finalize().as_bytes() } else { self.tree.finalize_non_root() };
         BlockSum { crc: self.crc, subtree }
     }
 }
 
-/// The BLAKE3 hash of a file whose blocks have these checksums, in their order.
+/// Returns the BLAKE3 hash of a file from the checksums of its blocks in order.
 pub fn root(sums: &[BlockSum]) -> [u8; 32] {
     match sums {
         [] => *blake3::hash(b"").as_bytes(),
@@ -154,16 +157,17 @@ fn node(sums: &[BlockSum]) -> ChainingValue {
     }
 }
 
-/// The left subtree has the largest power of two of blocks that leaves one for the right.
+/// Returns the number of blocks in the left subtree: the largest power of two that leaves a block for the right
+/// subtree.
 fn left_of(blocks: usize) -> usize {
     blocks.next_power_of_two() / 2
 }
 
-/// What blocks are long if nothing else is said.
-pub const USUAL_BLOCK: u64 = 16 << 20;
-/// BLAKE3's chunk.
-const LEAST_BLOCK: u64 = 1024;
-const MOST_BLOCK: u64 = 1 << 30;
+/// Default block size.
+pub const DEFAULT_BLOCK: u64 = 16 << 20;
+/// BLAKE3's chunk size.
+const MIN_BLOCK: u64 = 1024;
+const MAX_BLOCK: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {

@@ -1,14 +1,14 @@
-//! Bytes of a stored file on their way out, piece by piece, hashed on the way: the body of an answer or of an upload.
+//! Bodies of requests and responses, above all the bytes of a stored file, read and hashed piece by piece.
 //!
-//! One piece is read while the one before it is sent; no more is kept. With a hasher, the checksums are told once all was read, in
-//! trailers too if they are wanted.
+//! One piece is read while the previous one is sent; no further pieces are buffered. With a hasher, the checksums are
+//! available after the last piece, on request in trailers too.
 
 use crate::blocks::{BlockHasher, BlockSum};
-use crate::digest::{self, Algorithm, from_hexadecimal, hexadecimal};
+use crate::digest::{self, HashAlgorithm, from_hexadecimal, hexadecimal};
 use crate::direct::aligned;
 use crate::pace::Pace;
 use crate::shell::Shell;
-use crate::storage::{Stored, read_exactly};
+use crate::storage::{StoredFile, read_exactly};
 use bytes::Bytes;
 use core::ops::Range;
 use core::pin::Pin;
@@ -22,7 +22,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
-/// What requests and answers carry.
+/// The body of a request or a response.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 pub(crate) fn empty() -> Body {
@@ -33,22 +33,22 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// What comes over HTTP/1.1.
+/// Wraps a body received over HTTP/1.1.
 pub(crate) fn arriving(body: Incoming) -> Body {
     body.map_err(io::Error::other).boxed_unsync()
 }
 
-/// A body that calls `ended` when it is over, or dropped.
+/// Wraps a body. `ended` is called when the body is dropped, at its end or earlier.
 pub(crate) fn ended(body: Body, ended: impl FnMut() + Send + Unpin + 'static) -> Body {
-    Ended { body, ended }.boxed_unsync()
+    ObservedBody { body, ended }.boxed_unsync()
 }
 
-struct Ended<F: FnMut()> {
+struct ObservedBody<F: FnMut()> {
     body: Body,
     ended: F,
 }
 
-impl<F: FnMut() + Unpin> HttpBody for Ended<F> {
+impl<F: FnMut() + Unpin> HttpBody for ObservedBody<F> {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -65,70 +65,71 @@ impl<F: FnMut() + Unpin> HttpBody for Ended<F> {
     }
 }
 
-impl<F: FnMut()> Drop for Ended<F> {
+impl<F: FnMut()> Drop for ObservedBody<F> {
     fn drop(&mut self) {
         (self.ended)();
     }
 }
 
-/// The checksums of a block, once they are known; or the error of reading its file.
+/// The checksums of a block once known, or the error of reading its file.
 pub(crate) type LateSum = Arc<Mutex<Option<io::Result<BlockSum>>>>;
 
-type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
-type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ReadFuture = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
+type TurnFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The bytes of a range.
-pub(crate) struct FileBody {
-    file: Arc<dyn Stored>,
+/// A body with the bytes of a file range.
+pub(crate) struct FileRangeBody {
+    file: Arc<dyn StoredFile>,
     shell: Shell,
-    /// What no read was begun for.
+    /// The range that is not being read yet.
     rest: Range<u64>,
-    reading: Option<Reading>,
-    /// A piece that waits for its turn.
-    waiting: Option<(Bytes, Turn)>,
+    reading: Option<ReadFuture>,
+    /// A piece that waits for the pacer.
+    waiting: Option<(Bytes, TurnFuture)>,
     pace: Vec<Arc<Pace>>,
-    /// Bytes that were not given yet.
+    /// Bytes not yet sent.
     left: u64,
     trailers: bool,
     sum: LateSum,
-    /// Told of each piece that goes.
+    /// Callback for each piece sent.
     told: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
-impl FileBody {
-    /// The bytes of `range`, hashed by `hasher`.
+impl FileRangeBody {
+    /// Creates a body of the bytes in `range`, hashed by `hasher`.
     pub(crate) fn new(
         shell: Shell,
-        file: Arc<dyn Stored>,
+        file: Arc<dyn StoredFile>,
         range: Range<u64>,
         hasher: Option<BlockHasher>,
         trailers: bool,
-    ) -> FileBody {
+    ) -> FileRangeBody {
         let left = range.end - range.start;
         let (reading, waiting, pace, sum) = (None, None, Vec::new(), LateSum::default());
-        let mut body = FileBody { file, shell, rest: range, reading, waiting, pace, left, trailers, sum, told: None };
+        let mut body =
+            FileRangeBody { file, shell, rest: range, reading, waiting, pace, left, trailers, sum, told: None };
         body.begin(hasher);
         body
     }
 
-    /// Goes no faster than each of these.
-    pub(crate) fn paced(mut self, pace: impl IntoIterator<Item = Arc<Pace>>) -> FileBody {
+    /// Limits the body to the rate of each pacer.
+    pub(crate) fn paced(mut self, pace: impl IntoIterator<Item = Arc<Pace>>) -> FileRangeBody {
         self.pace.extend(pace);
         self
     }
 
-    /// Tells of each piece that goes.
-    pub(crate) fn telling(mut self, told: Arc<dyn Fn(usize) + Send + Sync>) -> FileBody {
+    /// Calls `told` with the length of each piece sent.
+    pub(crate) fn with_progress(mut self, told: Arc<dyn Fn(usize) + Send + Sync>) -> FileRangeBody {
         self.told = Some(told);
         self
     }
 
-    /// Where the checksums will be.
+    /// Returns the cell that will hold the checksums.
     pub(crate) fn sum(&self) -> LateSum {
         self.sum.clone()
     }
 
-    /// Begins to read the next piece, if there is one.
+    /// Starts reading the next piece, if there is one.
     fn begin(&mut self, hasher: Option<BlockHasher>) {
         if self.rest.is_empty() {
             *self.sum.lock().unwrap_or_else(PoisonError::into_inner) = hasher.map(|hasher| Ok(hasher.finish()));
@@ -139,6 +140,7 @@ impl FileBody {
         self.rest.start = end;
         self.reading = Some(Box::pin(self.shell.blocking(move || {
             let mut hasher = hasher;
+            // Aligned, so that the read may bypass the page cache.
             let mut piece = aligned((range.end - range.start) as usize);
             read_exactly(&*file, &mut piece, range.start)?;
             if let Some(hasher) = &mut hasher {
@@ -148,7 +150,7 @@ impl FileBody {
         })));
     }
 
-    fn turn(&self, bytes: u64) -> Turn {
+    fn turn(&self, bytes: u64) -> TurnFuture {
         let now = self.shell.now();
         match self.pace.iter().map(|pace| pace.take(now, bytes)).max() {
             Some(turn) if turn > now => {
@@ -160,7 +162,7 @@ impl FileBody {
     }
 }
 
-impl HttpBody for FileBody {
+impl HttpBody for FileRangeBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -178,7 +180,7 @@ impl HttpBody for FileBody {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             let Some(reading) = &mut this.reading else {
-                let trailers = core::mem::take(&mut this.trailers).then(|| known(&this.sum)).flatten();
+                let trailers = core::mem::take(&mut this.trailers).then(|| finished_sum(&this.sum)).flatten();
                 return Poll::Ready(trailers.map(|sum| Ok(Frame::trailers(fields_of(&sum)))));
             };
             let read = ready!(reading.as_mut().poll(cx));
@@ -186,7 +188,7 @@ impl HttpBody for FileBody {
             let (piece, hasher) = match read {
                 Ok(read) => read,
                 Err(error) => {
-                    // The connection gets a copy of the error; this end keeps the error itself.
+                    // The connection gets a copy of the error; the sum keeps the error itself for the caller.
                     let told = io::Error::new(error.kind(), error.to_string());
                     *this.sum.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(error));
                     return Poll::Ready(Some(Err(told)));
@@ -203,26 +205,26 @@ impl HttpBody for FileBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // A body of known length has no trailers.
+        // A body with a known length is sent without trailers.
         if self.trailers { SizeHint::default() } else { SizeHint::with_exact(self.left) }
     }
 }
 
-/// Frames that come by a channel.
-pub(crate) struct Relayed {
+/// A body of frames received from a channel.
+pub(crate) struct ChannelBody {
     frames: mpsc::Receiver<io::Result<Frame<Bytes>>>,
-    /// What is left, where that is known.
+    /// Remaining data bytes, if known.
     length: Option<u64>,
 }
 
-impl Relayed {
-    /// So many bytes of data, where that is known.
-    pub(crate) fn new(frames: mpsc::Receiver<io::Result<Frame<Bytes>>>, length: Option<u64>) -> Relayed {
-        Relayed { frames, length }
+impl ChannelBody {
+    /// Creates a body of `length` data bytes, if known.
+    pub(crate) fn new(frames: mpsc::Receiver<io::Result<Frame<Bytes>>>, length: Option<u64>) -> ChannelBody {
+        ChannelBody { frames, length }
     }
 }
 
-impl HttpBody for Relayed {
+impl HttpBody for ChannelBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -239,35 +241,35 @@ impl HttpBody for Relayed {
     }
 }
 
-pub(crate) fn known(sum: &LateSum) -> Option<BlockSum> {
+pub(crate) fn finished_sum(sum: &LateSum) -> Option<BlockSum> {
     sum.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.as_ref().ok().copied()
 }
 
-/// Returns the error of reading the file of a block, if there is one.
+/// Takes the error of reading the block's file, if there was one.
 pub(crate) fn read_error(sum: &LateSum) -> Option<io::Error> {
     sum.lock().unwrap_or_else(PoisonError::into_inner).take_if(|sum| sum.is_err())?.err()
 }
 
-/// The checksums of a block, as fields.
+/// Returns the header fields that carry a block's checksums.
 pub(crate) fn fields_of(sum: &BlockSum) -> HeaderMap {
     let ascii = |text: String| HeaderValue::try_from(text).expect("digits and letters");
     let mut fields = HeaderMap::new();
-    fields.insert(CONTENT_DIGEST, ascii(Algorithm::Crc32c.field(&sum.crc.to_be_bytes())));
+    fields.insert(CONTENT_DIGEST, ascii(HashAlgorithm::Crc32c.field(&sum.crc.to_be_bytes())));
     fields.insert(SUBTREE, ascii(hexadecimal(&sum.subtree)));
     fields
 }
 
-/// The checksums of a block that fields tell.
+/// Returns the checksums of a block from header fields.
 pub(crate) fn sum_in(fields: &HeaderMap) -> Option<BlockSum> {
     let digests = digest::read(fields.get(CONTENT_DIGEST)?.to_str().ok()?).ok()?;
-    let crc = digests.into_iter().find(|(algorithm, _)| *algorithm == Algorithm::Crc32c)?.1;
+    let crc = digests.into_iter().find(|(algorithm, _)| *algorithm == HashAlgorithm::Crc32c)?.1;
     let subtree = from_hexadecimal(fields.get(SUBTREE)?.to_str().ok()?)?;
     Some(BlockSum { crc: u32::from_be_bytes(crc.try_into().ok()?), subtree: subtree.try_into().ok()? })
 }
 
-/// RFC 9530 2.
+/// The field of RFC 9530 section 2.
 pub(crate) const CONTENT_DIGEST: &str = "content-digest";
-/// The node of a block in the file's BLAKE3 tree.
+/// The field with a block's node in the file's BLAKE3 tree.
 pub(crate) const SUBTREE: &str = "reservoir-subtree";
-/// Bytes of a file that are read, hashed and sent at once.
+/// Length of a piece in bytes.
 pub(crate) const PIECE: usize = 512 << 10;

@@ -1,9 +1,9 @@
-//! Tokens of a client. Each token belongs to one server, and no other server gets it.
+//! Tokens of a client. Each token belongs to one server, and is never sent to another server.
 
 use crate::tls::Host;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A server: its host in lower case, and its port.
+/// A server as (host in lower case, port).
 pub type ServerAddress = (String, u16);
 
 /// The tokens of a client, each for one server.
@@ -31,11 +31,11 @@ pub struct ServerTokens {
 }
 
 impl ServerTokens {
-    /// Reads lines `HOST[:PORT] TOKEN`, port 443 if a line has none. Empty lines and lines that begin with `#` do not count. A text of one word
-    /// is a token without a server.
+    /// Parses lines `HOST[:PORT] TOKEN`; the default port is 443. Empty lines and lines that begin with `#` are
+    /// ignored. A text of a single word is a token without a server.
     ///
     /// # Errors
-    /// If a line is malformed. The error is a text for the user, without the token.
+    /// A text for the user, without the token, if a line is malformed.
     pub fn read(text: &str) -> Result<ServerTokens, String> {
         let (mut tokens, mut lone) = (ServerTokens::default(), Vec::new());
         for (at, line) in text.lines().enumerate() {
@@ -49,7 +49,7 @@ impl ServerTokens {
                     token
                 }
                 [host, token] => {
-                    // The word may be a token in the wrong place, so the message does not show it.
+                    // The word may be a misplaced token, so the message does not show it.
                     let host: Host = host.parse().map_err(|_| wrong("the first word is no host"))?;
                     let server = (host.name().to_ascii_lowercase(), host.port().unwrap_or(443));
                     if tokens.tokens.insert(server, token.to_owned()).is_some() {
@@ -65,6 +65,7 @@ impl ServerTokens {
         }
         match (lone[..].first(), tokens.tokens.is_empty() && lone.len() == 1) {
             (Some(token), true) => tokens.lone = Some((*token).to_owned()),
+            // With several tokens, the server of a token without a host would be a guess.
             (Some(_), false) => {
                 return Err("a token without its server is to stand alone: write `HOST:PORT TOKEN` in each line".into());
             }
@@ -73,10 +74,10 @@ impl ServerTokens {
         Ok(tokens)
     }
 
-    /// Binds a token without a server to the only one of `servers`.
+    /// Assigns a token without a server to the only server in `servers`.
     ///
     /// # Errors
-    /// If there are several servers, because the token would reach servers that it is not for. The error is a text for the user.
+    /// A text for the user, if there are several servers, because the token would reach unrelated servers.
     pub fn bind(mut self, servers: &BTreeSet<ServerAddress>) -> Result<ServerTokens, String> {
         let Some(token) = &self.lone else { return Ok(self) };
         let mut all = servers.iter();
@@ -98,7 +99,7 @@ impl ServerTokens {
         Ok(self)
     }
 
-    /// Returns the token for a server. `None`: requests to this server have no token.
+    /// Returns the token for a server. `None` if requests to this server carry no token.
     pub fn get(&self, host: &str, port: u16) -> Option<&str> {
         self.tokens.get(&(host.to_ascii_lowercase(), port)).map(String::as_str)
     }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_keep_to_their_server_and_bad_lines_show_none() {
+    fn tokens_stay_with_their_server_and_out_of_errors() {
         let tokens = ServerTokens::read("\n# c\n[::1]:8443 one\r\nA.test two\n127.0.0.1:1 three").unwrap();
         for (host, port, token) in
             [("::1", 8443, Some("one")), ("a.TEST", 443, Some("two")), ("127.0.0.1", 2, None), ("b.a.test", 443, None)]

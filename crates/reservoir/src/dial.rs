@@ -1,4 +1,4 @@
-//! Connections to servers: a program chooses how they are made.
+//! Connections to servers, established by a program-defined connector.
 
 use core::pin::Pin;
 use quic_offload::Connection;
@@ -8,50 +8,50 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// A connection to a server, TLS included.
 ///
 /// See [`Dial`] for an example.
-pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait DialStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> DialStream for S {}
 
-/// Connects to servers.
+/// A connector to servers.
 ///
 /// ```
-/// use offload_reservoir::dial::{Dial, Dialed, Wire};
+/// use offload_reservoir::dial::{Dial, DialFuture, DialStream};
 /// use std::io;
 ///
-/// /// Reaches nobody.
+/// /// Reaches no server.
 /// struct Cut;
 ///
 /// impl Dial for Cut {
-///     fn dial<'a>(&'a self, _host: &'a str, _port: u16) -> Dialed<'a> {
-///         Box::pin(async { Err::<Box<dyn Wire>, _>(io::ErrorKind::NetworkUnreachable.into()) })
+///     fn dial<'a>(&'a self, _host: &'a str, _port: u16) -> DialFuture<'a> {
+///         Box::pin(async { Err::<Box<dyn DialStream>, _>(io::ErrorKind::NetworkUnreachable.into()) })
 ///     }
 /// }
 /// ```
 pub trait Dial: Send + Sync {
-    /// A new connection to `host`.
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
+    /// Opens a connection to `host`.
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> DialFuture<'a>;
 
-    /// Whether it connects to `host` by QUIC, and requests go by HTTP/3.
+    /// Returns whether requests to `host` go by HTTP/3, over QUIC.
     fn speaks_quic(&self, host: &str, port: u16) -> bool {
-        let _to_nobody = (host, port);
+        let _ = (host, port);
         false
     }
 
-    /// A new connection of QUIC to `host`, if it [speaks QUIC](Self::speaks_quic).
-    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
-        let _to_nobody = (host, port);
+    /// Opens a QUIC connection to `host`, if it [speaks QUIC](Self::speaks_quic).
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialFuture<'a> {
+        let _ = (host, port);
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
-    /// Whether it would try.
+    /// Returns whether the connector is allowed to connect to `host`.
     fn may_reach(&self, host: &str, port: u16) -> bool {
-        let _any = (host, port);
+        let _ = (host, port);
         true
     }
 }
 
-/// A connection of QUIC that is being made.
-pub type QuicDialed<'a> = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + 'a>>;
+/// A pending QUIC connection.
+pub type QuicDialFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + 'a>>;
 
-/// A connection that is being made.
-pub type Dialed<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
+/// A pending connection.
+pub type DialFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn DialStream>>> + Send + 'a>>;

@@ -1,7 +1,8 @@
-//! Reads and writes past the page cache (`O_DIRECT`), where the file system takes them.
+//! Reads and writes that bypass the page cache (`O_DIRECT`), if the file system supports them.
 //!
-//! Invariant: what does not fit (an offset, a length or an address that is not a multiple of [`ALIGNMENT`]), and whatever the file
-//! system refuses, is left to the caller, who goes through the cache. The kernel keeps both views of a file the same.
+//! Invariant: accesses that cannot bypass the cache are left to the caller, which uses the cache: offsets, lengths or
+//! addresses that are not multiples of [`ALIGNMENT`], and accesses that the file system refuses. The kernel keeps both
+//! views of a file coherent.
 
 use bytes::{Buf, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,19 +13,19 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
-/// What is known of a folder's file system.
+/// State shared by the files of a folder.
 #[derive(Debug, Default)]
-pub(crate) struct Past {
+pub(crate) struct DirectState {
     folder: String,
-    /// That it does not take such accesses was told.
+    /// Whether the refusal of direct accesses was logged.
     told: AtomicBool,
-    /// Bytes that went past the cache.
+    /// Bytes transferred without the cache.
     bytes: AtomicU64,
 }
 
-impl Past {
-    pub(crate) fn new(folder: String) -> Past {
-        Past { folder, ..Past::default() }
+impl DirectState {
+    pub(crate) fn new(folder: String) -> DirectState {
+        DirectState { folder, ..DirectState::default() }
     }
 
     #[cfg(test)]
@@ -33,27 +34,27 @@ impl Past {
     }
 }
 
-/// One file's accesses past the cache.
+/// Direct accesses to one file.
 #[derive(Debug)]
-pub(crate) struct Direct {
-    past: Arc<Past>,
+pub(crate) struct DirectFile {
+    past: Arc<DirectState>,
     flags: OFlags,
-    /// The file once more, opened at its first such access; `None`: there will be none.
+    /// A second open file with `O_DIRECT`, opened at the first direct access. `None` inside if opening failed.
     opened: OnceLock<Option<File>>,
     is_refused: AtomicBool,
 }
 
-impl Direct {
-    pub(crate) fn new(past: Arc<Past>, writes: bool) -> Direct {
+impl DirectFile {
+    pub(crate) fn new(past: Arc<DirectState>, writes: bool) -> DirectFile {
         let flags = if writes { OFlags::RDWR } else { OFlags::RDONLY };
-        Direct { past, flags, opened: OnceLock::new(), is_refused: AtomicBool::new(false) }
+        DirectFile { past, flags, opened: OnceLock::new(), is_refused: AtomicBool::new(false) }
     }
 
-    /// Reads what can be read so of `file`, from the front of `into` on; gives the bytes.
+    /// Reads as much as possible of `file` into the front of `into`, without the cache. Returns the number of bytes.
     pub(crate) fn read(&self, file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
         let Some((direct, whole)) = self.fits(file, into, offset) else { return Ok(0) };
         let mut filled = 0;
-        // After a short read the end of the file is near.
+        // A short read means that the end of the file is close.
         while filled < whole && filled.is_multiple_of(ALIGNMENT) {
             match self.taken(direct.read_at(&mut into[filled..whole], offset + filled as u64))? {
                 None | Some(0) => break,
@@ -63,7 +64,7 @@ impl Direct {
         Ok(filled)
     }
 
-    /// Writes what can be written so, from the front of `bytes` on; gives how many these are.
+    /// Writes as much as possible from the front of `bytes`, without the cache. Returns the number of bytes.
     pub(crate) fn write(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let Some((direct, whole)) = self.fits(file, bytes, offset) else { return Ok(0) };
         let mut written = 0;
@@ -76,7 +77,7 @@ impl Direct {
         Ok(written)
     }
 
-    /// The file to do it by, and the bytes.
+    /// Returns the direct file and the number of bytes to transfer. `None` if the access cannot bypass the cache.
     fn fits(&self, file: &File, bytes: &[u8], offset: u64) -> Option<(&File, usize)> {
         let whole = bytes.len() / ALIGNMENT * ALIGNMENT;
         let is_aligned = offset.is_multiple_of(ALIGNMENT as u64) && bytes.as_ptr().align_offset(ALIGNMENT) == 0;
@@ -84,7 +85,7 @@ impl Direct {
             return None;
         }
         let opened = self.opened.get_or_init(|| {
-            // The same file, whatever its name is by now.
+            // Opens the same file, even if it was renamed since.
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             match openat(CWD, path, self.flags | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()) {
                 Ok(opened) => Some(opened.into()),
@@ -97,7 +98,7 @@ impl Direct {
         opened.as_ref().map(|opened| (opened, whole))
     }
 
-    /// `None`: the rest is the caller's.
+    /// Maps a refusal to `None`: the caller transfers the rest.
     fn taken(&self, result: io::Result<usize>) -> io::Result<Option<usize>> {
         match result {
             Ok(bytes) => {
@@ -122,7 +123,7 @@ impl Direct {
     }
 }
 
-/// So many zeros, at an address that fits.
+/// Returns `length` zeros at an aligned address.
 pub(crate) fn aligned(length: usize) -> BytesMut {
     let mut bytes = BytesMut::zeroed(length + ALIGNMENT);
     bytes.advance(bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT));
@@ -130,7 +131,7 @@ pub(crate) fn aligned(length: usize) -> BytesMut {
     bytes
 }
 
-/// No file system in use wants more of offsets, lengths and addresses.
+/// Alignment that all common file systems accept for offsets, lengths and addresses.
 pub(crate) const ALIGNMENT: usize = 4096;
 
 #[cfg(test)]
@@ -142,11 +143,11 @@ mod tests {
     use offload_base::Seed;
     use std::io::Write;
 
-    /// Accesses of any offset and length, some of which fit: what is read is what was written, by both ways.
+    /// Random accesses, some of them aligned: data read equal data written, for both kinds of access.
     #[test]
     fn both_ways_see_the_same_file() {
         let Some(there) = folder_that_takes_it() else {
-            // Not by `eprintln`, which a test that passes keeps to itself.
+            // `eprintln` is captured if the test passes, so the skip is written to standard error directly.
             let told = b"SKIPPED: direct::tests::both_ways_see_the_same_file: no folder here takes O_DIRECT\n";
             return std::io::stderr().write_all(told).unwrap();
         };
@@ -158,6 +159,7 @@ mod tests {
         file.set_size(expected.len() as u64).unwrap();
         let by_cache = cached.open_or_create(&name).unwrap();
         for round in 0..200 {
+            // Some accesses are aligned for direct access, some are not.
             let grain = [1, 512, ALIGNMENT as u64][random.below(3) as usize];
             let from = (random.below(250_000) / grain * grain) as usize;
             let length = (1 + random.below(49_999)) as usize;
@@ -175,7 +177,7 @@ mod tests {
         assert!(direct.past_cache().unwrap().bytes() > 0);
     }
 
-    /// Of temporary files, or else beside this crate: the first may be in memory.
+    /// Prefers the folder of temporary files, which may be in memory; the alternative is this crate's folder.
     fn folder_that_takes_it() -> Option<tempfile::TempDir> {
         let parents = [std::env::temp_dir(), env!("CARGO_MANIFEST_DIR").into()];
         parents.into_iter().filter_map(|parent| tempfile::tempdir_in(parent).ok()).find(|folder| {
@@ -184,7 +186,7 @@ mod tests {
         })
     }
 
-    /// The kernel's own files have no blocks to go to.
+    /// Files of procfs have no blocks on a medium.
     #[test]
     fn where_it_is_not_taken_files_go_through_the_cache() {
         let folder = Rooted::open(std::path::Path::new("/proc/self")).unwrap().direct(true);

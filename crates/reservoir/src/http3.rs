@@ -1,10 +1,11 @@
-//! HTTP/3 (RFC 9114) as both sides have it: bodies on request streams, by crate `h3` over `quic-offload`.
+//! HTTP/3 bodies (RFC 9114) for client and server, over request streams of crate `h3` on `quic-offload`.
 //!
-//! Invariant: a stream that is given up, by either side or by its watch, is stopped or reset, and never looks whole.
+//! Invariant: a stream that is given up, by either end or by its watch, is stopped or reset, so that its body never
+//! looks complete.
 
 use crate::attributes;
 use crate::body::Body;
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use bytes::{Buf, Bytes};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,14 +21,14 @@ use quic_offload::http3::{Receiving, Sending};
 use std::io;
 use std::sync::Arc;
 
-/// The receiving end of a request stream, at a client or at a server.
+/// The receiving side of a request stream, at a client or a server.
 pub(crate) trait BodySource: Send + Unpin {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>>;
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, StreamError>>;
     fn stop(&mut self, code: Code);
 }
 
-/// The sending end of a request stream, at a client or at a server.
+/// The sending side of a request stream, at a client or a server.
 pub(crate) trait BodySink: Send {
     fn data(&mut self, data: Bytes) -> impl Future<Output = Result<(), StreamError>> + Send;
     fn trailers(&mut self, fields: HeaderMap) -> impl Future<Output = Result<(), StreamError>> + Send;
@@ -68,57 +69,60 @@ macro_rules! ends_of {
 ends_of!(client);
 ends_of!(server);
 
-/// A body that arrives, at the pace that its watch wants.
-pub(crate) struct Arriving<S: BodySource> {
+/// A received body with a progress deadline.
+pub(crate) struct IncomingBody<S: BodySource> {
     stream: S,
-    watch: Watch,
+    watch: ProgressDeadline,
     alarm: Box<dyn Alarm>,
-    /// What the other side is told if nobody wants the rest.
+    /// The error code sent if the rest of the body is not wanted.
     unwanted: Code,
     /// The required length of the body, and the flag of a malformed body.
     length: BodyLength,
     malformed: Arc<AtomicBool>,
-    /// What has to be there as long as the body.
+    /// A guard that must live as long as the body, such as a permit.
     _held: Box<dyn Send>,
-    stage: Stage,
+    stage: BodyStage,
 }
 
-enum Stage {
+enum BodyStage {
     Data,
     Trailers,
     Ended,
 }
 
-impl<S: BodySource> Arriving<S> {
-    pub(crate) fn new(stream: S, watch: Watch, unwanted: Code) -> Arriving<S> {
+impl<S: BodySource> IncomingBody<S> {
+    pub(crate) fn new(stream: S, watch: ProgressDeadline, unwanted: Code) -> IncomingBody<S> {
         let alarm = watch.alarm();
         let (length, malformed) = (BodyLength::default(), Arc::default());
-        Arriving { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: Stage::Data }
+        IncomingBody { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: BodyStage::Data }
     }
 
-    /// Makes reads fail if the body has another length or malformed trailers; they set `malformed` first.
-    pub(crate) fn checked(mut self, length: BodyLength, malformed: Arc<AtomicBool>) -> Arriving<S> {
+    /// Makes reads fail if the body has another length or malformed trailers. `malformed` is set first.
+    pub(crate) fn checked(mut self, length: BodyLength, malformed: Arc<AtomicBool>) -> IncomingBody<S> {
         (self.length, self.malformed) = (length, malformed);
         self
     }
 
-    /// Keeps something until all has arrived, or nobody wants more.
-    pub(crate) fn holding(self, held: impl Send + 'static) -> Arriving<S> {
+    /// Keeps `held` alive until the body has arrived or is dropped.
+    pub(crate) fn holding(self, held: impl Send + 'static) -> IncomingBody<S> {
         let mut this = self;
+        // `Drop` forbids a struct update here.
         this._held = Box::new(held);
         this
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
-        if matches!(self.stage, Stage::Data) {
+        if matches!(self.stage, BodyStage::Data) {
             if let Some(data) = ready!(self.stream.poll_data(cx)).map_err(io::Error::other)? {
                 self.watch.moved(data.len(), false);
+                // A body longer than its Content-Length is malformed (RFC 9114 section 4.1.2).
                 let counted = self.length.count(data.len());
                 return Poll::Ready(self.well_formed(counted).map(|()| Some(Frame::data(data))));
             }
             let whole = self.length.check_end();
             self.well_formed(whole)?;
-            self.stage = Stage::Trailers;
+            // A body shorter than its Content-Length was rejected above.
+            self.stage = BodyStage::Trailers;
         }
         let Some(fields) = ready!(self.stream.poll_trailers(cx)).map_err(io::Error::other)? else {
             return Poll::Ready(Ok(None));
@@ -129,6 +133,7 @@ impl<S: BodySource> Arriving<S> {
 
     fn well_formed(&mut self, checked: Result<(), MalformedRequest>) -> io::Result<()> {
         checked.map_err(|malformed| {
+            // Set before the error, because the server then resets the stream instead of answering.
             self.malformed.store(true, Ordering::Relaxed);
             self.stream.stop(Code::H3_MESSAGE_ERROR);
             io::Error::new(io::ErrorKind::InvalidData, malformed)
@@ -136,43 +141,46 @@ impl<S: BodySource> Arriving<S> {
     }
 }
 
-impl<S: BodySource> HttpBody for Arriving<S> {
+impl<S: BodySource> HttpBody for IncomingBody<S> {
     type Data = Bytes;
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = &mut *self;
-        if matches!(this.stage, Stage::Ended) {
+        if matches!(this.stage, BodyStage::Ended) {
             return Poll::Ready(None);
         }
+        // Only a pending body can be late: data that arrived are delivered first.
         let Poll::Ready(next) = this.poll_next(cx) else {
             return this.watch.poll_late(&mut *this.alarm, cx).map(|late| Some(Err(late)));
         };
         if !matches!(&next, Ok(Some(frame)) if frame.is_data()) {
-            this.stage = Stage::Ended;
+            this.stage = BodyStage::Ended;
         }
         Poll::Ready(next.transpose())
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.stage, Stage::Ended)
+        matches!(self.stage, BodyStage::Ended)
     }
 }
 
-impl<S: BodySource> Drop for Arriving<S> {
+impl<S: BodySource> Drop for IncomingBody<S> {
     fn drop(&mut self) {
-        if !matches!(self.stage, Stage::Ended) {
+        if !matches!(self.stage, BodyStage::Ended) {
+            // The peer would otherwise send the rest of the body to nobody.
             self.stream.stop(self.unwanted);
         }
     }
 }
 
-/// Sends a body to its end, and waits until it is acknowledged.
-pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &Watch) -> io::Result<()> {
+/// Sends a whole body and waits until the peer has acknowledged the data.
+pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &ProgressDeadline) -> io::Result<()> {
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(mut data) => {
                 while data.has_remaining() {
+                    // Small pieces make progress visible to the deadline.
                     let piece = data.split_to(data.len().min(PIECE));
                     let len = piece.len();
                     stream.data(piece).await.map_err(io::Error::other)?;
@@ -189,7 +197,7 @@ pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &Wat
     stream.end().await.map_err(io::Error::other)
 }
 
-/// Tells the length of a body in a message's head, where it is known: in HTTP/1.1 hyper does.
+/// Adds Content-Length to a message head if the body's length is known. (In HTTP/1.1 hyper does this.)
 pub(crate) fn tell_length(fields: &mut HeaderMap, body: &Body) {
     if let Some(length) = body.size_hint().exact()
         && !fields.contains_key(CONTENT_LENGTH)
@@ -198,7 +206,7 @@ pub(crate) fn tell_length(fields: &mut HeaderMap, body: &Body) {
     }
 }
 
-/// The longest head of a message.
-pub(crate) const MOST_OF_A_HEAD: u64 = 2 * attributes::MOST_BYTES as u64;
-/// What is handed to a stream at a time.
+/// Maximum length of a message head.
+pub(crate) const MAX_HEAD_BYTES: u64 = 2 * attributes::MAX_FIELD_BYTES as u64;
+/// Maximum length of a piece given to a stream.
 const PIECE: usize = 64 << 10;

@@ -1,8 +1,8 @@
-//! What a receiver has of a file, line by line: which blocks are on the medium, with their checksums.
+//! The receive journal of a file: the blocks on the medium with their checksums, one per line.
 //!
-//! Invariant: a line counts only if its own checksum fits, so that a torn or foreign line is a line that is not there; a journal
-//! whose first line does not name the same file counts as none. That a line is written after its block is on the medium is up to
-//! [`Landing`](crate::landing::Landing).
+//! Invariant: a line counts only if its own checksum matches, so a torn or foreign line is ignored. A journal with a
+//! heading for another file is ignored as a whole. [`LandingFile`](crate::landing::LandingFile) ensures that a line is
+//! written only after its block is on the medium.
 //!
 //! ```text
 //! reservoir-journal 1 SIZE BLOCK SOURCE CRC32C
@@ -13,18 +13,18 @@ use crate::blocks::{BlockSum, Blocks};
 use crate::digest::{from_hexadecimal, hexadecimal};
 use std::collections::BTreeMap;
 
-/// The first line of a journal of a file from `source`, whatever identifies that.
+/// Returns the first line of a journal. `source` identifies the source file.
 pub(crate) fn heading(blocks: Blocks, source: &str) -> String {
     let source = hexadecimal(&blake3::hash(source.as_bytes()).as_bytes()[..16]);
     signed(format!("{MAGIC} {} {} {source}", blocks.size(), blocks.block()))
 }
 
-/// The line of a block.
+/// Returns the line of a block.
 pub(crate) fn line(number: u64, sum: &BlockSum) -> String {
     signed(format!("{number} {:08x} {}", sum.crc, hexadecimal(&sum.subtree)))
 }
 
-/// The blocks that a journal vouches for; `None` if it is not of this file.
+/// Parses a journal into its blocks. Returns `None` if the journal belongs to another file.
 pub(crate) fn read(text: &[u8], blocks: Blocks, source: &str) -> Option<BTreeMap<u64, BlockSum>> {
     let mut lines = text.split(|byte| *byte == b'\n');
     if lines.next()? != heading(blocks, source).trim_end().as_bytes() {
@@ -33,7 +33,7 @@ pub(crate) fn read(text: &[u8], blocks: Blocks, source: &str) -> Option<BTreeMap
     Some(blocks_of(lines, blocks))
 }
 
-/// The blocks of the lines behind a heading.
+/// Parses the lines after a heading.
 pub(crate) fn blocks_of<'a>(lines: impl Iterator<Item = &'a [u8]>, blocks: Blocks) -> BTreeMap<u64, BlockSum> {
     lines.filter_map(read_line).filter(|(number, _)| *number < blocks.count()).collect()
 }
@@ -58,7 +58,7 @@ fn signed(text: String) -> String {
 /// The checksums of a line that withdraws earlier lines of its block. No block has these checksums.
 pub(crate) const WITHDRAWN: BlockSum = BlockSum { crc: 0, subtree: [0; 32] };
 
-/// Bytes of a journal that vouches for each block twice: more is not read.
+/// Maximum length of a journal that is read: two lines for each block.
 pub(crate) fn most_bytes(blocks: Blocks) -> u64 {
     const LONGEST_LINE: u64 = 20 + 1 + 8 + 1 + 64 + 1 + 8 + 2;
     200 + 2 * LONGEST_LINE * (blocks.count() + 64)
@@ -80,12 +80,12 @@ mod tests {
         assert_eq!(all.into_iter().collect::<Vec<_>>(), (0..3).map(|n| (n, sum(n as u8 + 1))).collect::<Vec<_>>());
         assert_eq!(read(text.as_bytes(), blocks, "other source"), None);
         assert_eq!(read(text.as_bytes(), Blocks::new(4097, 1024).unwrap(), "source"), None);
-        // Cut anywhere, it has the lines that are whole.
+        // A journal cut at any point has its complete lines.
         for cut in heading(blocks, "source").len()..text.len() {
             let whole = text[..cut].lines().skip(1).filter(|line| text.lines().any(|one| one == *line)).count();
             assert_eq!(read(&text.as_bytes()[..cut], blocks, "source").unwrap().len(), whole, "{cut}");
         }
-        // One bit changed anywhere costs that line, or the journal.
+        // A changed bit costs that line or, in the heading, the journal.
         for at in 0..text.len() {
             let mut changed = text.clone().into_bytes();
             changed[at] ^= 1;

@@ -1,4 +1,4 @@
-//! How fast the kernel sends what is in a socket of TCP: packets leave one after the other, and not in the bursts of a window that opens.
+//! Packet pacing of TCP sockets by the kernel, so that packets leave evenly instead of in bursts when a window opens.
 
 use crate::pace::Rate;
 use nix::sys::socket::SetSockOpt;
@@ -6,7 +6,7 @@ use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 use tokio::net::TcpStream;
 
 sockopt_impl!(
-    /// Bytes per second (socket(7) has it since Linux 3.13; since 4.20 it takes 64 bits, where a `long` has them).
+    /// Bytes per second (socket(7), since Linux 3.13; with 64 bits since 4.20, where `long` has 64 bits).
     MaxPacingRate,
     Both,
     libc::SOL_SOCKET,
@@ -14,7 +14,7 @@ sockopt_impl!(
     u64
 );
 
-/// Has the kernel send no faster than `rate` on this connection, packet by packet; a wish, which a kernel may not know.
+/// Asks the kernel to pace this connection at `rate`. Kernels without this option ignore the request.
 ///
 /// ```
 /// # async fn example(stream: tokio::net::TcpStream) {
@@ -23,7 +23,7 @@ sockopt_impl!(
 /// ```
 pub fn pace(stream: &TcpStream, rate: Option<Rate>) {
     let Some(rate) = rate else { return };
-    // The kernel counts heads of packets and records too, the rate is that of what they bring.
+    // The kernel counts packet and record headers too, but the rate is that of the payload.
     let bytes = rate.as_bits().div_ceil(8);
     if let Err(error) = MaxPacingRate.set(stream, &(bytes + bytes / 16)) {
         tracing::debug!(%error, "the kernel does not pace a connection");
@@ -41,7 +41,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         pace(&stream, None);
         assert_eq!(MaxPacingRate.get(&stream), Ok(u64::MAX));
-        // More than fits in 32 bits.
+        // A rate that exceeds 32 bits.
         pace(&stream, Some("100G".parse().unwrap()));
         assert_eq!(MaxPacingRate.get(&stream), Ok(13_281_250_000));
     }

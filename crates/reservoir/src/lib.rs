@@ -1,25 +1,27 @@
-//! Encrypted bulk transfer over HTTPS: files from disk to disk, over many streams, block by block, so that a kill at either end
-//! costs what was under way and no more.
+//! Encrypted bulk file transfer over HTTPS, with many streams and checksummed blocks. After a kill of either end, a
+//! copy resumes and repeats only the blocks in flight.
 //!
-//! - [`blocks`]: a file as blocks with checksums, and its BLAKE3 hash out of theirs; [`digest`]: checksums that peers ask for;
-//! - [`landing`]: a file that is arriving, with a journal beside it; [`storage`], [`rooted`]: where it arrives; [`attributes`]: what goes
-//!   with it;
-//! - [`Server`]: serves a folder; [`tokens`]: the rights of users; [`credentials`]: a client's token for each server; crate `http_rules`:
-//!   preconditions, ranges and entity tags of requests;
-//! - [`copy`]: copies between folders and servers; [`dial`]: what connects to these; [`remote`]: servers as a client sees them; `s3`: buckets (feature `s3`); [`tls`]: TLS 1.3 over the kernel's TCP; [`quic`]: HTTP/3 over its UDP; [`pin`]:
+//! - [`blocks`]: division of files into blocks with checksums, and BLAKE3 hashes from these; [`digest`]: digests that
+//!   peers request;
+//! - [`landing`]: a file being received, with its journal; [`storage`], [`rooted`]: the folder that holds it;
+//!   [`attributes`]: rights and extended attributes;
+//! - [`Server`]: serves a folder; [`tokens`]: the rights of users; [`credentials`]: a client's token for each server;
+//!   crate `http_rules`: preconditions, ranges and entity tags of requests;
+//! - [`copy`]: copies between folders and servers; [`dial`]: connectors to servers; [`remote`]: servers from a client's
+//!   view; `s3`: buckets (feature `s3`); [`tls`]: TLS 1.3 over kernel TCP; [`quic`]: HTTP/3 over kernel UDP; [`pin`]:
 //!   trust in one certificate;
-//! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, pool and tasks that all of it runs on.
+//! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, thread pool and tasks.
 //!
 //! ```text
-//!  disk > FileBody (reads, hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes, writes) > Landing > disk
-//!         one piece of half a MiB is read while one is sent       one is written while one arrives       journal
+//!  disk > FileRangeBody (hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes) > LandingFile > disk
+//!         one piece of half a MiB is read while one is sent      one is written while one arrives   journal
 //! ```
-//! Over HTTP/3 all requests are on one connection of QUIC, each on a stream of its own, in the place of TLS and TCP.
-//! The engine works over any `AsyncRead` and `AsyncWrite`, and on any [`Shell`].
+//! Over HTTP/3, all requests share one QUIC connection, each on its own stream, instead of TLS and TCP. The library
+//! works over any `AsyncRead` and `AsyncWrite`, and on any [`Shell`].
 //!
 //! # Features
-//! `s3` (buckets) and `third-party` (copies that servers make between them) are on by default, because the program `reservoir` has both.
-//! A library user who needs neither sets `default-features = false`.
+//! `s3` (buckets) and `third-party` (copies between two servers) are enabled by default, because the program
+//! `reservoir` has both. A library user who needs neither sets `default-features = false`.
 
 #![forbid(unsafe_code)]
 
@@ -57,12 +59,12 @@ pub mod tls;
 pub mod tokens;
 mod watch;
 
-pub use server::{Limits, Log, Server};
+pub use server::{AccessLog, Server, ServerLimits};
 pub use shell::{Shell, Task};
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// Re-exports of the crates whose types appear in this API, so that a program needs no other dependency.
 pub use {offload_base as base, rustls};
 
-/// The README's example runs with the others.
+/// Runs the README's example with the other examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,20 +1,20 @@
-//! A connection on which requests go out before those ahead of them are answered (RFC 9112 9.3.2): else every block would wait for a round
-//! trip, and a long path would carry one block of a stream in each.
+//! A pipelined HTTP/1.1 connection (RFC 9112 section 9.3.2): requests are sent before earlier ones are answered.
+//! Otherwise every block would wait for a round trip, and a long path would carry one block per stream in each.
 //!
-//! Invariant: answers are read in the order of the requests, each by who asked. The reading end goes from hand to hand: who asks gets it
-//! when the answer before has been read to its end. A request or an answer that is given up half way breaks the line, and
-//! everybody behind it hears so.
+//! Invariant: responses are read in the order of the requests, each by the task that sent the request. The reading half
+//! is passed from task to task: a task gets it when the previous response was read to its end. If a request or a
+//! response is abandoned halfway, the connection breaks, and all later requests fail.
 //!
 //! ```text
-//!  ask 1   head, body | ............ answer 1, hands on
-//!  ask 2              | head, body ........ waits, answer 2, hands on
-//!  ask 3                          | head, body ...... waits, answer 3
+//!  request 1   head, body | ............ response 1, pass on
+//!  request 2              | head, body ........ wait, response 2, pass on
+//!  request 3                          | head, body ...... wait, response 3
 //! ```
 
 use crate::body::Body;
-use crate::dial::Wire;
+use crate::dial::DialStream;
 use crate::protocol::TRANSFER_AUTHORIZATION;
-use crate::watch::{Watch, Watched};
+use crate::watch::{DeadlineStream, ProgressDeadline};
 use bytes::{Buf, Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -28,46 +28,48 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Mutex, oneshot};
 
-type Stream = Watched<Box<dyn Wire>>;
+type WatchedStream = DeadlineStream<Box<dyn DialStream>>;
 
-/// A connection with requests under way.
-pub(crate) struct Line {
-    writer: Mutex<Writer>,
-    state: Arc<State>,
+/// A connection with requests in flight.
+pub(crate) struct PipelinedConnection {
+    writer: Mutex<RequestWriter>,
+    state: Arc<PipelineState>,
 }
 
-struct State {
-    watch: Watch,
+struct PipelineState {
+    watch: ProgressDeadline,
     timers: Arc<dyn Timers>,
     stall: Duration,
     broken: AtomicBool,
-    /// Requests that were begun and not answered to the end.
+    /// Number of started requests with unread responses.
     under_way: AtomicUsize,
-    /// Nanoseconds from the end of a request to its answer, at least, where no other was under way; 0: not known.
+    /// Minimum time in nanoseconds from the end of a request to its response, without other requests in flight; 0 if
+    /// unknown.
     round_trip: AtomicU64,
 }
 
-struct Writer {
-    /// The writing half. `None` once a request was cut off.
-    half: Option<WriteHalf<Stream>>,
-    /// Where the reading end comes from for the next request.
-    turn: oneshot::Receiver<Reader>,
+struct RequestWriter {
+    /// The writing half. `None` after a request was cut off.
+    half: Option<WriteHalf<WatchedStream>>,
+    /// The source of the reading half for the next request.
+    turn: oneshot::Receiver<ResponseReader>,
 }
 
-struct Reader {
-    half: ReadHalf<Stream>,
+struct ResponseReader {
+    half: ReadHalf<WatchedStream>,
     buffer: BytesMut,
 }
 
-impl Line {
-    /// Over a connection that nobody has used yet; given up if it stands still for `stall` while requests are under way.
-    pub(crate) fn new(stream: Box<dyn Wire>, timers: Arc<dyn Timers>, stall: Duration) -> Line {
-        let watch = Watch::new(timers.clone());
-        let (reading, half) = tokio::io::split(Watched::new(stream, watch.clone()));
+impl PipelinedConnection {
+    /// Creates a pipelined connection over an unused stream. The connection fails if it makes no progress for `stall`
+    /// while requests are in flight.
+    pub(crate) fn new(stream: Box<dyn DialStream>, timers: Arc<dyn Timers>, stall: Duration) -> PipelinedConnection {
+        let watch = ProgressDeadline::new(timers.clone());
+        let (reading, half) = tokio::io::split(DeadlineStream::new(stream, watch.clone()));
         let (first, turn) = oneshot::channel();
-        // Its receiver is the line's own.
-        let _taken = first.send(Reader { half: reading, buffer: BytesMut::new() });
-        let state = State {
+        // Cannot fail, because the receiver is stored below.
+        let _ = first.send(ResponseReader { half: reading, buffer: BytesMut::new() });
+        let state = PipelineState {
             watch,
             timers,
             stall,
@@ -75,15 +77,15 @@ impl Line {
             under_way: AtomicUsize::new(0),
             round_trip: AtomicU64::new(0),
         };
-        Line { writer: Mutex::new(Writer { half: Some(half), turn }), state: Arc::new(state) }
+        PipelinedConnection { writer: Mutex::new(RequestWriter { half: Some(half), turn }), state: Arc::new(state) }
     }
 
-    /// Whether it is of no more use.
+    /// Returns whether the connection cannot be used any more.
     pub(crate) fn is_broken(&self) -> bool {
         self.state.broken.load(Ordering::Relaxed)
     }
 
-    /// How long a request waits for its answer where nothing is ahead of it, once that is known.
+    /// Returns the minimum response time without earlier requests in flight, once known.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         match self.state.round_trip.load(Ordering::Relaxed) {
             0 => None,
@@ -91,11 +93,12 @@ impl Line {
         }
     }
 
-    /// Sends a request, whose body is chunked if it has one, and waits for its turn and the head of its answer.
+    /// Sends a request, with a chunked body if it has one, and waits for the head of its response.
     ///
     /// # Errors
-    /// If the connection breaks, the answer is not HTTP, or the body fails, which is reported at once. The line is broken then.
-    pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<Answer> {
+    /// If the connection breaks, the response is not HTTP, or the body fails. A failed body is reported at once. The
+    /// connection is broken afterwards.
+    pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<PipelinedResponse> {
         let mut writer = self.writer.lock().await;
         if self.is_broken() {
             return Err(broken());
@@ -104,10 +107,10 @@ impl Line {
         if alone {
             self.state.watch.expect(Some(self.state.stall));
         }
-        // Until the answer has been read, whoever gives up breaks the line.
+        // From here on, dropping this future breaks the connection, until the response was read.
         let (next, turn) = oneshot::channel();
-        let held = Held { state: self.state.clone(), next: Some(next) };
-        let Writer { half, turn: before } = &mut *writer;
+        let held = ResponseGuard { state: self.state.clone(), next: Some(next) };
+        let RequestWriter { half, turn: before } = &mut *writer;
         let Some(half) = half else { return Err(broken()) };
         let turn = core::mem::replace(before, turn);
         let is_head = request.method() == Method::HEAD;
@@ -121,31 +124,32 @@ impl Line {
             let mut writing = pin!(write(half, head, body));
             tokio::select! {
                 biased;
-                written = &mut writing => Ended::Written(written),
-                // It was refused before all of it was there. What is left of it is never sent.
-                answered = &mut answering => Ended::Answered(answered),
+                written = &mut writing => FirstEvent::Written(written),
+                // The server answered before the request was complete. The rest of the request is never sent.
+                answered = &mut answering => FirstEvent::Answered(answered),
             }
         };
         let sent = self.state.timers.now();
-        if !matches!(ended, Ended::Written(Ok(()))) {
+        if !matches!(ended, FirstEvent::Written(Ok(()))) {
             self.state.broken.store(true, Ordering::Relaxed);
-            // The connection ends after the pending answers, and the unfinished request with it.
+            // The stream ends after the pending responses, which cuts off the unfinished request.
             writer.half = None;
         }
         drop(writer);
         let (reader, head) = match ended {
-            Ended::Written(Ok(())) => answering.await?,
-            // The peer waits for the rest of the request: no answer comes.
-            Ended::Written(Err(Unsent::Body(error))) => return Err(error),
-            // Why it does not listen any more, the peer may have said.
-            Ended::Written(Err(Unsent::Connection(error))) => answering.await.map_err(|_| error)?,
-            Ended::Answered(answered) => answered?,
+            FirstEvent::Written(Ok(())) => answering.await?,
+            // The peer waits for the rest of the request, so no response will come.
+            FirstEvent::Written(Err(SendFailure::Body(error))) => return Err(error),
+            // The peer may have explained in its response why it stopped reading.
+            FirstEvent::Written(Err(SendFailure::Connection(error))) => answering.await.map_err(|_| error)?,
+            FirstEvent::Answered(answered) => answered?,
         };
         self.state.watch.expect(Some(self.state.stall));
         if alone {
             let span = u64::try_from((self.state.timers.now() - sent).as_nanos()).unwrap_or(u64::MAX).max(1);
             let least = match self.state.round_trip.load(Ordering::Relaxed) {
                 0 => span,
+                // The shortest time has the least waiting at the server in it.
                 known => known.min(span),
             };
             self.state.round_trip.store(least, Ordering::Relaxed);
@@ -155,48 +159,55 @@ impl Line {
             self.state.broken.store(true, Ordering::Relaxed);
         }
         let rest = framing(&head, is_head)?;
-        Ok(Answer { status: head.status, fields: head.fields, trailers: None, rest, reader: Some(reader), held })
+        Ok(PipelinedResponse {
+            status: head.status,
+            fields: head.fields,
+            trailers: None,
+            rest,
+            reader: Some(reader),
+            held,
+        })
     }
 }
 
-/// What came first.
-enum Ended {
-    Written(Result<(), Unsent>),
-    Answered(io::Result<(Reader, Head)>),
+/// The event that came first.
+enum FirstEvent {
+    Written(Result<(), SendFailure>),
+    Answered(io::Result<(ResponseReader, ResponseHead)>),
 }
 
-/// The reason why a request was cut off.
-enum Unsent {
+/// The reason for which a request was cut off.
+enum SendFailure {
     /// The body failed at this end.
     Body(io::Error),
     Connection(io::Error),
 }
 
-impl From<io::Error> for Unsent {
-    fn from(error: io::Error) -> Unsent {
-        Unsent::Connection(error)
+impl From<io::Error> for SendFailure {
+    fn from(error: io::Error) -> SendFailure {
+        SendFailure::Connection(error)
     }
 }
 
-/// Breaks the line unless its answer was read to the end.
-struct Held {
-    state: Arc<State>,
-    next: Option<oneshot::Sender<Reader>>,
+/// A guard that breaks the connection unless the response was read to its end.
+struct ResponseGuard {
+    state: Arc<PipelineState>,
+    next: Option<oneshot::Sender<ResponseReader>>,
 }
 
-impl Held {
-    /// The answer is over: the next one is another's.
-    fn hand_on(&mut self, reader: Reader) {
+impl ResponseGuard {
+    /// Passes the reading half to the next request after the response was read.
+    fn hand_on(&mut self, reader: ResponseReader) {
         let Some(next) = self.next.take() else { return };
         if self.state.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.state.watch.expect(None);
         }
-        // Who was next may have given up, and has broken the line by that.
-        let _gone = next.send(reader);
+        // The next request may have been dropped, which has broken the connection.
+        let _ = next.send(reader);
     }
 }
 
-impl Drop for Held {
+impl Drop for ResponseGuard {
     fn drop(&mut self) {
         if self.next.is_some() {
             self.state.broken.store(true, Ordering::Relaxed);
@@ -204,59 +215,60 @@ impl Drop for Held {
     }
 }
 
-/// An answer whose body is to be read. Dropped before its end, it breaks the line.
-pub(crate) struct Answer {
+/// A response with a body to read. Dropping it before the end of the body breaks the connection.
+pub(crate) struct PipelinedResponse {
     pub(crate) status: StatusCode,
     pub(crate) fields: HeaderMap,
-    /// Once all was read.
+    /// The trailers, once the body was read.
     pub(crate) trailers: Option<HeaderMap>,
-    rest: Rest,
-    reader: Option<Reader>,
-    held: Held,
+    rest: BodyRemainder,
+    reader: Option<ResponseReader>,
+    held: ResponseGuard,
 }
 
-/// What is left of a body.
+/// The remaining part of a body.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Rest {
+enum BodyRemainder {
     Bytes(u64),
-    /// The size of a chunk comes next.
+    /// A chunk size is next.
     Chunks,
-    /// Of a chunk, and the end of its line.
+    /// The rest of a chunk, followed by a line end.
     Chunk(u64),
     Nothing,
 }
 
-impl Answer {
-    /// The next bytes; `None` at the end, when the connection is another's.
+impl PipelinedResponse {
+    /// Returns the next bytes, or `None` at the end, when the connection is passed to the next request.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
         let Some(reader) = &mut self.reader else { return Ok(None) };
         loop {
             match self.rest {
-                Rest::Bytes(0) | Rest::Nothing => break,
-                Rest::Bytes(left) => {
+                BodyRemainder::Bytes(0) | BodyRemainder::Nothing => break,
+                BodyRemainder::Bytes(left) => {
                     let piece = reader.piece(left).await?;
-                    self.rest = Rest::Bytes(left - piece.len() as u64);
+                    self.rest = BodyRemainder::Bytes(left - piece.len() as u64);
                     return Ok(Some(piece));
                 }
-                Rest::Chunks => {
-                    let line = reader.line(MOST_OF_A_CHUNK_HEAD).await?;
+                BodyRemainder::Chunks => {
+                    let line = reader.line(MAX_CHUNK_HEAD_BYTES).await?;
                     self.rest = match chunk_size(&line)? {
                         0 => {
                             self.trailers = Some(reader.trailers().await?);
-                            Rest::Nothing
+                            BodyRemainder::Nothing
                         }
-                        size => Rest::Chunk(size),
+                        size => BodyRemainder::Chunk(size),
                     };
                 }
-                Rest::Chunk(0) => {
+                BodyRemainder::Chunk(0) => {
+                    // A chunk ends with CRLF. Anything else means that the framing is lost.
                     if !reader.line(2).await?.is_empty() {
                         return Err(garbage("a chunk does not end where it should"));
                     }
-                    self.rest = Rest::Chunks;
+                    self.rest = BodyRemainder::Chunks;
                 }
-                Rest::Chunk(left) => {
+                BodyRemainder::Chunk(left) => {
                     let piece = reader.piece(left).await?;
-                    self.rest = Rest::Chunk(left - piece.len() as u64);
+                    self.rest = BodyRemainder::Chunk(left - piece.len() as u64);
                     return Ok(Some(piece));
                 }
             }
@@ -267,7 +279,7 @@ impl Answer {
         Ok(None)
     }
 
-    /// All of the body, if it is not longer than `most`.
+    /// Returns the whole body, up to `most` bytes.
     pub(crate) async fn text(mut self, most: usize) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         while let Some(piece) = self.next().await? {
@@ -280,38 +292,40 @@ impl Answer {
     }
 }
 
-struct Head {
+struct ResponseHead {
     status: StatusCode,
     fields: HeaderMap,
 }
 
-/// RFC 9112 6.3: how long a body is.
-fn framing(head: &Head, is_head: bool) -> io::Result<Rest> {
+/// Determines the body length (RFC 9112 section 6.3).
+fn framing(head: &ResponseHead, is_head: bool) -> io::Result<BodyRemainder> {
     if is_head || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-        return Ok(Rest::Nothing);
+        return Ok(BodyRemainder::Nothing);
     }
     if let Some(coding) = head.fields.get(TRANSFER_ENCODING) {
         return match coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            true if !head.fields.contains_key(CONTENT_LENGTH) => Ok(Rest::Chunks),
+            // With both fields, a proxy may have taken another end of the body (RFC 9112 section 6.3).
+            true if !head.fields.contains_key(CONTENT_LENGTH) => Ok(BodyRemainder::Chunks),
             _ => Err(garbage("the answer's length is ambiguous")),
         };
     }
     let mut lengths = head.fields.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next().and_then(|length| length.to_str().ok()).and_then(|length| length.parse().ok());
     match (length, lengths.next()) {
-        (Some(length), None) => Ok(Rest::Bytes(length)),
+        (Some(length), None) => Ok(BodyRemainder::Bytes(length)),
         _ => Err(garbage("the answer's length is not known")),
     }
 }
 
 fn chunk_size(line: &[u8]) -> io::Result<u64> {
+    // Chunk extensions follow a semicolon (RFC 9112 section 7.1.1).
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
     let text = core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
     text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or_else(|| garbage("a chunk has no size"))
 }
 
-impl Reader {
-    /// Reads more, behind what is there.
+impl ResponseReader {
+    /// Reads more data into the buffer.
     async fn more(&mut self) -> io::Result<()> {
         self.buffer.reserve(PIECE);
         match self.half.read_buf(&mut self.buffer).await? {
@@ -320,10 +334,10 @@ impl Reader {
         }
     }
 
-    /// The head of the next answer that is final.
-    async fn head(&mut self) -> io::Result<Head> {
+    /// Reads the head of the next final response.
+    async fn head(&mut self) -> io::Result<ResponseHead> {
         loop {
-            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+            let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
             let mut parsed = httparse::Response::new(&mut fields);
             let status = parsed.parse(&self.buffer).map_err(|_| garbage("the answer is not HTTP"))?;
             match status {
@@ -332,12 +346,12 @@ impl Reader {
                     let status = code.ok_or_else(|| garbage("the answer has no status"))?;
                     let fields = collected(parsed.headers)?;
                     self.buffer.advance(length);
-                    // RFC 9110 15.2: others follow these.
+                    // RFC 9110 section 15.2: informational responses precede the final one.
                     if !status.is_informational() {
-                        return Ok(Head { status, fields });
+                        return Ok(ResponseHead { status, fields });
                     }
                 }
-                httparse::Status::Partial if self.buffer.len() > MOST_OF_A_HEAD => {
+                httparse::Status::Partial if self.buffer.len() > MAX_HEAD_BYTES => {
                     return Err(garbage("the answer's head is too long"));
                 }
                 httparse::Status::Partial => self.more().await?,
@@ -345,7 +359,7 @@ impl Reader {
         }
     }
 
-    /// Up to `most` bytes, one at least.
+    /// Returns 1 to `most` bytes.
     async fn piece(&mut self, most: u64) -> io::Result<Bytes> {
         if self.buffer.is_empty() {
             self.more().await?;
@@ -354,7 +368,7 @@ impl Reader {
         Ok(self.buffer.split_to(length).freeze())
     }
 
-    /// A line without its end.
+    /// Returns a line without its line end.
     async fn line(&mut self, most: usize) -> io::Result<Bytes> {
         loop {
             if let Some(end) = self.buffer.iter().take(most).position(|byte| *byte == b'\n') {
@@ -374,19 +388,19 @@ impl Reader {
 
     async fn trailers(&mut self) -> io::Result<HeaderMap> {
         loop {
-            // A section of no fields is an empty line, which httparse does not take for one.
+            // An empty trailer section is a blank line, which httparse does not accept.
             if self.buffer.starts_with(b"\r\n") {
                 self.buffer.advance(2);
                 return Ok(HeaderMap::new());
             }
-            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+            let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
             match httparse::parse_headers(&self.buffer, &mut fields) {
                 Ok(httparse::Status::Complete((length, fields))) => {
                     let fields = collected(fields)?;
                     self.buffer.advance(length);
                     return Ok(fields);
                 }
-                Ok(httparse::Status::Partial) if self.buffer.len() <= MOST_OF_A_HEAD => self.more().await?,
+                Ok(httparse::Status::Partial) if self.buffer.len() <= MAX_HEAD_BYTES => self.more().await?,
                 _ => return Err(garbage("the answer's trailers are none")),
             }
         }
@@ -403,7 +417,7 @@ fn collected(fields: &[httparse::Header<'_>]) -> io::Result<HeaderMap> {
     Ok(collected)
 }
 
-/// The head of a request as it goes out, and its body if that is chunked.
+/// Returns the head of a request in wire format, and its body if that is chunked.
 fn head_of(request: Request<Body>) -> (Vec<u8>, Option<Body>) {
     let (parts, body) = request.into_parts();
     let mut head = Vec::with_capacity(512);
@@ -420,7 +434,8 @@ fn head_of(request: Request<Body>) -> (Vec<u8>, Option<Body>) {
     (head, chunked.then_some(body))
 }
 
-/// The name of a field as documents write it: servers should not mind (RFC 9110 5.1), and XRootD 5.5 does.
+/// Capitalizes a field name as in the RFCs. Names are case-insensitive (RFC 9110 section 5.1), but XRootD 5.5 compares
+/// case.
 fn spelled(name: &str) -> String {
     if name == TRANSFER_AUTHORIZATION {
         return "TransferHeaderAuthorization".into();
@@ -432,11 +447,11 @@ fn spelled(name: &str) -> String {
         .join("-")
 }
 
-async fn write(into: &mut WriteHalf<Stream>, head: Vec<u8>, body: Option<Body>) -> Result<(), Unsent> {
+async fn write(into: &mut WriteHalf<WatchedStream>, head: Vec<u8>, body: Option<Body>) -> Result<(), SendFailure> {
     into.write_all(&head).await?;
     if let Some(mut body) = body {
         while let Some(frame) = body.frame().await {
-            match frame.map_err(Unsent::Body)?.into_data() {
+            match frame.map_err(SendFailure::Body)?.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => {
                     let mut chunk = Bytes::from(format!("{:x}\r\n", data.len())).chain(data).chain(&b"\r\n"[..]);
@@ -469,11 +484,11 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the connection broke before the answer came")
 }
 
-/// Bytes read at once, at most.
+/// Maximum number of bytes per read.
 const PIECE: usize = 256 << 10;
-const MOST_OF_A_HEAD: usize = 64 << 10;
-const MOST_OF_A_CHUNK_HEAD: usize = 256;
-const MOST_FIELDS: usize = 64;
+const MAX_HEAD_BYTES: usize = 64 << 10;
+const MAX_CHUNK_HEAD_BYTES: usize = 256;
+const MAX_FIELDS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -484,16 +499,16 @@ mod tests {
     use hyper::body::Frame;
     use tokio::io::DuplexStream;
 
-    fn line() -> (Line, DuplexStream) {
+    fn line() -> (PipelinedConnection, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        (Line::new(Box::new(ours), Shell::tokio().timers().clone(), Duration::from_secs(60)), theirs)
+        (PipelinedConnection::new(Box::new(ours), Shell::tokio().timers().clone(), Duration::from_secs(60)), theirs)
     }
 
     fn get(path: &str) -> Request<Body> {
         Request::get(path).header("host", "here").body(body::empty()).unwrap()
     }
 
-    /// Reads until what came ends with `end`.
+    /// Reads until the data end with `end`.
     async fn heard(peer: &mut DuplexStream, end: &str) -> String {
         let mut heard = Vec::new();
         while !heard.ends_with(end.as_bytes()) {
@@ -503,7 +518,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_go_out_before_answers_come_and_answers_are_told_apart() {
+    async fn requests_precede_responses_and_responses_match_them() {
         let (line, mut peer) = line();
         let asked = async {
             let line = &line;
@@ -511,7 +526,7 @@ mod tests {
             tokio::join!(ask("/one"), ask("/two"), ask("/three"))
         };
         let served = async {
-            // All three, before any is answered.
+            // All three arrive before any response is sent.
             let requests = heard(&mut peer, "/three HTTP/1.1\r\nHost: here\r\n\r\n").await;
             assert!(requests.starts_with("GET /one HTTP/1.1\r\nHost: here\r\n\r\nGET /two "), "{requests}");
             for part in [
@@ -556,7 +571,8 @@ mod tests {
         assert_eq!(answer.unwrap().status, StatusCode::ACCEPTED);
     }
 
-    /// A server that is full says so and listens no more: what it said is heard, and nobody uses the line again.
+    /// A server out of space answers and stops reading. The response must be delivered, and the connection not be
+    /// reused.
     #[tokio::test]
     async fn a_refusal_in_the_midst_of_a_body_is_heard() {
         let (line, mut peer) = line();
@@ -573,15 +589,15 @@ mod tests {
         assert_eq!(line.ask(get("/")).await.err().unwrap().kind(), io::ErrorKind::ConnectionAborted);
     }
 
-    /// The peer would wait for the rest of the request, and this end for an answer.
+    /// Otherwise the peer would wait for the rest of the request, and this end for a response.
     #[tokio::test]
-    async fn failed_body_is_told_at_once_and_ends_the_connection() {
+    async fn failed_body_is_reported_at_once_and_ends_the_connection() {
         let (line, mut peer) = line();
         let frames = [Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("the disk failed"))];
         let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
         let request = Request::put("/").header(TRANSFER_ENCODING, "chunked").body(body).unwrap();
         let asked = async {
-            // This request waits for its answer, which comes first.
+            // An earlier request waits for its response, which comes first.
             let ahead = line.ask(get("/ahead"));
             let (ahead, failed) = tokio::join!(ahead, async {
                 let failed = line.ask(request).await.err().unwrap();
@@ -599,7 +615,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_an_answer_breaks_the_line_for_those_behind() {
+    async fn dropped_response_breaks_the_connection_for_later_ones() {
         let (line, mut peer) = line();
         peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
         let first = line.ask(get("/one")).await.unwrap();
@@ -632,7 +648,7 @@ mod tests {
             assert!(told.is_err() && line.is_broken(), "{answer}");
         }
         let (line, mut peer) = line();
-        let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "y".repeat(2 * MOST_OF_A_HEAD));
+        let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "y".repeat(2 * MAX_HEAD_BYTES));
         let (told, _) = tokio::join!(line.ask(get("/")), async { peer.write_all(long.as_bytes()).await });
         assert_eq!(told.err().unwrap().kind(), io::ErrorKind::InvalidData);
     }

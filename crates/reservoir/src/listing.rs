@@ -1,16 +1,16 @@
-//! Entries of a folder, as lines: for people, and for programs.
+//! Folder entries as lines, for people and for programs.
 
 use crate::name::{decoded, escaped};
-use crate::storage::{About, Kind};
+use crate::storage::{FileInfo, FileKind};
 use http_rules::date::{from_nanoseconds, nanoseconds};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// One entry.
+/// A folder entry.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub(crate) struct Entry {
-    /// As in a URL, so that any name fits.
+pub(crate) struct ListingLine {
+    /// Escaped as in a URL, so that any name fits into a line.
     name: String,
     folder: bool,
     /// Whether the entry is neither a file nor a folder, or cannot be opened by its name.
@@ -18,20 +18,21 @@ pub(crate) struct Entry {
     other: bool,
     #[serde(default)]
     size: u64,
-    /// Nanoseconds since 1970, negative before.
+    /// Modification time in nanoseconds since 1970, negative before.
     #[serde(default)]
     modified: i128,
-    /// The entity tag; `None` for a folder.
+    /// The entity tag. `None` for a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
 }
 
-impl Entry {
-    /// Returns the entry of a name. Pipes, devices and links that lead out are listed as well, so that no user misses them later.
-    pub(crate) fn of(part: &OsStr, about: &About) -> Entry {
-        let (folder, other) = (about.kind == Kind::Folder, about.kind == Kind::Other);
-        let (modified, tag) = (nanoseconds(about.modified), (about.kind == Kind::File).then(|| about.entity_tag()));
-        Entry { name: escaped(part.as_bytes()), folder, other, size: about.size, modified, tag }
+impl ListingLine {
+    /// Creates the entry of a name. Pipes, devices and links that lead out of the root are listed too, so that users
+    /// learn of files that cannot be copied.
+    pub(crate) fn from_info(part: &OsStr, about: &FileInfo) -> ListingLine {
+        let (folder, other) = (about.kind == FileKind::Folder, about.kind == FileKind::Other);
+        let (modified, tag) = (nanoseconds(about.modified), (about.kind == FileKind::File).then(|| about.entity_tag()));
+        ListingLine { name: escaped(part.as_bytes()), folder, other, size: about.size, modified, tag }
     }
 
     pub(crate) fn to_json(&self) -> String {
@@ -42,15 +43,15 @@ impl Entry {
         format!("{}{}\n", self.name, if self.folder { "/" } else { "" })
     }
 
-    /// Parses a line into the name, the attributes of the entry, and its entity tag, if the server tells one.
-    pub(crate) fn from_json(line: &str) -> Option<(OsString, About, Option<String>)> {
-        let entry: Entry = serde_json::from_str(line).ok()?;
+    /// Parses a line into the name, the attributes and, if present, the entity tag.
+    pub(crate) fn from_json(line: &str) -> Option<(OsString, FileInfo, Option<String>)> {
+        let entry: ListingLine = serde_json::from_str(line).ok()?;
         let kind = match entry {
-            Entry { other: true, .. } => Kind::Other,
-            Entry { folder: true, .. } => Kind::Folder,
-            _ => Kind::File,
+            ListingLine { other: true, .. } => FileKind::Other,
+            ListingLine { folder: true, .. } => FileKind::Folder,
+            _ => FileKind::File,
         };
-        let about = About::without_inode(kind, entry.size, from_nanoseconds(entry.modified)?);
+        let about = FileInfo::without_inode(kind, entry.size, from_nanoseconds(entry.modified)?);
         Some((OsString::from_vec(decoded(&entry.name)?), about, entry.tag))
     }
 }
@@ -63,19 +64,19 @@ mod tests {
     fn any_name_and_any_time_come_through() {
         for name in [&b"plain"[..], b"a\nb", b"\xff\xfe", b"100%"] {
             for time in [1_700_000_000_123_456_789, 0, -1, -315_619_200_000_000_001, 300_000_000_000_000_000_005] {
-                let about = About::without_inode(Kind::File, 1 << 50, from_nanoseconds(time).unwrap());
-                let line = Entry::of(OsStr::from_bytes(name), &about).to_json();
+                let about = FileInfo::without_inode(FileKind::File, 1 << 50, from_nanoseconds(time).unwrap());
+                let line = ListingLine::from_info(OsStr::from_bytes(name), &about).to_json();
                 assert_eq!(line.matches('\n').count(), 1);
                 let expected = (OsStr::from_bytes(name).to_owned(), about, Some(about.entity_tag()));
-                assert_eq!(Entry::from_json(&line), Some(expected));
-                let about = About { kind: Kind::Other, ..about };
-                let line = Entry::of(OsStr::from_bytes(name), &about).to_json();
-                assert_eq!(Entry::from_json(&line), Some((OsStr::from_bytes(name).to_owned(), about, None)));
+                assert_eq!(ListingLine::from_json(&line), Some(expected));
+                let about = FileInfo { kind: FileKind::Other, ..about };
+                let line = ListingLine::from_info(OsStr::from_bytes(name), &about).to_json();
+                assert_eq!(ListingLine::from_json(&line), Some((OsStr::from_bytes(name).to_owned(), about, None)));
             }
         }
-        assert_eq!(Entry::from_json("{}"), None);
+        assert_eq!(ListingLine::from_json("{}"), None);
         let late = "{\"name\":\"a\",\"folder\":false,\"modified\":99999999999999999999999999999999999999}";
-        assert_eq!(Entry::from_json(late), None);
-        assert_eq!(Entry::from_json("{\"name\":\"%\",\"folder\":false}"), None);
+        assert_eq!(ListingLine::from_json(late), None);
+        assert_eq!(ListingLine::from_json("{\"name\":\"%\",\"folder\":false}"), None);
     }
 }

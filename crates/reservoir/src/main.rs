@@ -1,7 +1,8 @@
 //! `reservoir`: serves folders over HTTPS and copies between them, disk to disk, encrypted.
 //!
-//! - `serve`: a folder over TLS on the kernel's TCP; `emulated`: on an emulated host, whose NIC does the TLS; `copy`: between paths and URLs; `plan`: a copy in parts; `manual`: pages for `man`;
-//! - `progress`: how a copy goes, for a terminal or a log; `warnings`: what the library warns of.
+//! - `serve`: serves a folder over TLS on kernel TCP; `emulated`: serves on an emulated host with TLS on its NIC;
+//!   `copy`: copies between paths and URLs; `plan`: a copy in parts; `manual`: manual pages;
+//! - `progress`: progress of a copy on a terminal or in a log; `warnings`: warnings of the library.
 
 #![forbid(unsafe_code)]
 
@@ -52,12 +53,12 @@ fn main() -> ExitCode {
     if let Command::Serve(options) = &options.command
         && options.host.is_asked_for()
     {
-        // A testbed brings a runtime of its own.
+        // A testbed needs its own runtime.
         return emulated::run(options);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("no threads: {error}"), FAILED),
+        Err(error) => return fail(&format!("cannot start the runtime: {error}"), FAILED),
     };
     let code = runtime.block_on(async {
         match options.command {
@@ -67,14 +68,14 @@ fn main() -> ExitCode {
             Command::Manual(_) => unreachable!("answered before"),
         }
     });
-    // What blocks is not waited for: the journal has it.
+    // Blocking work is abandoned: the journal covers it.
     runtime.shutdown_background();
     code
 }
 
-/// Writes to standard output, which may be gone: what is served goes on.
-fn tell(text: &str) {
-    let _nobody_reads = write_out(text);
+/// Writes to standard output. Errors are ignored, because a server must go on without its output.
+fn print(text: &str) {
+    let _ = write_out(text);
 }
 
 /// Writes the results of a command to standard output, and returns the exit status.
@@ -85,15 +86,15 @@ fn show(text: &str, status: ExitCode) -> ExitCode {
     }
 }
 
-/// Says what is wrong, in one line.
+/// Reports an error in one line.
 fn fail(message: &str, status: u8) -> ExitCode {
     offload_console::say!("reservoir: {message}");
     ExitCode::from(status)
 }
 
-/// What was run came to nothing.
+/// Exit status: the command failed.
 const FAILED: u8 = 1;
-/// An option is bad, or a file cannot be used.
+/// Exit status: an option is invalid, or a file cannot be used.
 const UNUSABLE: u8 = 2;
-/// Some of it failed.
+/// Exit status: some files failed.
 const PARTLY: u8 = 3;

@@ -1,9 +1,10 @@
-//! Times of modification as fields of HTTP: seconds since 1970, negative before, as ownCloud's clients and rclone write them.
+//! Modification times as HTTP fields: seconds since 1970, negative before, in the format of ownCloud's clients and
+//! rclone.
 
 use core::time::Duration;
 use std::time::SystemTime;
 
-/// The resolution of a time. An unknown time is no special value, because some file might have that time.
+/// The resolution of a time. Unknown times have their own variant, because any value might be a real time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     Unknown,
@@ -12,13 +13,13 @@ pub(crate) enum Resolution {
 }
 
 impl Resolution {
-    /// Returns the resolution of a time that was written as a text.
+    /// Returns the resolution of a time in text form.
     pub(crate) fn from_text(text: &str) -> Resolution {
         if text.contains('.') { Resolution::Nanoseconds } else { Resolution::Seconds }
     }
 }
 
-/// Writes a time to the nanosecond.
+/// Formats a time with nanoseconds.
 pub(crate) fn to_text(time: SystemTime) -> String {
     let (sign, span) = match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => ("", since),
@@ -27,7 +28,7 @@ pub(crate) fn to_text(time: SystemTime) -> String {
     format!("{sign}{}.{:09}", span.as_secs(), span.subsec_nanos())
 }
 
-/// Reads a time; `None` if the text is no time.
+/// Parses a time. Returns `None` if the text is malformed.
 pub(crate) fn from_text(text: &str) -> Option<SystemTime> {
     let (is_before, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let (seconds, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
@@ -43,7 +44,7 @@ pub(crate) fn from_text(text: &str) -> Option<SystemTime> {
     }
 }
 
-/// Returns the last whole second before a time, or the time itself.
+/// Rounds a time down to whole seconds.
 pub(crate) fn in_seconds(time: SystemTime) -> SystemTime {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs()),

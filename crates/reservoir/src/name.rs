@@ -1,6 +1,6 @@
-//! Names of files below a root, as URLs and file systems have them.
+//! Names of files below a root, in URLs and file systems.
 //!
-//! Invariant: a name has no component that leads elsewhere, none that this crate keeps for itself, and no zero byte.
+//! Invariant: a name has no component that leaves the root, no component reserved by this crate, and no zero byte.
 
 use core::fmt;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(PathBuf);
 
-/// Why a path is not the name of a file here.
+/// Error of parsing a name.
 ///
 /// See [`Name`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,27 +30,27 @@ pub enum BadName {
     /// A percent sign without two hexadecimal digits, or a zero byte.
     #[error("`{0}` is no path: a percent sign needs two hexadecimal digits other than 00 behind it")]
     Escape(String),
-    /// `.` or `..`.
+    /// A component `.` or `..`.
     #[error("`{0}` has a component `.` or `..`: name the file itself")]
     Dots(String),
-    /// A name of unfinished files.
+    /// A component with the prefix of unfinished files.
     #[error("`{0}` begins with {RESERVED}, as unfinished files do: choose another name")]
     Reserved(String),
-    /// Longer than file systems take.
+    /// A component or path beyond the limits of file systems.
     #[error("a component of the path is longer than 255 bytes, or the path longer than 4096")]
     Long,
 }
 
 impl Name {
-    /// The root.
+    /// Returns the root.
     pub fn root() -> Name {
         Name::default()
     }
 
-    /// Reads the path of a URL. Slashes at either end, and doubled ones, do not count.
+    /// Parses the path of a URL. Leading, trailing and repeated slashes are ignored.
     ///
     /// # Errors
-    /// If it leads out of the root, or cannot be a path.
+    /// If the path leads out of the root or is invalid.
     pub fn from_url(path: &str) -> Result<Name, BadName> {
         let mut name = Name::root();
         for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -63,18 +63,18 @@ impl Name {
         Ok(name)
     }
 
-    /// A relative path of a file system.
+    /// Converts a relative path of a file system.
     ///
     /// # Errors
-    /// As [`from_url`](Self::from_url).
+    /// The errors of [`from_url`](Self::from_url).
     pub fn from_path(path: &Path) -> Result<Name, BadName> {
         path.components().try_fold(Name::root(), |name, part| name.join(part.as_os_str()))
     }
 
-    /// What is called `part` in this folder.
+    /// Returns the name of the entry `part` in this folder.
     ///
     /// # Errors
-    /// As [`from_url`](Self::from_url).
+    /// The errors of [`from_url`](Self::from_url).
     pub fn join(&self, part: &OsStr) -> Result<Name, BadName> {
         let shown = || part.to_string_lossy().into_owned();
         match part.as_bytes() {
@@ -86,50 +86,51 @@ impl Name {
         }
     }
 
-    /// The path, relative to the root.
+    /// Returns the path relative to the root.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The last component.
+    /// Returns the last component.
     pub fn last(&self) -> Option<&OsStr> {
         self.0.file_name()
     }
 
-    /// The folder that it is in.
+    /// Returns the parent folder.
     pub fn folder(&self) -> Name {
         Name(self.0.parent().map(Path::to_owned).unwrap_or_default())
     }
 
-    /// Whether this is `other` or lies below it.
+    /// Returns whether this name is `other` or lies below it.
     pub fn is_below(&self, other: &Name) -> bool {
         self.0.starts_with(&other.0)
     }
 
-    /// As it stands in a URL, with a slash in front.
+    /// Formats the name as a URL path with a leading slash.
     pub fn to_url(&self) -> String {
         let parts = self.0.components().map(|part| format!("/{}", escaped(part.as_os_str().as_bytes())));
         let path: String = parts.collect();
         if path.is_empty() { "/".into() } else { path }
     }
 
-    /// Where its bytes are until it is whole.
+    /// Returns the hidden name of the incomplete file.
     pub(crate) fn unfinished(&self) -> Name {
         self.beside("part")
     }
 
-    /// Where its journal is until it is whole.
+    /// Returns the hidden name of the journal.
     pub(crate) fn journal(&self) -> Name {
         self.beside("journal")
     }
 
-    /// Where the journal of a server is that writes a share of it, beside the first.
+    /// Returns the hidden name of the journal of a share.
     pub(crate) fn journal_of(&self, share: u16) -> Name {
         if share == 0 { self.journal() } else { self.beside(&format!("journal-{share}")) }
     }
 
     fn beside(&self, what: &str) -> Name {
         let last = self.last().unwrap_or_default().as_bytes();
+        // A hash has a fixed length. The name itself with a suffix could exceed the limit of the file system.
         let hash = crate::digest::hexadecimal(&blake3::hash(last).as_bytes()[..HASHED]);
         Name(self.folder().0.join(format!("{RESERVED}{hash}.{what}")))
     }
@@ -141,10 +142,11 @@ impl fmt::Display for Name {
     }
 }
 
-/// Tests whether a name is that of an unfinished file or of its journal. Other names with the same beginning belong to users.
+/// Tests whether a name is that of an unfinished file or its journal. Other names with the same prefix belong to users.
 pub(crate) fn is_unfinished(part: &OsStr) -> bool {
     let Some(rest) = part.as_bytes().strip_prefix(RESERVED.as_bytes()) else { return false };
     let Some((hash, kind)) = rest.split_at_checked(2 * HASHED) else { return false };
+    // The whole format must match, because users may have files with the same prefix.
     let is_kind = match kind {
         b".part" | b".journal" => true,
         kind => kind.strip_prefix(b".journal-").is_some_and(|share| share.iter().all(u8::is_ascii_digit)),
@@ -152,7 +154,7 @@ pub(crate) fn is_unfinished(part: &OsStr) -> bool {
     is_kind && hash.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// As it may stand in a path of a URL (RFC 3986 2.3).
+/// Escapes bytes for a URL path (RFC 3986 section 2.3).
 pub(crate) fn escaped(name: &[u8]) -> String {
     let escape = |byte: &u8| match *byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(*byte).to_string(),
@@ -161,7 +163,7 @@ pub(crate) fn escaped(name: &[u8]) -> String {
     name.iter().map(escape).collect()
 }
 
-/// Without its percent signs (RFC 3986 2.1); `None` if one is wrong, or stands for zero.
+/// Decodes percent escapes (RFC 3986 section 2.1). Returns `None` if an escape is malformed or a zero byte.
 pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
@@ -169,11 +171,13 @@ pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
         let byte = match byte {
             b'%' => {
                 let digits = [bytes.next()?, bytes.next()?];
+                // `from_str_radix` alone would accept a sign.
                 let digits = str::from_utf8(&digits).ok().filter(|_| digits.iter().all(u8::is_ascii_hexdigit))?;
                 u8::from_str_radix(digits, 16).ok()?
             }
             other => other,
         };
+        // The system would end the path there.
         if byte == 0 {
             return None;
         }
@@ -182,9 +186,9 @@ pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// What hidden names of this crate begin with.
+/// Prefix of this crate's hidden names.
 pub(crate) const RESERVED: &str = ".reservoir-";
-/// Bytes of the hash in a shortened name.
+/// Length of the hash in a hidden name, in bytes.
 const HASHED: usize = 12;
 
 #[cfg(test)]
@@ -192,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_names_come_through_and_bad_ones_are_told() {
+    fn odd_names_survive_and_invalid_ones_are_refused() {
         for odd in ["/a%0Ab", "/%FF%FE", "/%25", "/-", "/...", "/%3Fx%23", "/%E4%BD%A0"] {
             assert_eq!(Name::from_url(odd).unwrap().to_url(), odd);
         }
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_names_are_told_from_a_users_own() {
+    fn unfinished_names_differ_from_user_names() {
         let name = Name::from_url("/a/b").unwrap();
         for hidden in [name.unfinished(), name.journal(), name.journal_of(63)] {
             assert!(is_unfinished(hidden.last().unwrap()), "{hidden}");

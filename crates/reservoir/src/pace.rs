@@ -1,6 +1,6 @@
-//! Rates: how they are written, and who may send when.
+//! Rates, and pacing by rate.
 //!
-//! Invariant: over any span, a pace lets through at most rate x span and one burst.
+//! Invariant: over any interval, a pacer admits at most rate x interval plus one burst.
 
 use core::str::FromStr;
 use core::time::Duration;
@@ -8,7 +8,7 @@ use offload_base::Instant;
 use offload_base::text::bits_per_second;
 use std::sync::{Mutex, PoisonError};
 
-/// Bits per second, as people write them.
+/// A rate in bits per second.
 ///
 /// ```
 /// use offload_reservoir::pace::Rate;
@@ -21,22 +21,22 @@ use std::sync::{Mutex, PoisonError};
 pub struct Rate(u64);
 
 impl Rate {
-    /// So many bits per second, one at least.
+    /// Creates a rate of `bits` bits per second, at least one.
     pub fn bits(bits: u64) -> Rate {
         Rate(bits.max(1))
     }
 
-    /// Bits per second.
+    /// Returns the rate in bits per second.
     pub fn as_bits(self) -> u64 {
         self.0
     }
 
-    /// What each of so many connections has of it, if they share it equally.
+    /// Returns the equal share of each of `connections` connections.
     pub fn shared_by(self, connections: usize) -> Rate {
         Rate::bits(self.0.div_ceil(connections.max(1) as u64))
     }
 
-    /// How long so many bytes take.
+    /// Returns the time that `bytes` bytes take.
     pub fn time_of(self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -52,7 +52,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Shares a rate among all who ask it.
+/// A pacer: shares a rate among all its users.
 ///
 /// ```
 /// use core::time::Duration;
@@ -71,17 +71,17 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Nothing has been let through yet.
+    /// Creates an unused pacer.
     pub fn new(rate: Rate) -> Pace {
         Pace { rate, free: Mutex::new(Instant::ZERO) }
     }
 
-    /// The rate.
+    /// Returns the rate.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// When `bytes` that are ready `now` may go; they count from then on.
+    /// Returns the time at which `bytes` bytes that are ready `now` may be sent, and reserves their share.
     pub fn take(&self, now: Instant, bytes: u64) -> Instant {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let at = now.max(*free);
@@ -89,8 +89,9 @@ impl Pace {
         at
     }
 
-    /// Until when who has just taken `bytes` is to wait, if that is worth a timer: what comes in small pieces waits once for many of
-    /// them, and a timer that is late costs nothing.
+    /// Takes `bytes` that were sent already. Returns the time before which the caller must not send again, or `None` if
+    /// the wait is shorter than a timer is worth. Small pieces thus wait once for many, and a late timer costs no
+    /// throughput.
     pub(crate) fn wait_after(&self, now: Instant, bytes: u64) -> Option<Instant> {
         // The clock may be younger than the grain.
         let since = Instant::ZERO + (now - Instant::ZERO).saturating_sub(GRAIN);
@@ -99,7 +100,7 @@ impl Pace {
     }
 }
 
-/// Timers of the kernel, and of a busy machine, are no finer than that.
+/// The resolution of kernel timers on a busy machine.
 const GRAIN: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
@@ -125,7 +126,7 @@ mod tests {
         }
     }
 
-    /// As packets bring them: with a timer of a millisecond for each, a gigabit a second would be 12 megabits.
+    /// With a one-millisecond timer per packet, 1 Gbit/s would become 12 Mbit/s.
     #[test]
     fn small_pieces_share_their_waits() {
         let pace = Pace::new("1G".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Many small files in one body, each with its name, its time and its hash, so that a tree of them is not a round trip for each.
+//! Packs: many small files in one body, each with its name, time and hash, so that a tree needs no round trip per file.
 //!
 //! ```text
 //!  file:  length of the head, 4 bytes | head, a line of JSON | BLAKE3 of the bytes, 32 bytes | bytes      end:  four zeros
@@ -14,32 +14,32 @@ use std::time::SystemTime;
 /// A file in a pack.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Packed {
-    /// Below the folder that the pack is for.
+    /// Name relative to the folder of the pack.
     pub(crate) name: Name,
     pub(crate) modified: SystemTime,
-    /// The rights of the source: nine bits. `None` if they are unknown.
+    /// The nine permission bits of the source. `None` if unknown.
     pub(crate) mode: Option<u32>,
     pub(crate) bytes: Bytes,
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Head {
-    /// As in a URL, so that any name fits.
+struct PackHead {
+    /// Escaped as in a URL, so that any name fits.
     name: String,
     size: u64,
-    /// Time of modification in nanoseconds since 1970, negative before.
+    /// Modification time in nanoseconds since 1970, negative before.
     modified: i128,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<u32>,
 }
 
 impl Packed {
-    /// Behind what is in `into`.
+    /// Appends the file to `into`.
     pub(crate) fn write(&self, into: &mut BytesMut) {
         let (name, modified) = (self.name.to_url(), nanoseconds(self.modified));
         let (size, mode) = (self.bytes.len() as u64, self.mode);
-        let head = serde_json::to_vec(&Head { name, size, modified, mode }).expect("strings and numbers");
+        let head = serde_json::to_vec(&PackHead { name, size, modified, mode }).expect("strings and numbers");
         into.reserve(4 + head.len() + HASH + self.bytes.len());
         into.put_u32(u32::try_from(head.len()).expect("names are at most 4096 bytes"));
         into.put_slice(&head);
@@ -48,25 +48,25 @@ impl Packed {
     }
 }
 
-/// The end of a pack.
+/// Appends the end of a pack.
 pub(crate) fn write_end(into: &mut BytesMut) {
     into.put_u32(0);
 }
 
-/// Why bytes are no pack.
+/// Error of parsing a pack.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum BadPack {
-    #[error("the head of a packed file is longer than {MOST_OF_A_HEAD} bytes, or no head")]
+    #[error("the head of a packed file is longer than {MAX_HEAD_BYTES} bytes, or no head")]
     Head,
-    #[error("a packed file has {0} bytes: at most {MOST_OF_A_FILE} fit")]
+    #[error("a packed file has {0} bytes: at most {MAX_FILE_BYTES} fit")]
     Large(u64),
     #[error("a packed file cannot be here: {0}")]
     Name(#[from] BadName),
-    #[error("{0}: the bytes that came are not those that were packed: send it again")]
+    #[error("{0}: the received bytes differ from the packed ones: send the file again")]
     Differs(Name),
 }
 
-/// Reads a pack that comes in pieces; keeps no more than a file and a piece.
+/// A streaming parser of a pack. It buffers at most one file and one piece.
 #[derive(Default)]
 pub(crate) struct Unpacker {
     buffer: BytesMut,
@@ -74,17 +74,17 @@ pub(crate) struct Unpacker {
 }
 
 impl Unpacker {
-    /// The next bytes.
+    /// Appends the next bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether the pack's end has come, and nothing behind it.
+    /// Returns whether the end of the pack was reached and no bytes follow.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended && self.buffer.is_empty()
     }
 
-    /// The next file that is whole.
+    /// Returns the next complete file.
     pub(crate) fn next(&mut self) -> Result<Option<Packed>, BadPack> {
         if self.ended || self.buffer.len() < 4 {
             return Ok(None);
@@ -95,15 +95,16 @@ impl Unpacker {
             self.ended = true;
             return Ok(None);
         }
-        if length > MOST_OF_A_HEAD {
+        // Both limits are checked before the data arrive, so that a peer cannot make this end buffer more.
+        if length > MAX_HEAD_BYTES {
             return Err(BadPack::Head);
         }
         if self.buffer.len() < 4 + length {
             return Ok(None);
         }
-        let head: Head = serde_json::from_slice(&self.buffer[4..4 + length]).map_err(|_| BadPack::Head)?;
+        let head: PackHead = serde_json::from_slice(&self.buffer[4..4 + length]).map_err(|_| BadPack::Head)?;
         let modified = from_nanoseconds(head.modified).ok_or(BadPack::Head)?;
-        if head.size > MOST_OF_A_FILE {
+        if head.size > MAX_FILE_BYTES {
             return Err(BadPack::Large(head.size));
         }
         let all = 4 + length + HASH + head.size as usize;
@@ -118,6 +119,7 @@ impl Unpacker {
         file.advance(4 + length);
         let hash = file.split_to(HASH);
         let bytes = file.freeze();
+        // The hash is compared before the file is released: a corrupt file must never be written.
         if blake3::hash(&bytes).as_bytes()[..] != hash[..] {
             return Err(BadPack::Differs(name));
         }
@@ -125,16 +127,16 @@ impl Unpacker {
     }
 }
 
-/// What such a body is called.
+/// Media type of a pack.
 pub(crate) const KIND: &str = "application/x-reservoir-pack";
-/// What a body is called that has names, a line each, for a pack in answer.
+/// Media type of a list of names, one per line, that requests a pack.
 pub(crate) const NAMES: &str = "application/x-reservoir-names";
-/// Bytes of a file that may be packed.
-pub(crate) const MOST_OF_A_FILE: u64 = 256 << 10;
-/// Files of a pack that somebody asks for.
-pub(crate) const MOST_FILES: usize = 4096;
-/// Bytes of a head: a name of 4096 bytes, all escaped, and more.
-const MOST_OF_A_HEAD: usize = 16 << 10;
+/// Maximum length of a packed file in bytes.
+pub(crate) const MAX_FILE_BYTES: u64 = 256 << 10;
+/// Maximum number of files in a requested pack.
+pub(crate) const MAX_FILES: usize = 4096;
+/// Maximum length of a head in bytes: an escaped name of 4096 bytes, and more.
+const MAX_HEAD_BYTES: usize = 16 << 10;
 const HASH: usize = 32;
 
 #[cfg(test)]
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_pack_are_told_and_never_kept() {
+    fn invalid_packs_are_refused_without_storing_them() {
         let refused = |wire: &[u8]| {
             let mut unpacker = Unpacker::default();
             unpacker.push(wire);

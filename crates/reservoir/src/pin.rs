@@ -1,8 +1,7 @@
-//! Trusting one certificate and no other.
+//! Pinned certificates: trust in one certificate and no other.
 //!
-//! A proxy that intercepts connections shows a certificate of its own, signed by an authority that somebody has put among
-//! those that this machine trusts: every usual check passes. A pin, told beforehand by other means, still tells the two
-//! apart.
+//! An intercepting proxy presents its own certificate, signed by an authority that was added to this machine's trusted
+//! ones. All usual checks pass. A pin that was communicated in advance by other means detects the proxy.
 
 use crate::digest::hexadecimal;
 use core::fmt;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 /// use offload_reservoir::pin::Pin;
 /// use offload_testbed::identity::server_certificate;
 ///
-/// let pin = Pin::of(&server_certificate());
+/// let pin = Pin::for_certificate(&server_certificate());
 /// assert_eq!(pin.to_string().parse(), Ok(pin));
 /// assert!("12:34".parse::<Pin>().is_err());
 /// ```
@@ -30,8 +29,8 @@ use std::sync::Arc;
 pub struct Pin([u8; 32]);
 
 impl Pin {
-    /// That of `certificate`.
-    pub fn of(certificate: &CertificateDer<'_>) -> Pin {
+    /// Computes the pin of `certificate`.
+    pub fn for_certificate(certificate: &CertificateDer<'_>) -> Pin {
         Pin(Sha256::digest(certificate).into())
     }
 }
@@ -45,6 +44,7 @@ impl fmt::Display for Pin {
 impl FromStr for Pin {
     type Err = String;
     fn from_str(text: &str) -> Result<Pin, String> {
+        // OpenSSL prints fingerprints with colons.
         let digits: String = text.chars().filter(|character| *character != ':').collect();
         let is_pin = digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         let bytes: Option<Vec<u8>> = is_pin
@@ -55,10 +55,10 @@ impl FromStr for Pin {
     }
 }
 
-/// Has `config` trust `roots`, and of what they signed only the certificate that `pin` names, if there is one.
+/// Makes `config` trust certificates signed by `roots` and, if `pin` is set, only the pinned one of these.
 ///
 /// # Errors
-/// If one of the roots is no certificate of an authority.
+/// If one of the roots is not a CA certificate.
 pub fn trust(config: &mut ClientConfig, roots: Vec<CertificateDer<'static>>, pin: Option<Pin>) -> Result<(), Error> {
     let mut store = RootCertStore::empty();
     for root in roots {
@@ -74,7 +74,7 @@ pub fn trust(config: &mut ClientConfig, roots: Vec<CertificateDer<'static>>, pin
     Ok(())
 }
 
-/// Checks what is usually checked, and then the pin.
+/// A verifier that performs the usual checks and then compares the pin.
 #[derive(Debug)]
 struct PinnedVerifier {
     usual: Arc<WebPkiServerVerifier>,
@@ -91,7 +91,8 @@ impl ServerCertVerifier for PinnedVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        let shown = Pin::of(end_entity);
+        // The pin adds to the usual checks, so an expired pinned certificate is refused too.
+        let shown = Pin::for_certificate(end_entity);
         if shown == self.pin {
             return Ok(verified);
         }
@@ -122,7 +123,7 @@ impl ServerCertVerifier for PinnedVerifier {
     }
 }
 
-/// A valid certificate, and not the pinned one.
+/// A valid certificate that is not the pinned one.
 struct Intercepted {
     shown: Pin,
     pinned: Pin,
@@ -135,7 +136,7 @@ impl fmt::Display for Intercepted {
     }
 }
 
-/// In the same words: this is what rustls shows.
+/// Prints the display text, because rustls shows the `Debug` form.
 impl fmt::Debug for Intercepted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,9 +1,10 @@
-//! A folder of this machine, which no path leads out of: neither `..` nor a link (cap-std opens every component below it).
+//! A folder of this machine that no path can leave, neither by `..` nor by a link. (cap-std opens every component below
+//! the root.)
 
-use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
-use crate::direct::{Direct, Past};
+use crate::attributes::{Attributes, MAX_FIELD_BYTES, Preserve, USERS};
+use crate::direct::{DirectFile, DirectState};
 use crate::name::{Name, is_unfinished};
-use crate::storage::{About, Entries, Folder, Kind, OpenFolder, Rights, Stored};
+use crate::storage::{FileInfo, FileKind, Folder, FolderEntries, OpenFolder, Rights, StoredFile};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
 use http_rules::FileVersion;
@@ -26,7 +27,7 @@ use std::time::SystemTime;
 /// ```
 /// use offload_reservoir::name::Name;
 /// use offload_reservoir::rooted::Rooted;
-/// use offload_reservoir::storage::{Folder, Kind, OpenFolder, Stored};
+/// use offload_reservoir::storage::{Folder, FileKind, OpenFolder, StoredFile};
 ///
 /// # let there = tempfile::tempdir()?;
 /// # let there = there.path();
@@ -37,7 +38,7 @@ use std::time::SystemTime;
 /// file.sync()?;
 /// folder.sync_names()?;
 /// let about = file.about()?;
-/// assert_eq!((about.kind, about.size), (Kind::File, 5));
+/// assert_eq!((about.kind, about.size), (FileKind::File, 5));
 /// assert_eq!(root.rights(&Name::from_url("/greeting").unwrap(), None)?.mode, Some(0o600));
 /// std::os::unix::fs::symlink("/etc", there.join("out"))?;
 /// assert!(root.open(&Name::from_url("/out/passwd").unwrap()).is_err());
@@ -46,24 +47,24 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub struct Rooted {
     dir: Arc<Dir>,
-    /// The bits that new files do not get.
+    /// Permission bits that new files do not get.
     umask: u32,
-    /// If its files are read and written past the page cache.
-    past: Option<Arc<Past>>,
+    /// State of accesses that bypass the page cache, if enabled.
+    past: Option<Arc<DirectState>>,
 }
 
 impl Rooted {
-    /// The folder at `path`.
+    /// Opens the folder at `path`.
     ///
     /// # Errors
-    /// If it is no folder that can be opened.
+    /// If `path` is not a folder or cannot be opened.
     pub fn open(path: &Path) -> io::Result<Rooted> {
         let opened = Dir::open_ambient_dir(path, ambient_authority());
         opened.map(|dir| Rooted { dir: Arc::new(dir), umask: umask(), past: None })
     }
 
-    /// Has large reads and writes go past the page cache (`O_DIRECT`), or not, where the file system takes that; where it does not, the log
-    /// says so, and they go through the cache.
+    /// Enables or disables large accesses that bypass the page cache (`O_DIRECT`). If the file system does not support
+    /// them, a warning is logged and the cache is used.
     ///
     /// ```
     /// use offload_reservoir::rooted::Rooted;
@@ -71,55 +72,55 @@ impl Rooted {
     /// # let there = tempfile::tempdir()?;
     /// # let there = there.path();
     /// let root = Rooted::open(there)?.direct(true);
-    /// # let _is_one = root;
+    /// # let _ = root;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[must_use]
     pub fn direct(mut self, direct: bool) -> Rooted {
-        // Where it is, only the log tells: a folder of which the path is not known has none.
+        // The path is used in the log only, so a failure is no error.
         let folder = std::fs::read_link(format!("/proc/self/fd/{}", self.dir.as_raw_fd())).unwrap_or_default();
-        self.past = direct.then(|| Arc::new(Past::new(folder.display().to_string())));
+        self.past = direct.then(|| Arc::new(DirectState::new(folder.display().to_string())));
         self
     }
 
     #[cfg(test)]
-    pub(crate) fn past_cache(&self) -> Option<&Past> {
+    pub(crate) fn past_cache(&self) -> Option<&DirectState> {
         self.past.as_deref()
     }
 
     fn folder(&self, name: &Name) -> io::Result<cap_std::fs::File> {
-        // The root itself may be open as a path only.
+        // The root may have been opened with O_PATH only.
         if name == &Name::root() { self.dir.open(".") } else { self.dir.open(name.path()) }
     }
 
-    fn open_with(&self, name: &Name, options: &mut OpenOptions, writes: bool) -> io::Result<Arc<dyn Stored>> {
-        // To open a pipe would be to wait for its other end.
+    fn open_with(&self, name: &Name, options: &mut OpenOptions, writes: bool) -> io::Result<Arc<dyn StoredFile>> {
+        // Without NONBLOCK, opening a pipe would wait for its other end.
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         let file = self.dir.open_with(name.path(), options)?.into_std();
-        let direct = self.past.as_ref().map(|past| Direct::new(past.clone(), writes));
-        let file = RealFile { file, direct };
+        let direct = self.past.as_ref().map(|past| DirectFile::new(past.clone(), writes));
+        let file = RootedFile { file, direct };
         match file.about()?.kind {
-            Kind::File => Ok(Arc::new(file)),
+            FileKind::File => Ok(Arc::new(file)),
             _ => Err(no_file()),
         }
     }
 }
 
 impl Folder for Rooted {
-    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        // To open a pipe or a device has an effect: a writer of the pipe goes on, and its bytes are lost.
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
+        // Opening a pipe or a device has side effects: a writer of the pipe continues, and its bytes are lost.
         match self.about(name)?.kind {
-            Kind::File => self.open_with(name, OpenOptions::new().read(true), false),
-            Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
-            Kind::Other => Err(no_file()),
+            FileKind::File => self.open_with(name, OpenOptions::new().read(true), false),
+            FileKind::Folder => Err(io::ErrorKind::IsADirectory.into()),
+            FileKind::Other => Err(no_file()),
         }
     }
 
-    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         self.open_with(name, OpenOptions::new().read(true).write(true).create(true).mode(0o600), true)
     }
 
-    fn about(&self, name: &Name) -> io::Result<About> {
+    fn about(&self, name: &Name) -> io::Result<FileInfo> {
         about_name(&self.dir, name)
     }
 
@@ -131,7 +132,7 @@ impl Folder for Rooted {
                 let owner = Some((cap_std::fs::MetadataExt::uid(&replaced), cap_std::fs::MetadataExt::gid(&replaced)));
                 Ok(Rights { mode, owner })
             }
-            // A link that leads nowhere, or out, is replaced itself.
+            // A link that is broken or leads out of the root is replaced itself.
             Err(error) if error.kind() == io::ErrorKind::NotFound || is_link() => {
                 Ok(Rights { mode: Some(source.unwrap_or(0o666) & 0o777 & !self.umask), owner: None })
             }
@@ -139,7 +140,7 @@ impl Folder for Rooted {
         }
     }
 
-    fn list(&self, name: &Name) -> io::Result<Entries> {
+    fn list(&self, name: &Name) -> io::Result<FolderEntries> {
         let entries = if name == &Name::root() { self.dir.entries() } else { self.dir.read_dir(name.path()) };
         let (dir, folder) = (self.dir.clone(), name.clone());
         let listed = entries?.filter_map(move |entry| {
@@ -150,18 +151,18 @@ impl Folder for Rooted {
     }
 
     fn create_folder(&self, name: &Name) -> io::Result<()> {
-        if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) {
+        if self.about(name).is_ok_and(|about| about.kind == FileKind::Folder) {
             return Ok(());
         }
         self.create_folder(&name.folder())?;
         let above = self.open_folder(&name.folder())?;
         match self.dir.create_dir(name.path()) {
-            // Another writer made the folder first.
-            Err(_) if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) => return Ok(()),
+            // Another writer created the folder first.
+            Err(_) if self.about(name).is_ok_and(|about| about.kind == FileKind::Folder) => return Ok(()),
             made => made?,
         }
         above.sync_names().inspect_err(|_| {
-            // The next attempt must make the folder again: a sync without a change of names would write nothing.
+            // The next attempt must create the folder again, because a sync without changed names would write nothing.
             let _ = self.dir.remove_dir(name.path());
         })
     }
@@ -174,7 +175,7 @@ impl Folder for Rooted {
         let (old, new) = (self.folder(&from.folder())?, self.folder(&to.folder())?);
         let (from_last, to_last) = (from.last().unwrap_or_default(), to.last().unwrap_or_default());
         match renameat_with(&old, from_last, &new, to_last, RenameFlags::NOREPLACE) {
-            // The file system has no such operation.
+            // The file system lacks this operation.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if self.dir.symlink_metadata(to.path()).is_err() => {
                 self.rename(from, to)
             }
@@ -192,7 +193,7 @@ impl Folder for Rooted {
     }
 }
 
-/// A folder that was opened to sync its contents.
+/// A folder opened for syncing its contents.
 struct RealFolder(File);
 
 impl OpenFolder for RealFolder {
@@ -214,30 +215,31 @@ fn no_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file")
 }
 
-fn about_name(dir: &Dir, name: &Name) -> io::Result<About> {
+fn about_name(dir: &Dir, name: &Name) -> io::Result<FileInfo> {
     let metadata = if name == &Name::root() { dir.dir_metadata() } else { dir.metadata(name.path()) };
     metadata.map(|metadata| about(&metadata))
 }
 
-/// Describes the entry `part` of `folder`. A link counts as the file that it leads to, or else as an unusable entry, because folders may
-/// lead in circles.
-fn about_entry(dir: &Dir, folder: &Name, part: &OsStr, entry: &DirEntry) -> io::Result<About> {
+/// Describes the entry `part` of `folder`. A link to a file counts as that file. Other links count as unusable, because
+/// links to folders may form cycles.
+fn about_entry(dir: &Dir, folder: &Name, part: &OsStr, entry: &DirEntry) -> io::Result<FileInfo> {
+    // `about_name` resolves links below the root only, so a link out of the root has no target.
     let found = if entry.file_type()?.is_symlink() {
         let linked = folder.join(part).ok().and_then(|name| about_name(dir, &name).ok());
-        linked.filter(|about| about.kind == Kind::File)
+        linked.filter(|about| about.kind == FileKind::File)
     } else {
-        // An entry may be removed while its folder is listed.
+        // The entry may be removed while its folder is listed.
         entry.metadata().ok().map(|metadata| about(&metadata))
     };
-    Ok(found.unwrap_or(About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH)))
+    Ok(found.unwrap_or(FileInfo::without_inode(FileKind::Other, 0, SystemTime::UNIX_EPOCH)))
 }
 
-struct RealFile {
+struct RootedFile {
     file: File,
-    direct: Option<Direct>,
+    direct: Option<DirectFile>,
 }
 
-impl Stored for RealFile {
+impl StoredFile for RootedFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = match &self.direct {
             Some(direct) => direct.read(&self.file, into, offset)?,
@@ -265,7 +267,7 @@ impl Stored for RealFile {
     fn write_zeros(&self, offset: u64, length: u64) -> io::Result<()> {
         let punched = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length);
         match punched.map_err(io::Error::from) {
-            // The file system has no holes.
+            // The file system does not support holes.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 let zeros = vec![0; length as usize];
                 self.write_at(&zeros, offset)
@@ -293,7 +295,7 @@ impl Stored for RealFile {
         for (name, value) in &attributes.extended {
             fsetxattr(&self.file, &name[..], value, XattrFlags::empty())?;
         }
-        // Last, for it may take away the right to write.
+        // The mode is set last, because it may remove the right to write.
         match attributes.mode {
             Some(mode) => Ok(fchmod(&self.file, Mode::from_bits_truncate(mode & 0o777))?),
             None => Ok(()),
@@ -302,7 +304,7 @@ impl Stored for RealFile {
 
     fn set_owner(&self, (user, group): (u32, u32)) -> bool {
         let set = |user| std::os::unix::fs::fchown(&self.file, user, Some(group));
-        // Only the superuser may change the owner; any process may set a group that it is in.
+        // Only the superuser may change the owner; any process may set a group of which it is a member.
         set(Some(user)).or_else(|_| set(None)).is_ok()
     }
 
@@ -315,11 +317,11 @@ impl Stored for RealFile {
     }
 
     fn drop_cache(&self) {
-        // Advice: where the system does not take it, the file is read from the cache.
-        let _not_taken = fadvise(&self.file, 0, None, Advice::DontNeed);
+        // This is advice only: if the system ignores it, reads come from the cache.
+        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 
-    fn about(&self) -> io::Result<About> {
+    fn about(&self) -> io::Result<FileInfo> {
         self.file.metadata().map(|metadata| about(&Metadata::from_just_metadata(metadata)))
     }
 
@@ -340,16 +342,17 @@ impl Stored for RealFile {
     }
 }
 
-/// Returns the umask of the process. Where the system does not tell the umask, new files are for their owner alone.
+/// Returns the umask of the process. If the system does not tell the umask, new files are private to their owner.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     told.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o077)
 }
 
-/// The extended attributes that users may set.
+/// Returns the extended attributes that users may set.
 fn extended(file: &File) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut value = vec![0; MOST_BYTES];
+    // A longer value could not be sent anyway.
+    let mut value = vec![0; MAX_FIELD_BYTES];
     let mut read = |name: Vec<u8>| {
         let length = fgetxattr(file, &name[..], &mut value[..])?;
         Ok((name, value[..length].to_vec()))
@@ -358,9 +361,9 @@ fn extended(file: &File) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
 }
 
 fn extended_names(file: &File) -> io::Result<Vec<Vec<u8>>> {
-    let mut names = vec![0; MOST_NAMES];
+    let mut names = vec![0; MAX_NAMES];
     let length = match flistxattr(file, &mut names[..]).map_err(io::Error::from) {
-        // The file system has none.
+        // The file system has no extended attributes.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => 0,
         length => length?,
     };
@@ -368,18 +371,18 @@ fn extended_names(file: &File) -> io::Result<Vec<Vec<u8>>> {
     Ok(names.map(<[u8]>::to_vec).collect())
 }
 
-/// Linux lists no more (XATTR_LIST_MAX).
-const MOST_NAMES: usize = 64 << 10;
+/// Linux' limit (XATTR_LIST_MAX).
+const MAX_NAMES: usize = 64 << 10;
 
-fn about(metadata: &Metadata) -> About {
+fn about(metadata: &Metadata) -> FileInfo {
     let kind = match metadata {
-        _ if metadata.is_file() => Kind::File,
-        _ if metadata.is_dir() => Kind::Folder,
-        _ => Kind::Other,
+        _ if metadata.is_file() => FileKind::File,
+        _ if metadata.is_dir() => FileKind::Folder,
+        _ => FileKind::Other,
     };
     let modified = metadata.modified().map_or(SystemTime::UNIX_EPOCH, |time| time.into_std());
     let changed = FileVersion::change_time(metadata.ctime(), metadata.ctime_nsec());
-    About { kind, size: metadata.len(), modified, inode: metadata.ino(), changed }
+    FileInfo { kind, size: metadata.len(), modified, inode: metadata.ino(), changed }
 }
 
 #[cfg(test)]
@@ -388,7 +391,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn rename_to_new_replaces_nothing() {
+    fn rename_to_new_never_replaces_a_file() {
         let there = tempfile::tempdir().unwrap();
         std::fs::create_dir(there.path().join("folder")).unwrap();
         let folder = Rooted::open(there.path()).unwrap();
@@ -410,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_files_count_and_none_leads_out_or_in_circles() {
+    fn links_to_files_are_listed_and_cannot_leave_or_loop() {
         let outer = tempfile::tempdir().unwrap();
         let root = outer.path().join("root");
         std::fs::create_dir_all(root.join("folder")).unwrap();
@@ -426,14 +429,15 @@ mod tests {
         let entries = folder.list(&Name::root()).unwrap().map(Result::unwrap);
         let mut seen: Vec<_> = entries.map(|(part, about)| (part.into_string().unwrap(), about.kind)).collect();
         seen.sort_by(|one, other| one.0.cmp(&other.0));
+        // Entries that cannot be copied are listed too, so that the user learns of them.
         let expected = [
-            ("circle", Kind::Other),
-            ("file", Kind::File),
-            ("folder", Kind::Folder),
-            ("leads out", Kind::Other),
-            ("leads out too", Kind::Other),
-            ("link", Kind::File),
-            ("pipe", Kind::Other),
+            ("circle", FileKind::Other),
+            ("file", FileKind::File),
+            ("folder", FileKind::Folder),
+            ("leads out", FileKind::Other),
+            ("leads out too", FileKind::Other),
+            ("link", FileKind::File),
+            ("pipe", FileKind::Other),
         ];
         assert_eq!(seen, expected.map(|(name, kind)| (name.to_owned(), kind)));
         let name = |url: &str| Name::from_url(url).unwrap();

@@ -1,4 +1,5 @@
-//! What runs the engine: timers, a pool for calls that block, tasks. Tokio has all three, and so has a testbed.
+//! The runtime services that the library uses: timers, a thread pool for blocking calls, and tasks. Implemented by
+//! tokio and by a testbed.
 
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 /// A task without a result.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What runs the engine.
+/// The runtime services.
 ///
 /// ```
 /// use core::time::Duration;
@@ -35,23 +36,23 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Out of its parts.
+    /// Combines the services.
     pub fn new(timers: Arc<dyn Timers>, pool: Arc<dyn Blocking>, spawn: Arc<dyn Fn(Task) + Send + Sync>) -> Shell {
         Shell { timers, pool, spawn }
     }
 
-    /// The tokio runtime that runs the caller.
+    /// Uses the tokio runtime of the caller.
     ///
     /// # Panics
-    /// If there is none.
+    /// Outside of a tokio runtime.
     pub fn tokio() -> Shell {
         let pool = |work: Box<dyn FnOnce() + Send>| drop(tokio::task::spawn_blocking(work));
-        // A task ends by itself: nobody waits for it.
+        // The task is detached.
         let spawn = |task: Task| drop(tokio::spawn(task));
         Shell::new(Arc::new(TokioTimers::current()), Arc::new(pool), Arc::new(spawn))
     }
 
-    /// The present instant.
+    /// Returns the present time.
     pub fn now(&self) -> Instant {
         self.timers.now()
     }
@@ -60,7 +61,7 @@ impl Shell {
         &self.timers
     }
 
-    /// Ready when `span` has passed.
+    /// Waits for `span`.
     pub async fn sleep(&self, span: Duration) {
         self.sleep_until(self.now() + span).await;
     }
@@ -70,7 +71,7 @@ impl Shell {
         poll_fn(|cx| alarm.poll(cx, Some(deadline))).await;
     }
 
-    /// What `future` comes to, unless it takes longer than `span`.
+    /// Returns the output of `future`, or `TimedOut` after `span`.
     pub(crate) async fn within<T>(&self, span: Duration, future: impl Future<Output = T>) -> io::Result<T> {
         tokio::select! {
             biased;
@@ -79,7 +80,7 @@ impl Shell {
         }
     }
 
-    /// Begins `work` on the pool at once; gives what it comes to.
+    /// Starts `work` on the pool at once, and returns its result.
     pub fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -88,7 +89,7 @@ impl Shell {
         async { begun.await? }
     }
 
-    /// Runs a task beside the caller's.
+    /// Spawns a detached task.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         (self.spawn)(Box::pin(task));
     }

@@ -1,11 +1,13 @@
-//! Bytes of a range on their way into a [`Landing`], from front to back: cut at blocks, hashed and written by the pool, piece by piece.
+//! Writes the bytes of a range into a [`LandingFile`] in order: divided at block boundaries, hashed and written by the
+//! pool, piece by piece.
 //!
-//! One piece is written while the next one arrives; no more is kept. Blocks that are there already are compared and not written.
+//! One piece is written while the next arrives; no further pieces are buffered. Blocks that are present already are
+//! compared instead of written.
 
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
 use crate::body::PIECE;
 use crate::direct::aligned;
-use crate::landing::{Landing, SyncEpoch};
+use crate::landing::{LandingFile, SyncEpoch};
 use crate::shell::Shell;
 use bytes::BytesMut;
 use core::any::Any;
@@ -15,8 +17,8 @@ use offload_base::cost::{self, WorkKind};
 use std::io;
 use std::sync::Arc;
 
-/// A block's bytes so far, or those of a part of one.
-struct Segment {
+/// The part of a block received so far.
+struct BlockSegment {
     block: u64,
     hasher: Option<BlockHasher>,
     crc: u32,
@@ -24,47 +26,47 @@ struct Segment {
     writes: bool,
 }
 
-type Writing = Pin<Box<dyn Future<Output = io::Result<Segment>> + Send>>;
+type WriteFuture = Pin<Box<dyn Future<Output = io::Result<BlockSegment>> + Send>>;
 
-/// Where the bytes of one range go.
+/// The writer of one range.
 pub(crate) struct Sink {
     shell: Shell,
-    landing: Arc<Landing>,
+    landing: Arc<LandingFile>,
     range: Range<u64>,
-    /// Where the next byte that arrives belongs.
+    /// Offset of the next byte.
     at: u64,
     buffer: BytesMut,
-    segment: Option<Segment>,
-    writing: Option<Writing>,
-    written: Written,
-    /// Kept until the last write is done, though nobody waits for it.
+    segment: Option<BlockSegment>,
+    writing: Option<WriteFuture>,
+    written: RangeOutcome,
+    /// A guard that is kept until the last write ends, even if the sink is dropped.
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What came of a range.
+/// The outcome of writing a range.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
-    /// Whole blocks that were written, with their checksums. The journal does not know them yet.
+pub(crate) struct RangeOutcome {
+    /// Whole blocks written, with their checksums. They are not in the journal yet.
     pub(crate) blocks: Vec<(u64, BlockSum)>,
-    /// Parts of blocks that were written.
+    /// Partial blocks written.
     pub(crate) parts: Vec<Range<u64>>,
-    /// The epoch of the first of these bytes.
+    /// Sync epoch at the start of the range.
     pub(crate) epoch: SyncEpoch,
-    /// CRC32C of all of it.
+    /// CRC32C of the range.
     pub(crate) crc: u32,
-    /// A block that was there, and is another one now.
+    /// A present block that differs from the received one.
     pub(crate) differs: Option<u64>,
     bytes: u64,
 }
 
 impl Sink {
-    pub(crate) fn new(shell: Shell, landing: Arc<Landing>, range: Range<u64>) -> Sink {
+    pub(crate) fn new(shell: Shell, landing: Arc<LandingFile>, range: Range<u64>) -> Sink {
         let (at, buffer) = (range.start, BytesMut::new());
-        let written = Written { epoch: landing.epoch(), ..Written::default() };
+        let written = RangeOutcome { epoch: landing.epoch(), ..RangeOutcome::default() };
         Sink { shell, landing, range, at, buffer, segment: None, writing: None, written, held: None }
     }
 
-    /// Keeps something until the last write is done.
+    /// Keeps `held` alive until the last write ends.
     pub(crate) fn hold(&mut self, held: Arc<dyn Any + Send + Sync>) {
         self.held = Some(held);
     }
@@ -73,17 +75,18 @@ impl Sink {
         self.landing.blocks()
     }
 
-    /// Takes the next bytes.
+    /// Writes the next bytes.
     ///
     /// # Errors
-    /// If they are too many, or the medium fails.
+    /// If the bytes exceed the range, or the medium fails.
     pub(crate) async fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > self.range.end - self.at {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes came than the range has"));
         }
         while !bytes.is_empty() {
-            // A piece ends where its block does.
+            // A piece must not cross a block boundary.
             let block_end = self.blocks().range(self.at / self.blocks().block()).end.min(self.range.end);
+            // Pieces are written while the next one arrives.
             let room = (PIECE - self.buffer.len()).min((block_end - self.at) as usize).min(bytes.len());
             if self.buffer.capacity() == 0 {
                 self.buffer = aligned(PIECE.min((block_end - self.at) as usize));
@@ -101,9 +104,9 @@ impl Sink {
         Ok(())
     }
 
-    /// Has the pool write what is buffered, behind what it writes now.
+    /// Starts writing the buffered piece, after the write in progress.
     async fn flush(&mut self) -> io::Result<()> {
-        self.settle().await?;
+        self.finish_write().await?;
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -116,10 +119,12 @@ impl Sink {
             before => {
                 self.end_segment(before);
                 let whole = blocks.range(block);
+                // Only a block received from its start can be hashed as a tree node.
                 let is_whole = whole.start == offset && whole.end <= self.range.end;
                 let hasher = is_whole.then(|| BlockHasher::new(blocks, block));
+                // A present block is only compared. Another request may have journaled it.
                 let writes = self.landing.sum(block).is_none();
-                Segment { block, hasher, crc: 0, bytes: 0, writes }
+                BlockSegment { block, hasher, crc: 0, bytes: 0, writes }
             }
         };
         let (landing, held) = (self.landing.clone(), self.held.clone());
@@ -138,14 +143,14 @@ impl Sink {
         Ok(())
     }
 
-    async fn settle(&mut self) -> io::Result<()> {
+    async fn finish_write(&mut self) -> io::Result<()> {
         if let Some(writing) = self.writing.take() {
             self.segment = Some(writing.await?);
         }
         Ok(())
     }
 
-    fn end_segment(&mut self, segment: Option<Segment>) {
+    fn end_segment(&mut self, segment: Option<BlockSegment>) {
         let Some(segment) = segment else { return };
         let start = self.range.start + self.written.bytes;
         let sum = segment.hasher.map(|hasher| hasher.finish());
@@ -162,13 +167,13 @@ impl Sink {
         }
     }
 
-    /// All bytes have come, or no more will.
+    /// Ends the range after its last byte.
     ///
     /// # Errors
-    /// If they are too few, or the medium fails.
-    pub(crate) async fn end(mut self) -> io::Result<Written> {
+    /// If bytes are missing, or the medium fails.
+    pub(crate) async fn end(mut self) -> io::Result<RangeOutcome> {
         self.flush().await?;
-        self.settle().await?;
+        self.finish_write().await?;
         let last = self.segment.take();
         self.end_segment(last);
         if self.at < self.range.end {
@@ -181,18 +186,18 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::landing::Begin;
+    use crate::landing::ResumeMode;
     use crate::name::Name;
     use crate::rooted::Rooted;
     use offload_base::Seed;
 
-    fn landing(folder: &std::path::Path, size: u64) -> Arc<Landing> {
+    fn landing(folder: &std::path::Path, size: u64) -> Arc<LandingFile> {
         let (name, blocks) = (Name::from_url("/file").unwrap(), Blocks::new(size, 1 << 20).unwrap());
         let folder = Arc::new(Rooted::open(folder).unwrap());
-        Arc::new(Landing::open(folder, &name, blocks, "test", Begin::Anew).unwrap())
+        Arc::new(LandingFile::open(folder, &name, blocks, "test", ResumeMode::Anew).unwrap())
     }
 
-    /// Any range, in any pieces: blocks that are whole have their checksums, the others are parts, and the CRC is that of all.
+    /// Any range in any pieces: whole blocks have checksums, the rest are parts, and the CRC covers the range.
     #[tokio::test]
     async fn any_range_in_any_pieces_is_cut_at_blocks() {
         let folder = tempfile::tempdir().unwrap();

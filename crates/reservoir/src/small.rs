@@ -1,9 +1,9 @@
-//! Small files that come and go together: read into a pack one after the other; written under hidden names, brought to the medium at once, and
-//! then given their names.
+//! Batches of small files: read into a pack one after the other; or written under hidden names, synced together, and
+//! then renamed.
 //!
-//! Invariant: a file has its name only once its bytes are on the medium. If a sync fails, all files of the batch count as lost. Each is
-//! locked as a [`Landing`](crate::landing::Landing) locks it, so that no
-//! two writers of a name are at work at a time.
+//! Invariant: a file gets its name only after its bytes are on the medium. If a sync fails, all files of the batch
+//! count as lost. Each file is locked like a [`LandingFile`](crate::landing::LandingFile), so that a name has at most
+//! one writer at a time.
 //!
 //! All calls block.
 
@@ -11,14 +11,14 @@ use crate::attributes::{Attributes, Preserve};
 use crate::body::PIECE;
 use crate::landing::{LandingError, lock_journal};
 use crate::name::{BadName, Name};
-use crate::pack::{MOST_OF_A_FILE, Packed};
-use crate::storage::{About, Folder, Kind, OpenFolder, Stored, read_exactly};
+use crate::pack::{MAX_FILE_BYTES, Packed};
+use crate::storage::{FileInfo, FileKind, Folder, OpenFolder, StoredFile, read_exactly};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// Files that arrive together in a folder.
+/// Files received for a folder.
 pub(crate) struct Batch {
     folder: Arc<dyn Folder>,
     into: Name,
@@ -28,47 +28,47 @@ pub(crate) struct Batch {
     folders: Vec<(Name, Arc<dyn OpenFolder>)>,
 }
 
-/// Names that cannot arrive, and why.
-pub(crate) type Refused = Vec<(Name, LandingError)>;
+/// Names of files that could not be written, with the reasons.
+pub(crate) type RefusedFiles = Vec<(Name, LandingError)>;
 
 impl Batch {
     pub(crate) fn new(folder: Arc<dyn Folder>, into: Name) -> Batch {
         Batch { folder, into, files: Vec::new(), bytes: 0, folders: Vec::new() }
     }
 
-    /// One more; whether it is time to land.
+    /// Adds a file. Returns whether the batch should be written.
     pub(crate) fn push(&mut self, file: Packed) -> bool {
         self.bytes += file.bytes.len();
         self.files.push(file);
-        self.files.len() >= MOST_AT_ONCE || self.bytes >= MOST_BYTES
+        self.files.len() >= MAX_BATCH_FILES || self.bytes >= MAX_BATCH_BYTES
     }
 
-    /// The names that they are to have.
+    /// Returns the final names of the files.
     pub(crate) fn names(&self) -> Vec<Name> {
         self.files.iter().filter_map(|file| self.name_of(file).ok()).collect()
     }
 
-    /// Brings them to the medium and gives them their names; gives the empty batch, and what cannot be here.
+    /// Writes, syncs and renames all files. Returns the empty batch and the refused files.
     ///
     /// # Errors
-    /// If the medium fails, or is full. Each file is there whole, or as it was.
-    pub(crate) fn land(mut self) -> io::Result<(Batch, Refused)> {
+    /// If the medium fails or is full. Each name then has either its new or its old file.
+    pub(crate) fn land(mut self) -> io::Result<(Batch, RefusedFiles)> {
         let mut written = VecDeque::new();
         let landed = self.land_all(&mut written);
         // No client resumes these files, and they would keep a full disk full.
-        for Written { name, .. } in &written {
-            let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
+        for WrittenFile { name, .. } in &written {
+            let _ = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
         }
         landed.map(|refused| (self, refused))
     }
 
-    /// Writes and renames all files of the batch. On failure, `written` has the files without a name.
-    fn land_all(&mut self, written: &mut VecDeque<Written>) -> io::Result<Refused> {
+    /// Writes and renames all files of the batch. On failure, `written` has the files that were not renamed.
+    fn land_all(&mut self, written: &mut VecDeque<WrittenFile>) -> io::Result<RefusedFiles> {
         let mut refused = Vec::new();
         for file in core::mem::take(&mut self.files) {
             match self.write(&file) {
                 Ok(one) => written.push_back(one),
-                // Nothing after it would find room either.
+                // The following files would find no space either.
                 Err(LandingError::Medium(_, error)) if is_full(&error) => return Err(error),
                 Err(error) => refused.push((file.name, error)),
             }
@@ -77,20 +77,21 @@ impl Batch {
         let folders = core::mem::take(&mut self.folders);
         let mut synced = BTreeSet::new();
         for (_, folder) in &folders {
-            // One call syncs all files: a call for each would wait for the medium each time. A folder may be a mount of another file system.
+            // One call syncs all files of a file system: a call per file would wait for the medium each time. A folder
+            // may be a mount point of another file system.
             if synced.insert(folder.file_system()?) {
                 folder.sync_files()?;
             }
         }
         let mut named = Vec::new();
         let mut landed = Ok(());
-        while let Some(Written { name, data, mode, .. }) = written.front() {
+        while let Some(WrittenFile { name, data, mode, .. }) = written.front() {
             landed = self.folder.rename(&name.unfinished(), name);
             if landed.is_err() {
                 break;
             }
             if let Some(mode) = mode.filter(|mode| mode & 0o600 != 0o600) {
-                landed = data.set_attributes(&of_mode(mode));
+                landed = data.set_attributes(&mode_attributes(mode));
             }
             named.extend(written.pop_front());
             if landed.is_err() {
@@ -98,8 +99,8 @@ impl Batch {
             }
         }
         landed = landed.and_then(|()| folders.iter().try_for_each(|(_, folder)| folder.sync_names()));
-        // A journal without a hidden file says that the name may be lost.
-        for Written { name, lock, .. } in named {
+        // A journal without a hidden file tells the next server that the rename may be lost.
+        for WrittenFile { name, lock, .. } in named {
             landed = landed.and_then(|()| self.folder.remove(&name.journal()));
             drop(lock);
         }
@@ -112,11 +113,11 @@ impl Batch {
     }
 
     /// Writes one file under its hidden name.
-    fn write(&mut self, file: &Packed) -> Result<Written, LandingError> {
+    fn write(&mut self, file: &Packed) -> Result<WrittenFile, LandingError> {
         let name =
             self.name_of(file).map_err(|error| LandingError::Medium(file.name.clone(), io::Error::other(error)))?;
         let medium = |error| LandingError::Medium(name.clone(), error);
-        if self.folder.about(&name).is_ok_and(|about| about.kind != Kind::File) {
+        if self.folder.about(&name).is_ok_and(|about| about.kind != FileKind::File) {
             return Err(LandingError::NoFile(name));
         }
         let above = name.folder();
@@ -127,20 +128,25 @@ impl Batch {
         }
         let lock = lock_journal(&*self.folder, &name, 0)?;
         let (data, mode) = self.fill(&name, &*lock, file).map_err(|error| {
-            let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
+            let _ = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
             medium(error)
         })?;
-        Ok(Written { name, lock, data, mode })
+        Ok(WrittenFile { name, lock, data, mode })
     }
 
-    /// Writes the hidden file. Returns the file, and its final rights.
-    fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<(Arc<dyn Stored>, Option<u32>)> {
-        // The journal vouches for blocks of an earlier upload, which this file overwrites.
+    /// Writes the hidden file. Returns the file, and its final mode.
+    fn fill(
+        &self,
+        name: &Name,
+        lock: &dyn StoredFile,
+        file: &Packed,
+    ) -> io::Result<(Arc<dyn StoredFile>, Option<u32>)> {
+        // The journal lists blocks of an earlier upload, which this file overwrites.
         if lock.about()?.size > 0 {
             lock.set_size(0)?;
             lock.sync()?;
         }
-        // Somebody may have the file of an upload open, and write to it.
+        // An upload may have the file open and still write to it.
         match self.folder.remove(&name.unfinished()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -149,8 +155,8 @@ impl Batch {
         data.write_at(&file.bytes, 0)?;
         let mode = self.folder.rights(name, file.mode)?.owned(&*data);
         if let Some(mode) = mode {
-            // The read-only mode is set last, because a file that was cut off must be writable for the next attempt.
-            data.set_attributes(&of_mode(mode | 0o600))?;
+            // A read-only mode is set last, because a file that was cut off must be writable for the next attempt.
+            data.set_attributes(&mode_attributes(mode | 0o600))?;
         }
         data.set_modified(file.modified)?;
         Ok((data, mode))
@@ -161,43 +167,43 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// A file under its hidden name.
-struct Written {
+/// A file written under its hidden name.
+struct WrittenFile {
     name: Name,
-    lock: Arc<dyn Stored>,
-    data: Arc<dyn Stored>,
-    /// The final rights of the file.
+    lock: Arc<dyn StoredFile>,
+    data: Arc<dyn StoredFile>,
+    /// The final mode of the file.
     mode: Option<u32>,
 }
 
-fn of_mode(mode: u32) -> Attributes {
+fn mode_attributes(mode: u32) -> Attributes {
     Attributes { mode: Some(mode), extended: Vec::new() }
 }
 
-/// A file that is to be packed.
-pub(crate) struct Wanted {
+/// A file to be packed.
+pub(crate) struct PackEntry {
     pub(crate) at: Name,
     pub(crate) packed_as: Name,
-    /// The entity tag of the file in the list. A file that has another tag now is left out.
+    /// The file's entity tag in the list. A file with another tag now is left out.
     pub(crate) tag: Option<String>,
 }
 
-/// Some files of a pack.
-pub(crate) struct Gathered {
+/// A part of a pack.
+pub(crate) struct PackPiece {
     pub(crate) bytes: Bytes,
-    /// How many they are, and bytes of the files themselves.
+    /// Number of files, and their total length in bytes.
     pub(crate) files: u64,
     pub(crate) content: u64,
-    /// What is missing in it, for it cannot be read, is no small file, or has changed.
+    /// Files left out, because they cannot be read, are too large, or have changed.
     pub(crate) left_out: Vec<Name>,
 }
 
-/// Packs the first of `wanted`, as many as make a piece.
-pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gathered {
+/// Packs files from the front of `wanted`, as many as fill a piece.
+pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<PackEntry>) -> PackPiece {
     let (mut into, mut gathered) =
-        (BytesMut::new(), Gathered { bytes: Bytes::new(), files: 0, content: 0, left_out: Vec::new() });
+        (BytesMut::new(), PackPiece { bytes: Bytes::new(), files: 0, content: 0, left_out: Vec::new() });
     while into.len() < PIECE
-        && let Some(Wanted { at, packed_as, tag }) = wanted.pop_front()
+        && let Some(PackEntry { at, packed_as, tag }) = wanted.pop_front()
     {
         match read(folder, &at, tag.as_deref()) {
             Ok((now, mode, bytes)) => {
@@ -212,32 +218,32 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
     gathered
 }
 
-fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(About, Option<u32>, Bytes)> {
+fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(FileInfo, Option<u32>, Bytes)> {
     let file = folder.open(name)?;
     let about = file.about()?;
-    if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about.entity_tag()) {
+    if about.size > MAX_FILE_BYTES || expected.is_some_and(|expected| expected != about.entity_tag()) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
     let mut bytes = vec![0; about.size as usize];
     read_exactly(&*file, &mut bytes, 0)?;
-    // Some files of the system have bytes and no size.
+    // Some files of procfs have contents but size 0.
     if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    // Written to meanwhile, it is neither the old file nor the new one.
+    // A file written meanwhile is neither the old nor the new version.
     if file.about()? == about { Ok((about, mode, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Each is open while it is locked.
-const MOST_AT_ONCE: usize = 64;
-const MOST_BYTES: usize = 4 << 20;
+/// Maximum number of files in a batch. Each is open while locked.
+const MAX_BATCH_FILES: usize = 64;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::blocks::Blocks;
-    use crate::landing::{Begin, Landing};
+    use crate::landing::{LandingFile, ResumeMode};
     use crate::rooted::Rooted;
     use std::time::SystemTime;
 
@@ -247,13 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn files_land_together_and_one_that_cannot_is_told() {
+    fn files_land_together_and_refused_files_are_reported() {
         let there = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(there.path().join("into/folder")).unwrap();
         let folder: Arc<dyn Folder> = Arc::new(Rooted::open(there.path()).unwrap());
         let name = |url: &str| Name::from_url(url).unwrap();
-        // Somebody is at work on one of them.
-        let other = Landing::open(folder.clone(), &name("/into/busy"), Blocks::new(5, 1024).unwrap(), "x", Begin::Anew);
+        // Another writer holds one of the names.
+        let other = LandingFile::open(
+            folder.clone(),
+            &name("/into/busy"),
+            Blocks::new(5, 1024).unwrap(),
+            "x",
+            ResumeMode::Anew,
+        );
         let mut batch = Batch::new(folder.clone(), name("/into"));
         for url in ["/a/b/c", "/busy", "/folder", "/plain"] {
             assert!(!batch.push(packed(url)));
@@ -269,14 +281,14 @@ mod tests {
         let left: Vec<_> =
             std::fs::read_dir(there.path().join("into")).unwrap().map(|one| one.unwrap().file_name()).collect();
         assert_eq!(left.len(), 4, "{left:?}");
-        // Out again; what is not there, or no small file, is left out.
-        std::fs::write(there.path().join("into/large"), vec![0; MOST_OF_A_FILE as usize + 1]).unwrap();
-        let want = |url: &str| Wanted { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
+        // Packs the files again. Missing and large files are left out.
+        std::fs::write(there.path().join("into/large"), vec![0; MAX_FILE_BYTES as usize + 1]).unwrap();
+        let want = |url: &str| PackEntry { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
         let gathered = gather(&*folder, &mut ["/plain", "/none", "/large", "/folder"].map(want).into());
         assert_eq!((gathered.files, gathered.content, gathered.left_out.len()), (1, 6, 3));
     }
 
-    /// The other server of an upload in two shares does not hear that a pack has brought the file.
+    /// The other server of an upload in two shares does not learn that a pack has replaced the file.
     #[test]
     fn share_of_an_upload_does_not_write_to_a_packed_file() {
         let there = tempfile::tempdir().unwrap();
@@ -284,7 +296,7 @@ mod tests {
         let name = Name::from_url("/file").unwrap();
         let open = |share| {
             let blocks = Blocks::new(5, 1024).unwrap();
-            Landing::open_share(folder.clone(), &name, blocks, "source", Begin::Anew, share).unwrap()
+            LandingFile::open_share(folder.clone(), &name, blocks, "source", ResumeMode::Anew, share).unwrap()
         };
         let (first, second) = (open(0), open(1));
         drop(first);

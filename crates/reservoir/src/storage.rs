@@ -1,6 +1,7 @@
-//! Where files are: a folder that no path leads out of, and open files in it.
+//! Storage: a folder that no path can leave, and open files in it.
 //!
-//! Both are traits, for real folders (`rooted`) and for media that are simulated. Calls block: the shells have them run by a pool.
+//! Both are traits, implemented by real folders (`rooted`) and by simulated media. Calls block; callers run them on the
+//! pool.
 
 use crate::attributes::{Attributes, Preserve};
 use crate::name::Name;
@@ -10,54 +11,55 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A folder, and what is below it.
+/// A folder and its contents.
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 pub trait Folder: Send + Sync {
-    /// Opens a regular file to be read.
+    /// Opens a regular file for reading.
     ///
     /// # Errors
-    /// If there is none.
-    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
+    /// If there is no such file.
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>>;
 
-    /// Opens a file to be read and written. A missing file is made, for its owner alone to read and write.
+    /// Opens a file for reading and writing. A missing file is created, accessible to its owner only.
     ///
     /// # Errors
-    /// If it cannot be, or is no regular file.
-    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
+    /// If the file cannot be opened, or is not a regular file.
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>>;
 
-    /// What there is under a name.
+    /// Describes the entry of a name.
     ///
     /// # Errors
-    /// If there is nothing.
-    fn about(&self, name: &Name) -> io::Result<About>;
+    /// If there is no such entry.
+    fn about(&self, name: &Name) -> io::Result<FileInfo>;
 
-    /// Returns the rights of a new file under a name: the rights of the file that it replaces; or else the nine bits of its `source`, or reading
-    /// and writing for all, less the process' umask. Media without rights return the default.
+    /// Returns the rights of a new file under a name. A file that replaces another one gets that file's rights.
+    /// Otherwise the mode is `source`, or read and write for all, reduced by the process' umask. Media without rights
+    /// return the default.
     ///
     /// # Errors
     /// If the system fails.
     fn rights(&self, name: &Name, source: Option<u32>) -> io::Result<Rights> {
-        let _has_none = (name, source);
+        let _ = (name, source);
         Ok(Rights::default())
     }
 
-    /// Begins to list a folder, in no order. Unfinished files are left out.
+    /// Starts listing a folder, in no particular order and without unfinished files.
     ///
     /// # Errors
-    /// If it is no folder.
-    fn list(&self, name: &Name) -> io::Result<Entries>;
+    /// If the name is not a folder.
+    fn list(&self, name: &Name) -> io::Result<FolderEntries>;
 
-    /// Makes a folder, and those above it.
+    /// Creates a folder and its parents.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If the folder cannot be created.
     fn create_folder(&self, name: &Name) -> io::Result<()>;
 
-    /// Gives a file another name, in the place of what had that. After a crash it has the one or the other.
+    /// Renames a file, replacing an existing one. After a crash the file has one of the two names.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the file cannot be renamed.
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()>;
 
     /// Renames a file, unless the new name exists. After a crash the file has one of the two names.
@@ -65,7 +67,7 @@ pub trait Folder: Send + Sync {
     /// # Errors
     /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the new name exists; others if the system fails.
     fn rename_to_new(&self, from: &Name, to: &Name) -> io::Result<()> {
-        // An implementation with an atomic operation overrides this.
+        // Implementations with an atomic operation override this method.
         match self.about(to) {
             Err(error) if is_absent(&error) => self.rename(from, to),
             Err(error) => Err(error),
@@ -76,30 +78,31 @@ pub trait Folder: Send + Sync {
     /// Removes a file.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the file cannot be removed.
     fn remove(&self, name: &Name) -> io::Result<()>;
 
-    /// Opens a folder to sync what will be written in it.
+    /// Opens a folder for syncing files that will be written in it.
     ///
     /// # Errors
-    /// If the name is no folder, or the folder cannot be opened.
+    /// If the name is not a folder, or the folder cannot be opened.
     fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>>;
 }
 
-/// An open folder, whose syncs report each write that failed since the folder was opened.
+/// An open folder. Its syncs report each write that failed since the folder was opened.
 ///
-/// A system reports a failed write once to each file that was open then, and takes the lost bytes for synced from then on. So a folder must be
-/// open before its files are written. After a failed sync, everything since the last good one counts as lost and must be written again.
+/// The system reports a failed write once to each file that was open then, and afterwards treats the lost bytes as
+/// synced. So a folder must be opened before its files are written. After a failed sync, all data since the last
+/// successful one count as lost and must be written again.
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 pub trait OpenFolder: Send + Sync {
-    /// Returns when all files of the folder's file system are on the medium.
+    /// Waits until all files of the folder's file system are on the medium.
     ///
     /// # Errors
     /// If a write to the file system failed.
     fn sync_files(&self) -> io::Result<()>;
 
-    /// Returns when the names in the folder are on the medium.
+    /// Waits until the names in the folder are on the medium.
     ///
     /// # Errors
     /// If a write to the folder failed.
@@ -113,13 +116,13 @@ pub trait OpenFolder: Send + Sync {
 }
 
 /// The entries of a folder, read one by one. Each call of `next` may block.
-pub type Entries = Box<dyn Iterator<Item = io::Result<(OsString, About)>> + Send>;
+pub type FolderEntries = Box<dyn Iterator<Item = io::Result<(OsString, FileInfo)>> + Send>;
 
 /// An open file.
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
-pub trait Stored: Send + Sync {
-    /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
+pub trait StoredFile: Send + Sync {
+    /// Reads at `offset` and fills `into`, except at the end of the file. Returns the number of bytes.
     ///
     /// # Errors
     /// If the medium fails.
@@ -128,13 +131,13 @@ pub trait Stored: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// If the medium fails, or is full.
+    /// If the medium fails or is full.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Writes so many zeros at `offset`: a hole, where the medium has such.
+    /// Writes `length` zeros at `offset`, as a hole if the medium supports holes.
     ///
     /// # Errors
-    /// If the medium fails, or is full.
+    /// If the medium fails or is full.
     fn write_zeros(&self, mut offset: u64, mut length: u64) -> io::Result<()> {
         const ZEROS: [u8; 4096] = [0; 4096];
         while length > 0 {
@@ -145,91 +148,91 @@ pub trait Stored: Send + Sync {
         Ok(())
     }
 
-    /// Its rights and extended attributes, as far as they are wanted; none, where the medium has no such.
+    /// Reads the wanted attributes. The result is empty if the medium has no attributes.
     ///
     /// # Errors
     /// If the medium fails.
     fn attributes(&self, wanted: Preserve) -> io::Result<Attributes> {
-        let _has_none = wanted;
+        let _ = wanted;
         Ok(Attributes::default())
     }
 
-    /// Sets them; it has no others of those that users may set from then on.
+    /// Sets the attributes and removes all other extended attributes that users may set.
     ///
     /// # Errors
-    /// If the medium has no such, or does not allow it.
+    /// If the medium has no attributes or refuses them.
     fn set_attributes(&self, attributes: &Attributes) -> io::Result<()> {
         if attributes.is_empty() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
-    /// Sets the owner and the group of the file, as far as the process may. Returns whether the file has that group.
+    /// Sets owner and group of the file, as far as permitted. Returns whether the file has that group.
     fn set_owner(&self, owner: (u32, u32)) -> bool {
-        let _has_none = owner;
+        let _ = owner;
         true
     }
 
-    /// Cuts the file, or makes it longer by zeros.
+    /// Truncates the file, or extends it with zeros.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the size cannot be set.
     fn set_size(&self, size: u64) -> io::Result<()>;
 
-    /// Returns when what was written is on the medium.
+    /// Waits until the written data are on the medium.
     ///
     /// # Errors
-    /// If a write failed since the file was opened. This is reported once: all bytes written since the last good sync count as lost, and a
-    /// later sync succeeds without them.
+    /// If a write failed since the file was opened. This is reported once: all bytes written since the last successful
+    /// sync count as lost, and a later sync succeeds without them.
     fn sync(&self) -> io::Result<()>;
 
-    /// Forgets what is cached and synced, so that it is read from the medium next.
+    /// Drops synced pages from the cache, so that the next read comes from the medium.
     fn drop_cache(&self);
 
-    /// What it is.
+    /// Describes the file.
     ///
     /// # Errors
     /// If the system fails.
-    fn about(&self) -> io::Result<About>;
+    fn about(&self) -> io::Result<FileInfo>;
 
-    /// Sets when it was modified.
+    /// Sets the modification time.
     ///
     /// # Errors
-    /// If that is not allowed.
+    /// If the time cannot be set.
     fn set_modified(&self, time: SystemTime) -> io::Result<()>;
 
-    /// A number that no other file of the folder has while this one is open.
+    /// Returns a number that is unique among the open files of the folder.
     ///
     /// # Errors
     /// If the system fails.
     fn identity(&self) -> io::Result<u64>;
 
-    /// Takes the file for this process until it is closed; false if another one has it.
+    /// Locks the file for this process until it is closed. Returns false if another process holds the lock.
     ///
     /// # Errors
     /// If the system fails.
     fn try_lock(&self) -> io::Result<bool>;
 }
 
-/// What is known of a file or folder.
+/// The description of a file or folder.
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
-    /// What it is.
-    pub kind: Kind,
-    /// Its bytes.
+pub struct FileInfo {
+    /// Kind of the entry.
+    pub kind: FileKind,
+    /// Size in bytes.
     pub size: u64,
-    /// When it was modified.
+    /// Modification time.
     pub modified: SystemTime,
-    /// Number of the inode; 0 if it is unknown.
+    /// Inode number; 0 if unknown.
     pub inode: u64,
-    /// Time of the last change of the inode, which users cannot set, or a counter of changes where a medium has no such time.
+    /// Time of the last inode change, which users cannot set, or a change counter if the medium has no such time.
     pub changed: SystemTime,
 }
 
-impl About {
-    /// Describes an entry of another machine, without a number of the inode.
-    pub const fn without_inode(kind: Kind, size: u64, modified: SystemTime) -> About {
-        About { kind, size, modified, inode: 0, changed: SystemTime::UNIX_EPOCH }
+impl FileInfo {
+    /// Describes an entry of another machine, without an inode number.
+    pub const fn without_inode(kind: FileKind, size: u64, modified: SystemTime) -> FileInfo {
+        FileInfo { kind, size, modified, inode: 0, changed: SystemTime::UNIX_EPOCH }
     }
 
     /// Returns the version of the file.
@@ -248,15 +251,15 @@ impl About {
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Nine bits of rights. `None` if the medium has no rights.
+    /// The nine permission bits. `None` if the medium has no rights.
     pub mode: Option<u32>,
     /// Owner and group of the file. `None` if the process determines both.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Rights {
-    /// Gives a file its owner and group, and returns the mode that must be set afterwards.
-    pub(crate) fn owned(self, file: &dyn Stored) -> Option<u32> {
+    /// Sets the file's owner and group, and returns the mode that must be set afterwards.
+    pub(crate) fn owned(self, file: &dyn StoredFile) -> Option<u32> {
         match self.owner {
             // The rights of one group must not go to another group.
             Some(owner) if !file.set_owner(owner) => self.mode.map(|mode| mode & !0o070),
@@ -265,16 +268,16 @@ impl Rights {
     }
 }
 
-/// What is under a name.
+/// The kind of an entry.
 ///
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A folder.
     Folder,
-    /// A pipe, a device, a link that leads out.
+    /// A pipe, a device, or a link that leads out of the root.
     Other,
 }
 
@@ -288,7 +291,7 @@ pub(crate) fn evaluate(
         return Ok(Ok(()));
     }
     Ok(match folder.about(name) {
-        Ok(about) if about.kind == Kind::File => evaluate_for(&about, preconditions),
+        Ok(about) if about.kind == FileKind::File => evaluate_for(&about, preconditions),
         // A link that leads out of the root has the name too.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             preconditions.evaluate(CurrentState::Unversioned)
@@ -300,7 +303,7 @@ pub(crate) fn evaluate(
 }
 
 /// Evaluates preconditions for a file.
-pub(crate) fn evaluate_for(file: &About, preconditions: &Preconditions) -> Result<(), UnmetPrecondition> {
+pub(crate) fn evaluate_for(file: &FileInfo, preconditions: &Preconditions) -> Result<(), UnmetPrecondition> {
     preconditions.evaluate(CurrentState::Version(&file.version()))
 }
 
@@ -309,7 +312,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Fills `into` from `offset` on.
-pub(crate) fn read_exactly(file: &dyn Stored, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+pub(crate) fn read_exactly(file: &dyn StoredFile, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !into.is_empty() {
         let read = file.read_at(into, offset)?;
         if read == 0 {

@@ -1,9 +1,9 @@
-//! TLS 1.3 with AES-256-GCM over the kernel's TCP, by rustls.
+//! TLS 1.3 with AES-256-GCM over kernel TCP, by rustls.
 
-use crate::dial::{Dial, Dialed, QuicDialed, Wire};
+use crate::dial::{Dial, DialFuture, DialStream, QuicDialFuture};
 use crate::pace::Rate;
 use crate::pin::{Pin, trust};
-use crate::quic::Quic;
+use crate::quic::QuicDialer;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -17,22 +17,22 @@ use tokio_rustls::TlsConnector;
 
 pub use crate::kernel_pace::pace;
 
-/// rustls' provider, with AES-256-GCM alone.
+/// Returns rustls' provider, restricted to AES-256-GCM.
 fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites: vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384], ..ring::default_provider() }
 }
 
-/// The same for QUIC, whose first packets everybody seals by AES-128-GCM (RFC 9001 5.2).
+/// Returns the provider for QUIC, whose Initial packets always use AES-128-GCM (RFC 9001 section 5.2).
 pub(crate) fn provider_of_quic() -> CryptoProvider {
     let mut provider = provider();
     provider.cipher_suites.push(ring::cipher_suite::TLS13_AES_128_GCM_SHA256);
     provider
 }
 
-/// A server with this certificate, the chain up to its authority, and its key.
+/// Creates a server configuration from a certificate chain and its key.
 ///
 /// # Errors
-/// If they do not belong together.
+/// If the key does not match the certificate.
 pub fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -49,26 +49,27 @@ pub(crate) fn server_of(
     let builder = ServerConfig::builder_with_provider(Arc::new(provider)).with_protocol_versions(&[&TLS13])?;
     let mut config = builder.with_no_client_auth().with_single_cert(chain, key)?;
     config.alpn_protocols = vec![protocol.to_vec()];
+    // The server's order has AES-256-GCM first.
     config.ignore_client_order = true;
     Ok(config)
 }
 
-/// A client that trusts these authorities, and of what they signed only what `pin` names, if there is one.
+/// Creates a client configuration that trusts `authorities` and, if `pin` is set, only the pinned certificate.
 ///
 /// ```
-/// use offload_reservoir::tls::{Tls, client_config, server_config};
+/// use offload_reservoir::tls::{TlsDialer, client_config, server_config};
 /// use std::sync::Arc;
 ///
 /// let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
 /// let certificate = signed.cert.der().clone();
 /// let key = rustls::pki_types::PrivatePkcs8KeyDer::from(signed.signing_key.serialize_der());
 /// server_config(vec![certificate.clone()], key.into())?;
-/// let _dials_servers_with_that = Tls::new(Arc::new(client_config(vec![certificate], None)?));
+/// let _ = TlsDialer::new(Arc::new(client_config(vec![certificate], None)?));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// If one of the authorities is none.
+/// If one of the authorities is not a CA certificate.
 pub fn client_config(
     authorities: Vec<CertificateDer<'static>>,
     pin: Option<Pin>,
@@ -89,10 +90,10 @@ pub(crate) fn client_of(
     Ok(config)
 }
 
-/// The certificates of a file in PEM.
+/// Reads the certificates of a PEM file.
 ///
 /// # Errors
-/// In words, if it cannot be read, or has none.
+/// A text for the user, if the file cannot be read or has no certificate.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
@@ -101,37 +102,37 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
-/// The key of a file in PEM.
+/// Reads the key of a PEM file.
 ///
 /// # Errors
-/// In words, if it cannot be read, or has none.
+/// A text for the user, if the file cannot be read or has no key.
 pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Connects by TLS over the kernel's TCP.
+/// A connector by TLS over kernel TCP.
 ///
 /// See [`client_config`] for an example.
-pub struct Tls {
+pub struct TlsDialer {
     connector: TlsConnector,
     pacing_rate: Option<Rate>,
 }
 
-impl Tls {
-    /// With this configuration.
-    pub fn new(config: Arc<ClientConfig>) -> Tls {
-        Tls { connector: config.into(), pacing_rate: None }
+impl TlsDialer {
+    /// Creates a connector with this configuration.
+    pub fn new(config: Arc<ClientConfig>) -> TlsDialer {
+        TlsDialer { connector: config.into(), pacing_rate: None }
     }
 
-    /// Has the kernel send the packets of each connection one after the other, no faster than this.
+    /// Asks the kernel to pace the packets of each connection at this rate.
     #[must_use]
-    pub fn paced(self, rate: Option<Rate>) -> Tls {
-        Tls { pacing_rate: rate, ..self }
+    pub fn paced(self, rate: Option<Rate>) -> TlsDialer {
+        TlsDialer { pacing_rate: rate, ..self }
     }
 }
 
-impl Dial for Tls {
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
+impl Dial for TlsDialer {
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> DialFuture<'a> {
         Box::pin(async move {
             let name = server_name(host)?;
             self.greet(name, TcpStream::connect((host, port)).await?).await
@@ -139,11 +140,12 @@ impl Dial for Tls {
     }
 }
 
-impl Tls {
-    async fn greet(&self, name: ServerName<'static>, stream: TcpStream) -> io::Result<Box<dyn Wire>> {
+impl TlsDialer {
+    async fn greet(&self, name: ServerName<'static>, stream: TcpStream) -> io::Result<Box<dyn DialStream>> {
+        // Requests are short, and must not wait for acknowledgments of earlier ones.
         stream.set_nodelay(true)?;
         pace(&stream, self.pacing_rate);
-        Ok(Box::new(self.connector.connect(name, stream).await?) as Box<dyn Wire>)
+        Ok(Box::new(self.connector.connect(name, stream).await?) as Box<dyn DialStream>)
     }
 }
 
@@ -151,30 +153,31 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     ServerName::try_from(host.to_owned()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// Connects to hosts that are named, and to no others: for copies that a client asks a server to make. A name that leads to this machine
-/// itself, or to its own link, is not followed there: those are reached only as addresses that are named, or as `localhost`.
+/// A connector restricted to the named hosts, for copies that a client requests from a server. A host name that
+/// resolves to this machine or to a link-local address is refused: such hosts must be named as addresses or as
+/// `localhost`.
 ///
 /// ```
 /// use offload_reservoir::dial::Dial;
-/// use offload_reservoir::tls::{Allowed, Host, Tls, client_config};
+/// use offload_reservoir::tls::{AllowlistDialer, Host, TlsDialer, client_config};
 /// use std::sync::Arc;
 ///
 /// let hosts: Vec<Host> = vec!["store.test".parse()?, "other.test:8443".parse()?, "[::1]:8443".parse()?];
 /// let signed = rcgen::generate_simple_self_signed(["store.test".to_owned()])?;
-/// let dial = Allowed::new(Tls::new(Arc::new(client_config(vec![signed.cert.der().clone()], None)?)), hosts);
+/// let dial = AllowlistDialer::new(TlsDialer::new(Arc::new(client_config(vec![signed.cert.der().clone()], None)?)), hosts);
 /// assert!(dial.may_reach("STORE.test", 1) && dial.may_reach("other.test", 8443) && dial.may_reach("::1", 8443));
 /// assert!(!dial.may_reach("other.test", 443) && !dial.may_reach("127.0.0.1", 8443));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Allowed {
-    tls: Tls,
-    quic: Option<Quic>,
+pub struct AllowlistDialer {
+    tls: TlsDialer,
+    quic: Option<QuicDialer>,
     hosts: Vec<Host>,
 }
 
-/// A host by name or address, at one port or any.
+/// A host by name or address, with one port or any.
 ///
-/// See [`Allowed`] for an example.
+/// See [`AllowlistDialer`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     name: String,
@@ -189,7 +192,7 @@ impl core::str::FromStr for Host {
         let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, "")) => (address, None),
             Some((address, rest)) => (address, Some(rest.strip_prefix(':').ok_or_else(wrong)?)),
-            // An address of IPv6 has colons of its own.
+            // An IPv6 address contains colons itself.
             None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
             None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
         };
@@ -200,35 +203,36 @@ impl core::str::FromStr for Host {
 }
 
 impl Host {
-    /// Its name or address.
+    /// Returns the name or address.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The port, if one is named.
+    /// Returns the port, if one is named.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 }
 
-impl Allowed {
-    /// By `tls`, to these.
-    pub fn new(tls: Tls, hosts: Vec<Host>) -> Allowed {
-        Allowed { tls, quic: None, hosts }
+impl AllowlistDialer {
+    /// Creates a connector by `tls` to these hosts.
+    pub fn new(tls: TlsDialer, hosts: Vec<Host>) -> AllowlistDialer {
+        AllowlistDialer { tls, quic: None, hosts }
     }
 
-    /// By HTTP/3, over connections of `quic`.
+    /// Uses HTTP/3 over connections of `quic`.
     #[must_use]
-    pub fn by_http3(self, quic: Quic) -> Allowed {
-        Allowed { quic: Some(quic), ..self }
+    pub fn by_http3(self, quic: QuicDialer) -> AllowlistDialer {
+        AllowlistDialer { quic: Some(quic), ..self }
     }
 
-    /// Where a host is that may be reached.
+    /// Resolves a host to the addresses that may be reached.
     async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let refused = |text: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{host}: {text}"));
         if !self.may_reach(host, port) {
             return Err(refused("not among the hosts that are allowed"));
         }
+        // The operator allowed this address itself. A DNS name could be changed to point here later.
         let is_named = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
         let all = tokio::net::lookup_host((host, port)).await?;
         let found: Vec<SocketAddr> = all.filter(|address| is_named || !is_near(address.ip())).collect();
@@ -239,10 +243,11 @@ impl Allowed {
     }
 }
 
-impl Dial for Allowed {
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
+impl Dial for AllowlistDialer {
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> DialFuture<'a> {
         Box::pin(async move {
             let addresses = self.addresses(host, port).await?;
+            // Connects to the checked addresses. A second resolution could give others.
             self.tls.greet(server_name(host)?, TcpStream::connect(&addresses[..]).await?).await
         })
     }
@@ -251,7 +256,7 @@ impl Dial for Allowed {
         self.quic.is_some()
     }
 
-    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialFuture<'a> {
         Box::pin(async move {
             let addresses = self.addresses(host, port).await?;
             match &self.quic {
@@ -263,6 +268,7 @@ impl Dial for Allowed {
 
     fn may_reach(&self, host: &str, port: u16) -> bool {
         let same = |one: &Host| match (one.name.parse::<IpAddr>(), host.parse::<IpAddr>()) {
+            // Addresses have several spellings.
             (Ok(one), Ok(other)) => one == other,
             _ => one.name.eq_ignore_ascii_case(host),
         };
@@ -270,7 +276,7 @@ impl Dial for Allowed {
     }
 }
 
-/// This machine, its link, or nobody in particular.
+/// Tests whether an address is of this machine, link-local, unspecified, broadcast or multicast.
 fn is_near(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -286,7 +292,7 @@ fn is_near(address: IpAddr) -> bool {
                 || address.is_unicast_link_local()
                 || address.is_unspecified()
                 || address.is_multicast()
-                // ::a.b.c.d, which is no address of its own any more (RFC 4291 2.5.5.1).
+                // ::a.b.c.d, an obsolete form (RFC 4291 section 2.5.5.1).
                 || (address.octets()[..12] == [0; 12])
         }
     }
@@ -297,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_read_and_what_is_none_is_told() {
+    fn hosts_are_parsed_and_invalid_ones_refused() {
         let host = |name: &str, port| Ok(Host { name: name.into(), port });
         let read = |text: &str| text.parse::<Host>();
         assert_eq!((read("a.test"), read("a.test:1")), (host("a.test", None), host("a.test", Some(1))));
@@ -335,25 +341,25 @@ mod tests {
         }
     }
 
-    /// `localhost` is near: it is reached when it is named, and a name that leads there is not.
+    /// A name that resolves to this machine is refused, unless it is `localhost`.
     #[tokio::test]
     async fn a_name_that_leads_here_is_not_followed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let config = || Arc::new(client_config(vec![signed.cert.der().clone()], None).unwrap());
-        // What every system calls its own address, in another spelling.
+        // Another spelling of localhost, known to every system.
         let name = "localhost.";
-        let dial = Allowed::new(Tls::new(config()), vec![name.parse().unwrap()]);
+        let dial = AllowlistDialer::new(TlsDialer::new(config()), vec![name.parse().unwrap()]);
         if let Err(error) = dial.dial(name, port).await {
             let resolves = tokio::net::lookup_host((name, port)).await.is_ok();
             assert!(!resolves || error.kind() == io::ErrorKind::PermissionDenied, "{error}");
         } else {
             panic!("{name} was reached");
         }
-        let dial = Allowed::new(Tls::new(config()), Vec::new());
+        let dial = AllowlistDialer::new(TlsDialer::new(config()), Vec::new());
         assert_eq!(dial.dial("127.0.0.1", port).await.err().unwrap().kind(), io::ErrorKind::PermissionDenied);
-        let dial = Allowed::new(Tls::new(config()), vec!["127.0.0.1".parse().unwrap()]);
+        let dial = AllowlistDialer::new(TlsDialer::new(config()), vec!["127.0.0.1".parse().unwrap()]);
         tokio::select! {
             _ = dial.dial("127.0.0.1", port) => panic!("nobody shakes hands"),
             accepted = listener.accept() => drop(accepted.unwrap()),

@@ -1,4 +1,4 @@
-//! Who may do what, for how long, at which rate: a file that knows tokens only by their SHA-256.
+//! Rights of users by token: paths, expiry and rates. The file contains only the SHA-256 of each token.
 
 use crate::digest::from_hexadecimal;
 use crate::name::Name;
@@ -32,7 +32,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 #[derive(Debug, Default)]
 pub struct Tokens(Vec<Arc<Grant>>);
 
-/// What a token is good for.
+/// The grant of a token.
 ///
 /// See [`Tokens`] for an example.
 #[derive(Debug)]
@@ -51,22 +51,22 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
-    /// To read files and list folders.
+    /// Reading files and listing folders.
     Read,
-    /// To write files.
+    /// Writing files.
     Write,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct TokenFile {
     #[serde(default)]
-    token: Vec<Line>,
+    token: Vec<TokenEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct TokenEntry {
     name: String,
     sha256: String,
     #[serde(default = "everything")]
@@ -81,23 +81,24 @@ fn everything() -> String {
 }
 
 impl Tokens {
-    /// Reads a file.
+    /// Parses a token file.
     ///
     /// # Errors
-    /// In words, with the token.
+    /// A text for the user, with the name of the token.
     pub fn read(text: &str) -> Result<Tokens, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
-        if file.token.len() > MOST_TOKENS {
-            return Err(format!("there are {} tokens; {MOST_TOKENS} are the most", file.token.len()));
+        let file: TokenFile = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        if file.token.len() > MAX_TOKENS {
+            return Err(format!("there are {} tokens; {MAX_TOKENS} are the most", file.token.len()));
         }
         file.token.into_iter().map(Grant::read).collect::<Result<_, String>>().map(Tokens)
     }
 
-    /// Goes on with the paces that tokens had in `before`, where their rates are still the same.
+    /// Keeps the pacers of tokens in `before` with unchanged rates.
     #[must_use]
     pub fn after(self, before: &Tokens) -> Tokens {
         let kept = |grant: Arc<Grant>| {
             let old = before.0.iter().find(|old| old.sha256 == grant.sha256)?.pace.clone()?;
+            // Requests in progress keep the old pacer, and two pacers would allow twice the rate.
             let same = grant.pace.as_ref().is_some_and(|pace| pace.rate() == old.rate());
             let Grant { name, sha256, path, rights, expires, .. } = &*grant;
             same.then(|| {
@@ -108,25 +109,28 @@ impl Tokens {
         Tokens(self.0.into_iter().map(|grant| kept(grant.clone()).unwrap_or(grant)).collect())
     }
 
-    /// What `token` is good for at `now`. Takes as long for a wrong token as for any right one.
+    /// Returns the grant of `token` at the time `now`. The time taken does not depend on the token.
     pub fn find(&self, token: &[u8], now: SystemTime) -> Option<&Arc<Grant>> {
         let shown: [u8; 32] = Sha256::digest(token).into();
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (number, grant) in (0_u64..).zip(&self.0) {
             let same = grant.sha256.ct_eq(&shown);
+            // No early exit, because the time must not tell the position of a match.
             at.conditional_assign(&number, same);
             found |= same;
         }
         let grant = bool::from(found).then(|| self.0.get(at as usize)).flatten()?;
+        // The expiry is not secret, so this comparison need not take constant time.
         grant.expires.is_none_or(|expires| now < expires).then_some(grant)
     }
 }
 
 impl Grant {
-    fn read(line: Line) -> Result<Arc<Grant>, String> {
+    fn read(line: TokenEntry) -> Result<Arc<Grant>, String> {
         let about = |error: String| format!("token `{}`: {error}", line.name);
         let sha256 = from_hexadecimal(&line.sha256.to_ascii_lowercase()).and_then(|bytes| bytes.try_into().ok());
         let sha256 = sha256.ok_or_else(|| about("sha256 has 64 hexadecimal digits".into()))?;
+        // `printf "$TOKEN" | sha256sum` with an unset variable gives this hash.
         if sha256 == <[u8; 32]>::from(Sha256::digest(b"")) {
             let text = "sha256 is that of an empty token: set the token before you compute its SHA-256";
             return Err(about(text.into()));
@@ -139,35 +143,35 @@ impl Grant {
         Ok(Arc::new(Grant { sha256, path, expires, pace, rights: line.rights, name: line.name }))
     }
 
-    /// Everything, for everybody: for tests and for networks that are closed otherwise.
+    /// Returns a grant of all rights on all files, for tests and for closed networks.
     pub fn everything() -> Grant {
         let rights = vec![Right::Read, Right::Write];
         Grant { name: "-".into(), sha256: [0; 32], path: Name::root(), rights, expires: None, pace: None }
     }
 
-    /// Who it is.
+    /// Returns the name of the token.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it includes a right.
+    /// Returns whether the grant includes a right.
     pub fn may(&self, right: Right) -> bool {
         self.rights.contains(&right)
     }
 
-    /// Whether it reaches a name.
+    /// Returns whether the grant covers a name.
     pub fn reaches(&self, name: &Name) -> bool {
         name.is_below(&self.path)
     }
 
-    /// What all requests with it share.
+    /// Returns the pacer shared by all requests with this token.
     pub fn pace(&self) -> Option<&Arc<Pace>> {
         self.pace.as_ref()
     }
 }
 
-/// A request compares them all.
-const MOST_TOKENS: usize = 10_000;
+/// Maximum number of tokens. Each request compares all of them.
+const MAX_TOKENS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {

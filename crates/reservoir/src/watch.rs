@@ -1,7 +1,7 @@
-//! A connection that is given up when it stands still for too long.
+//! Progress deadlines of connections.
 //!
-//! Invariant: while a deadline is set, a connection without progress fails at it; bytes count as progress only from [`WORTH`] on, so
-//! that one byte a minute holds nothing.
+//! Invariant: while a deadline is set, a connection without progress fails at the deadline. Bytes count as progress
+//! only from [`WORTH`] on, so that one byte per minute does not keep a connection open.
 
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -15,48 +15,48 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The deadline of one connection.
 #[derive(Clone)]
-pub(crate) struct Watch(Arc<Shared>);
+pub(crate) struct ProgressDeadline(Arc<SharedDeadline>);
 
-struct Shared {
+struct SharedDeadline {
     timers: Arc<dyn Timers>,
-    state: Mutex<State>,
-    /// That of the connection, for a stream of one.
-    whole: Option<Watch>,
+    state: Mutex<DeadlineState>,
+    /// The watch of the whole connection, if this is the watch of one stream.
+    whole: Option<ProgressDeadline>,
 }
 
-struct State {
+struct DeadlineState {
     span: Option<Duration>,
     deadline: Option<Instant>,
     renews: bool,
-    /// What the first byte of a request brings about.
+    /// The deadline that starts with the first byte of a request.
     first_byte: Option<Duration>,
     moved: usize,
 }
 
-impl Watch {
-    pub(crate) fn new(timers: Arc<dyn Timers>) -> Watch {
-        let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
-        Watch(Arc::new(Shared { timers, state: Mutex::new(state), whole: None }))
+impl ProgressDeadline {
+    pub(crate) fn new(timers: Arc<dyn Timers>) -> ProgressDeadline {
+        let state = DeadlineState { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
+        ProgressDeadline(Arc::new(SharedDeadline { timers, state: Mutex::new(state), whole: None }))
     }
 
-    /// That of one stream of a connection which this one watches: what moves there moves here too.
-    pub(crate) fn of_stream(&self) -> Watch {
-        let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
+    /// Creates the watch of one stream of this connection. Progress of the stream counts for the connection too.
+    pub(crate) fn for_stream(&self) -> ProgressDeadline {
+        let state = DeadlineState { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
         let whole = Some(self.clone());
-        Watch(Arc::new(Shared { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
+        ProgressDeadline(Arc::new(SharedDeadline { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
     }
 
-    /// Whether nothing has moved for as long as was allowed.
+    /// Returns whether the deadline has passed.
     pub(crate) fn is_late(&self) -> bool {
         self.state().deadline.is_some_and(|deadline| deadline <= self.0.timers.now())
     }
 
-    /// Has the connection make progress within each `span` from now on; `None`: it may stand still.
+    /// Requires progress within each `span` from now on. `None` removes the deadline.
     pub(crate) fn expect(&self, span: Option<Duration>) {
         self.set(span, true, None);
     }
 
-    /// Lets it be idle for `idle`; the first byte that comes has to be followed by a whole head within `head`.
+    /// Allows the connection to be idle for `idle`. After the first byte, the head must be complete within `head`.
     pub(crate) fn idle(&self, idle: Duration, head: Duration) {
         self.set(Some(idle), true, Some(head));
     }
@@ -64,7 +64,7 @@ impl Watch {
     fn set(&self, span: Option<Duration>, renews: bool, first_byte: Option<Duration>) {
         let now = self.0.timers.now();
         let mut state = self.state();
-        *state = State { span, deadline: span.map(|span| now + span), renews, first_byte, moved: 0 };
+        *state = DeadlineState { span, deadline: span.map(|span| now + span), renews, first_byte, moved: 0 };
     }
 
     pub(crate) fn moved(&self, bytes: usize, received: bool) {
@@ -75,49 +75,51 @@ impl Watch {
         let mut state = self.state();
         if received && let Some(head) = state.first_byte.take() {
             state.deadline = Some(now + head);
+            // Further bytes of the head do not extend its deadline, or a client could trickle them.
             state.renews = false;
             return;
         }
         state.moved += bytes;
+        // Single bytes do not count as progress, for the same reason.
         if state.moved >= WORTH && state.renews {
             state.moved = 0;
             state.deadline = state.span.map(|span| now + span);
         }
     }
 
-    /// What to poll it with.
+    /// Creates a timer for polling the deadline.
     pub(crate) fn alarm(&self) -> Box<dyn Alarm> {
         self.0.timers.alarm()
     }
 
-    /// Ready when the peer has stood still for too long.
+    /// Polls until the deadline passes.
     pub(crate) fn poll_late(&self, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<io::Error> {
         let deadline = self.state().deadline;
         alarm.poll(cx, deadline).map(|()| io::Error::new(io::ErrorKind::TimedOut, "the peer stands still"))
     }
 
-    /// The same as a future, which sees a change of the deadline when it is polled again.
+    /// Waits until the deadline passes. A changed deadline takes effect at the next poll.
     pub(crate) async fn late(&self) -> io::Error {
         let mut alarm = self.alarm();
         poll_fn(|cx| self.poll_late(&mut *alarm, cx)).await
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DeadlineState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The stream of a watched connection.
-pub(crate) struct Watched<S> {
+/// A stream with a watch.
+pub(crate) struct DeadlineStream<S> {
     stream: S,
-    watch: Watch,
+    watch: ProgressDeadline,
     alarm: Box<dyn Alarm>,
 }
 
-impl<S> Watched<S> {
-    pub(crate) fn new(stream: S, watch: Watch) -> Watched<S> {
+impl<S> DeadlineStream<S> {
+    pub(crate) fn new(stream: S, watch: ProgressDeadline) -> DeadlineStream<S> {
         let alarm = watch.alarm();
-        Watched { stream, watch, alarm }
+        DeadlineStream { stream, watch, alarm }
     }
 
     fn poll_late<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
@@ -125,7 +127,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for DeadlineStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, into) {
@@ -139,7 +141,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for DeadlineStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write(cx, data) {
             Poll::Pending => self.poll_late(cx),
@@ -187,5 +189,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// Bytes that count as progress.
+/// Number of bytes that count as progress.
 const WORTH: usize = 16 << 10;

@@ -114,7 +114,7 @@ fn instructions(options: &Options, folder: &Path) -> String {
 fn second_pin() -> String {
     format!(
         "Clients without Ed25519 are shown an ECDSA certificate: {}\n",
-        Pin::of(&identity::server_certificate_p256())
+        Pin::for_certificate(&identity::server_certificate_p256())
     )
 }
 
@@ -122,7 +122,7 @@ fn second_pin() -> String {
 fn pin_to_take() -> String {
     format!(
         "The SHA-256 of the server's certificate, for a client's --pin: {}\n",
-        Pin::of(&identity::server_certificate())
+        Pin::for_certificate(&identity::server_certificate())
     )
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use offload_base::Clock;
 use offload_base::cost::{self, WorkKind};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Entries, Folder, Kind, OpenFolder, Stored};
+use offload_reservoir::storage::{FileInfo, FileKind, Folder, FolderEntries, OpenFolder, StoredFile};
 use offload_testbed::drive::Drive;
 use offload_testbed::drive::threads::wait_until;
 use std::collections::BTreeMap;
@@ -76,17 +76,17 @@ impl Medium {
         self.files().get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn handle(&self, file: Arc<File>) -> Arc<dyn Stored> {
+    fn handle(&self, file: Arc<File>) -> Arc<dyn StoredFile> {
         Arc::new(Open { medium: self.clone(), file })
     }
 }
 
 impl Folder for Medium {
-    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         Ok(self.handle(self.find(name)?))
     }
 
-    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         if let Ok(file) = self.find(name) {
             return Ok(self.handle(file));
         }
@@ -97,14 +97,14 @@ impl Folder for Medium {
         Ok(self.handle(file))
     }
 
-    fn about(&self, name: &Name) -> io::Result<About> {
+    fn about(&self, name: &Name) -> io::Result<FileInfo> {
         if name == &Name::root() {
-            return Ok(About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH));
+            return Ok(FileInfo::without_inode(FileKind::Folder, 0, SystemTime::UNIX_EPOCH));
         }
         Ok(self.find(name)?.about())
     }
 
-    fn list(&self, _: &Name) -> io::Result<Entries> {
+    fn list(&self, _: &Name) -> io::Result<FolderEntries> {
         let files = self.files();
         let listed = files.iter().filter_map(|(name, file)| Some(Ok((name.last()?.to_owned(), file.about()))));
         Ok(Box::new(listed.collect::<Vec<_>>().into_iter()))
@@ -145,12 +145,12 @@ impl OpenFolder for Medium {
 }
 
 impl File {
-    fn about(&self) -> About {
+    fn about(&self) -> FileInfo {
         let size = match &self.holds {
             Holds::Pattern(size) => size.load(Ordering::Relaxed),
             Holds::Bytes(bytes) => locked(bytes).len() as u64,
         };
-        About::without_inode(Kind::File, size, SystemTime::UNIX_EPOCH)
+        FileInfo::without_inode(FileKind::File, size, SystemTime::UNIX_EPOCH)
     }
 }
 
@@ -168,7 +168,7 @@ impl Open {
     }
 }
 
-impl Stored for Open {
+impl StoredFile for Open {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.file.holds {
             Holds::Pattern(size) => {
@@ -230,7 +230,7 @@ impl Stored for Open {
 
     fn drop_cache(&self) {}
 
-    fn about(&self) -> io::Result<About> {
+    fn about(&self) -> io::Result<FileInfo> {
         Ok(self.file.about())
     }
 

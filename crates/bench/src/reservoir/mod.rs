@@ -31,10 +31,10 @@ use offload_bench_tls::facts::Run;
 use offload_bench_tls::measured::Measured;
 use offload_bench_tls::observers::Observers;
 use offload_host_stack::TcpConfig;
-use offload_reservoir::copy::{Copy, Place};
+use offload_reservoir::copy::{Copy, CopyLocation};
 use offload_reservoir::dial::Dial;
 use offload_reservoir::name::Name;
-use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_reservoir::{Server, ServerLimits, Shell, Task};
 use offload_testbed::bed::{BedHost, Testbed};
 use offload_testbed::drive::threads::VirtualThreads;
 use offload_testbed::drive::{Drive, DriveConfig};
@@ -210,7 +210,7 @@ impl Reservoir {
         let (source, target) = (disk(&server, "source"), disk(&client, "target"));
         let name = Name::from_url("/file").map_err(io::Error::other)?;
         source.add(&name, FILE);
-        let limits = Limits { connections: usize::from(self.streams) * 2 + 2, ..Limits::default() };
+        let limits = ServerLimits { connections: usize::from(self.streams) * 2 + 2, ..ServerLimits::default() };
         let serving = Server::new(Arc::new(source), shell(&server, &meter), limits).open_to_all();
         let dial: Arc<dyn Dial> = match self.transport {
             Transport::Tcp => {
@@ -224,8 +224,8 @@ impl Reservoir {
         };
         let copy = Copy::new(shell(&client, &meter), dial).streams(usize::from(self.streams));
         let copy = copy.block(self.block).map_err(io::Error::other)?.retries(0);
-        let url = Place::parse("https://server.nic-offload.test/file", None).map_err(io::Error::other)?;
-        let into = Place::in_folder(Arc::new(target.clone()), name);
+        let url = CopyLocation::parse("https://server.nic-offload.test/file", None).map_err(io::Error::other)?;
+        let into = CopyLocation::in_folder(Arc::new(target.clone()), name);
 
         let series = Series::new(STEP);
         let attached = meter.attach();

@@ -7,7 +7,7 @@ use offload_base::RandomSource;
 use offload_base::cost::CpuMeter;
 use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
-use offload_reservoir::dial::{Dial, Dialed, QuicDialed};
+use offload_reservoir::dial::{Dial, DialFuture, QuicDialFuture};
 use offload_testbed::bed::BedHost;
 use offload_testbed::identity::{Randomness, quic_client_config, quic_server_config, server_name};
 use quic_offload::http3::ALPN;
@@ -57,7 +57,7 @@ impl Dials {
 }
 
 impl Dial for Dials {
-    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
+    fn dial<'a>(&'a self, _: &'a str, _: u16) -> DialFuture<'a> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
@@ -65,7 +65,7 @@ impl Dial for Dials {
         true
     }
 
-    fn quic<'a>(&'a self, _: &'a str, _: u16) -> QuicDialed<'a> {
+    fn quic<'a>(&'a self, _: &'a str, _: u16) -> QuicDialFuture<'a> {
         Box::pin(async move {
             let connecting = self.endpoint.connect(&self.tls, self.to, &server_name().to_str());
             Ok(connecting.map_err(io::Error::other)?.await?)

@@ -8,7 +8,7 @@ use offload_base::Seed;
 use offload_base::cost::CpuMeter;
 use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
-use offload_reservoir::dial::{Dial, Dialed, Wire};
+use offload_reservoir::dial::{Dial, DialFuture, DialStream};
 use offload_testbed::bed::BedHost;
 use offload_testbed::identity::{Agreement, Randomness, server_name};
 use std::io;
@@ -61,11 +61,11 @@ impl Dials {
 }
 
 impl Dial for Dials {
-    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
+    fn dial<'a>(&'a self, _: &'a str, _: u16) -> DialFuture<'a> {
         Box::pin(async move {
             let stream = self.host.stack().connect(None, self.to).await?;
             if self.mode == Mode::Tcp {
-                return Ok(Box::new(stream) as Box<dyn Wire>);
+                return Ok(Box::new(stream) as Box<dyn DialStream>);
             }
             let number = self.dialed.fetch_add(1, Ordering::Relaxed);
             let randomness = Randomness::Seeded(self.seed.derive(&format!("client {number}")));
@@ -76,7 +76,7 @@ impl Dial for Dials {
                 stream.set_retransmit_limit(None);
                 stream.offload(Offload::BOTH);
             }
-            Ok(Box::new(stream) as Box<dyn Wire>)
+            Ok(Box::new(stream) as Box<dyn DialStream>)
         })
     }
 }

@@ -1,8 +1,8 @@
-//! The contexts that a stream over an accelerator sees: those of a TLS engine, and no others.
+//! The contexts that a stream over an accelerator offers: a TLS engine only.
 
-use super::News;
-use super::receive::ReceiveQueue;
-use super::send::SendQueue;
+use super::EventQueue;
+use super::receive::LookasideReceiveQueue;
+use super::send::LookasideSendQueue;
 use offload_api::{
     Capabilities, ContextNews, ContextRefusal, Contexts, Direction, EngineInfo, Handle, NewContext, Piece, Spec,
     TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, engines,
@@ -10,16 +10,16 @@ use offload_api::{
 use offload_jobs::JobClient;
 use offload_transforms::{Aead, SecretBytes, Transform};
 
-/// See the module.
-pub(super) struct OnlyTls<'a> {
-    pub(super) send: &'a mut SendQueue,
-    pub(super) receive: &'a mut ReceiveQueue,
-    pub(super) news: &'a mut News,
-    /// There is somebody who hands on what jobs have sealed.
+/// The contexts of a [`LookasideStream`](super::LookasideStream) as lent to the stream above.
+pub(super) struct LookasideContexts<'a> {
+    pub(super) send: &'a mut LookasideSendQueue,
+    pub(super) receive: &'a mut LookasideReceiveQueue,
+    pub(super) news: &'a mut EventQueue,
+    /// Whether a [`RunLookaside`](super::RunLookaside) exists that passes on sealed records.
     pub(super) runs: bool,
 }
 
-impl Contexts for OnlyTls<'_> {
+impl Contexts for LookasideContexts<'_> {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         if name != TlsContexts::ENGINE {
             return None;
@@ -41,7 +41,7 @@ impl Contexts for OnlyTls<'_> {
         made.map_err(|refused| (refused, spec))
     }
 
-    /// TLS places nothing: the pieces go home at once.
+    /// Drops the pieces, because TLS places no data.
     fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, context: Handle) {

@@ -1,18 +1,19 @@
-//! TLS by jobs: a stream whose TLS engine is an accelerator beside the CPU, not a NIC.
+//! TLS by accelerator jobs: the TLS engine is an accelerator beside the CPU instead of a NIC.
 //!
 //! ```text
 //!   KtlsStream        frames records; leaves sealing and opening to "the device below"
 //!       |
 //!   LookasideStream   is that device: a job for each record, in both directions
-//!       |      '----- job queue: plaintext there, ciphertext back, in any order
-//!   SegmentStream     gets sealed records, in their order
+//!       |      '----- job queue: plaintext in, ciphertext out, in any order
+//!   SegmentStream     gets sealed records in order
 //! ```
 //!
-//! - [`send`]: records on their way out; [`receive`]: records that arrive; [`face`]: the device that the stream above sees.
+//! - [`send`]: outgoing records; [`receive`]: incoming records; [`face`]: the device that the stream above sees.
 //!
-//! Invariant: bytes leave in the order in which they were queued, whatever order jobs end in, and what ends the stream is
-//! behind them all. A record that the accelerator does not give back is sealed by the sealer that came with its key, or handed
-//! up as it arrived: who works changes, never the bytes.
+//! Invariant: bytes leave in the order in which they were queued, whatever the order in which jobs finish, and the end
+//! of the stream comes after all of them. If the accelerator fails, outgoing records are sealed by the sealer that came
+//! with their key, and incoming records are passed up as received. The bytes on the wire do not depend on the
+//! accelerator.
 
 mod face;
 mod receive;
@@ -24,7 +25,7 @@ use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
-use face::OnlyTls;
+use face::LookasideContexts;
 use offload_api::{
     Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendProgress,
     SentBytes, TxTag, stream,
@@ -32,14 +33,14 @@ use offload_api::{
 use offload_base::Seq;
 use offload_base::tasks::{TaskRole, WaitingTasks};
 use offload_jobs::SharedQueue;
-use receive::ReceiveQueue;
-use send::SendQueue;
+use receive::LookasideReceiveQueue;
+use send::LookasideSendQueue;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 offload_base::counters! {
-    /// What a [`LookasideStream`] counts.
+    /// Counters of a [`LookasideStream`].
     ///
     /// ```
     /// use ktls_offload::LookasideCounters;
@@ -50,26 +51,26 @@ offload_base::counters! {
     /// assert_eq!(set.value("LookasideTxRecords"), 3);
     /// ```
     pub struct LookasideCounters {
-        /// Records that jobs sealed.
+        /// Records sealed by jobs.
         pub sealed: "LookasideTxRecords",
-        /// Records that were to be sealed by jobs, and were sealed here.
+        /// Records intended for jobs and sealed in software.
         pub sealed_here: "LookasideTxRecordsSw",
-        /// Records that jobs opened.
+        /// Records opened by jobs.
         pub opened: "LookasideRxRecords",
-        /// Records that jobs were to open, and that went up as they had arrived.
+        /// Records intended for jobs and passed up unopened.
         pub not_opened: "LookasideRxRecordsSw",
-        /// Contexts that ended with the accelerator's session.
+        /// Contexts lost with the accelerator's session.
         pub contexts_lost: "LookasideContextsLost",
     }
 }
 
-/// A stream whose records an accelerator seals and opens: a [`KtlsStream`](crate::KtlsStream) over it finds a TLS device, and is
-/// [offloaded](crate::KtlsStream::offload) to it as to a NIC. Until then, and for what the accelerator refuses or loses, it is the
-/// stream below.
+/// A stream with an accelerator as its TLS device. A [`KtlsStream`](crate::KtlsStream) over it can
+/// [offload](crate::KtlsStream::offload) directions as to a NIC. Data that are not offloaded pass through unchanged.
 ///
-/// Sealed records leave as their jobs end, in the order in which they were queued, by the task that polls [`RunLookaside`].
-/// Each byte crosses PCIe twice more than with a NIC that seals inline. What goes out again after a loss is sealed
-/// already: [`sent`](SegmentStream::sent) says that nothing was sent again, for the accelerator has no work with it.
+/// Sealed records leave in the order in which they were queued, as their jobs finish, by the task that polls
+/// [`RunLookaside`]. Each byte crosses PCIe two more times than with a NIC that seals inline. A retransmission uses the
+/// sealed bytes and costs the accelerator nothing; therefore [`sent`](SegmentStream::sent) reports no retransmitted
+/// bytes.
 ///
 /// ```
 /// use ktls_offload::{FixedKeys, KtlsStream, LookasideStream, Offload, RunLookaside, TrafficKeys, api::TokioSegments};
@@ -79,7 +80,7 @@ offload_base::counters! {
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // An accelerator of two threads, and the task that gives its users their jobs back.
+/// // An accelerator with two threads, and the task that delivers finished jobs to its clients.
 /// let (queue, runs) = SharedQueue::new(PoolQueue::new(2, 64), Arc::new(TokioTimers::current()));
 /// tokio::spawn(runs);
 /// let (near, far) = tokio::io::duplex(1 << 16);
@@ -99,61 +100,62 @@ offload_base::counters! {
 /// # }
 /// ```
 pub struct LookasideStream<S: SegmentStream> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedLookaside<S>>,
 }
 
-/// Hands sealed records to the stream below a [`LookasideStream`]: to be polled by a task of its own, for they leave when their
-/// jobs end, and nobody else may be polling then. It ends when the stream is dropped, or has failed, and all has left.
+/// The task that passes sealed records to the stream below a [`LookasideStream`]. It needs a task of its own, because
+/// records leave when their jobs finish, and the application may not be polling then. The task ends when the stream was
+/// dropped or has failed, and all data have left.
 ///
-/// If it is dropped before, records are sealed where they are queued.
+/// If this future is dropped earlier, records are sealed in software when queued.
 pub struct RunLookaside<S: SegmentStream> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedLookaside<S>>,
 }
 
-struct Shared<S> {
-    /// Who polls the stream above.
+struct SharedLookaside<S> {
+    /// The tasks that poll the stream above.
     waiting: WaitingTasks,
-    inner: Mutex<Inner<S>>,
+    inner: Mutex<LookasideState<S>>,
 }
 
-struct Inner<S> {
+struct LookasideState<S> {
     stream: S,
-    send: SendQueue,
-    receive: ReceiveQueue,
-    news: News,
+    send: LookasideSendQueue,
+    receive: LookasideReceiveQueue,
+    news: EventQueue,
     counters: LookasideCounters,
-    /// `None`: there is none.
+    /// The waker of [`RunLookaside`]. `None` if that was dropped.
     runner: Option<Waker>,
-    /// The stream above is there.
+    /// Whether the [`LookasideStream`] still exists.
     is_used: bool,
 }
 
-/// What a protocol above is to hear.
+/// Events for the stream above.
 #[derive(Default)]
-struct News(VecDeque<DeviceEvent>);
+struct EventQueue(VecDeque<DeviceEvent>);
 
 impl<S: SegmentStream> LookasideStream<S> {
-    /// Has the records of what goes over `stream` sealed and opened by jobs of `queue`, one client of it for each direction.
+    /// Creates a stream over `stream` with one client of the job queue for each direction.
     pub fn new(stream: S, queue: &SharedQueue) -> (LookasideStream<S>, RunLookaside<S>) {
-        let inner = Inner {
-            send: SendQueue::new(queue.client()),
-            receive: ReceiveQueue::new(queue.client(), stream.next_seq()),
+        let inner = LookasideState {
+            send: LookasideSendQueue::new(queue.client()),
+            receive: LookasideReceiveQueue::new(queue.client(), stream.next_seq()),
             stream,
-            news: News::default(),
+            news: EventQueue::default(),
             counters: LookasideCounters::default(),
             runner: Some(Waker::noop().clone()),
             is_used: true,
         };
-        let shared = Arc::new(Shared { waiting: WaitingTasks::default(), inner: Mutex::new(inner) });
+        let shared = Arc::new(SharedLookaside { waiting: WaitingTasks::default(), inner: Mutex::new(inner) });
         (LookasideStream { shared: shared.clone() }, RunLookaside { shared })
     }
 
-    /// What happened so far.
+    /// Returns the stream's counters.
     pub fn counters(&self) -> LookasideCounters {
         self.shared.lock().counters
     }
 
-    fn lock(&mut self) -> MutexGuard<'_, Inner<S>> {
+    fn lock(&mut self) -> MutexGuard<'_, LookasideState<S>> {
         self.shared.lock()
     }
 }
@@ -161,7 +163,7 @@ impl<S: SegmentStream> LookasideStream<S> {
 impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         let mut inner = self.lock();
-        let Inner { stream, receive, news, counters, .. } = &mut *inner;
+        let LookasideState { stream, receive, news, counters, .. } = &mut *inner;
         let had = news.0.len();
         let segment = receive.poll_segment(stream, cx, news, counters);
         let has_news = news.0.len() > had;
@@ -182,7 +184,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn furthest_seq(&self) -> Option<Seq> {
         let inner = self.shared.lock();
-        // One that cannot tell has nothing out of order.
+        // A transport that cannot tell its furthest byte holds no data out of order.
         Some(inner.stream.furthest_seq().unwrap_or(inner.receive.position()))
     }
 
@@ -200,18 +202,19 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
             return Poll::Pending;
         }
         let queued = inner.send.queued();
+        // The stream below does not know the records at jobs, which will need room too.
         inner.stream.poll_room(cx).map_ok(|room| room.saturating_sub(queued).max(1))
     }
 
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
         let mut inner = self.lock();
-        let Inner { stream, send, counters, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, counters, runner, .. } = &mut *inner;
         send.push(stream, data, tag, runner.is_some(), counters)
     }
 
     fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
         let mut inner = self.lock();
-        let Inner { stream, send, counters, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, counters, runner, .. } = &mut *inner;
         let mut first = None;
         for (data, tag) in pieces {
             let seq = send.push(stream, data, tag, runner.is_some(), counters);
@@ -231,9 +234,9 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn flush(&mut self) {
         let mut inner = self.lock();
-        let Inner { stream, send, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, runner, .. } = &mut *inner;
         send.flush(stream);
-        // It waits for jobs, of which it did not know.
+        // The runner must learn of the new jobs to wait for them.
         let runner = runner.clone();
         drop(inner);
         runner.into_iter().for_each(Waker::wake);
@@ -249,7 +252,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
         inner.stream.poll_committed(cx)
     }
 
-    /// No byte was added or taken away, so offsets are those below.
+    /// Forwards the offset unchanged, because sealing in place adds and removes no bytes.
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
         self.shared.waiting.wait(TaskRole::Writer, cx);
         let mut inner = self.lock();
@@ -266,7 +269,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn finish(&mut self) {
         let mut inner = self.lock();
-        let Inner { stream, send, .. } = &mut *inner;
+        let LookasideState { stream, send, .. } = &mut *inner;
         send.finish(stream);
         drop(inner);
         self.flush();
@@ -281,7 +284,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
         self.shared.waiting.wake_all();
     }
 
-    /// Nothing is below the records that could leave units unsealed.
+    /// Installs the sealer of the first layer. Data below TLS have no units that a sealer would need to process.
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
         if layer == Layer::FIRST {
             self.lock().send.install(sealer);
@@ -290,7 +293,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn release(&mut self, context: Handle) {
         let mut inner = self.lock();
-        let Inner { send, news, .. } = &mut *inner;
+        let LookasideState { send, news, .. } = &mut *inner;
         send.release(context, news);
         let has_news = !news.0.is_empty();
         drop(inner);
@@ -301,10 +304,10 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         let mut inner = self.lock();
-        let Inner { stream, send, receive, news, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, receive, news, runner, .. } = &mut *inner;
         let mut flow = NO_FLOW;
         stream.control(&mut |known, _| flow = known);
-        f(flow, &mut OnlyTls { send, receive, news, runs: runner.is_some() });
+        f(flow, &mut LookasideContexts { send, receive, news, runs: runner.is_some() });
         let has_news = !news.0.is_empty();
         drop(inner);
         if has_news {
@@ -316,7 +319,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
         self.shared.waiting.wait(TaskRole::Listener, cx);
         let mut inner = self.lock();
-        // Nobody has contexts there.
+        // The stream has no contexts on the device below, so that device's events are discarded.
         while inner.stream.poll_device_event(&mut Context::from_waker(Waker::noop())).is_ready() {}
         inner.news.0.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
@@ -326,7 +329,7 @@ impl<S: SegmentStream> Drop for LookasideStream<S> {
     fn drop(&mut self) {
         let mut inner = self.lock();
         inner.is_used = false;
-        let Inner { stream, send, .. } = &mut *inner;
+        let LookasideState { stream, send, .. } = &mut *inner;
         send.flush(stream);
         drop(inner);
         self.shared.wake_runner();
@@ -337,16 +340,18 @@ impl<S: SegmentStream> Future for RunLookaside<S> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // The waker is stored before jobs are polled, so that a job finished meanwhile wakes this task.
         let mut inner = self.shared.lock();
-        let Inner { stream, send, news, counters, runner, is_used, .. } = &mut *inner;
+        let LookasideState { stream, send, news, counters, runner, is_used, .. } = &mut *inner;
+        // Stored before jobs are polled, so that a job that finishes meanwhile wakes this task.
         runner.replace(cx.waker().clone());
         let had = news.0.len();
         let moved = send.poll_advance(stream, cx, news, counters);
         let ended = (!*is_used || send.has_failed()) && send.is_empty();
         let has_news = news.0.len() > had;
         if ended {
-            // What went wrong below is for nobody to hear.
-            let _gone = ready!(stream.poll_committed(cx));
+            // No one is left to get an error of the stream below.
+            let _ = ready!(stream.poll_committed(cx));
         }
         drop(inner);
         if moved || has_news {
@@ -359,17 +364,18 @@ impl<S: SegmentStream> Future for RunLookaside<S> {
 impl<S: SegmentStream> Drop for RunLookaside<S> {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
-        let Inner { stream, send, counters, runner, .. } = &mut *inner;
+        let LookasideState { stream, send, counters, runner, .. } = &mut *inner;
         *runner = None;
+        // Without this task finished jobs would never be passed down.
         send.seal_all_here(stream, counters);
         drop(inner);
         self.shared.waiting.wake_all();
     }
 }
 
-impl<S> Shared<S> {
-    /// Nothing here panics half way through a change.
-    fn lock(&self) -> MutexGuard<'_, Inner<S>> {
+impl<S> SharedLookaside<S> {
+    /// Locks the state. A poisoned lock is usable, because no code panics while it changes the state.
+    fn lock(&self) -> MutexGuard<'_, LookasideState<S>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -395,10 +401,10 @@ impl<S: SegmentStream> fmt::Debug for RunLookaside<S> {
     }
 }
 
-/// Records of a direction that are with the accelerator, at most.
+/// Maximum number of records of one direction at the accelerator.
 const RECORDS_AT_ONCE: usize = 64;
-/// Contexts of a direction: one, and those whose records are under way when keys change.
+/// Maximum number of contexts of one direction: the present one, and earlier ones with records in flight.
 const CONTEXTS: u32 = 64;
-/// Of a transport that knows of none.
+/// The flow of a transport without addresses.
 const NO_FLOW: FlowKey = FlowKey::tcp(NOWHERE, NOWHERE);
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

@@ -1,12 +1,13 @@
-//! Records that arrive: cut out of the ranges, opened by jobs, handed up in order as a NIC would hand them up.
+//! Incoming records: cut out of ranges, opened by jobs, and passed up in order like the output of a NIC.
 //!
-//! Invariant: every byte goes up once, in order, at the place where it arrived: of a record that a job opened, header and tag
-//! as they were and the body decrypted, marked with its context; of any other, all as it was, without a mark.
+//! Invariant: every byte goes up once, in order and at its position in the stream. A record opened by a job has its
+//! header and tag as received and its body decrypted, and is marked with its context. Any other byte is as received,
+//! without a mark.
 
 use super::face::open_session;
 use super::send::{copied, cut, is_lost};
-use super::{CONTEXTS, LookasideCounters, News, RECORDS_AT_ONCE};
-use crate::record::inbox::Inbox;
+use super::{CONTEXTS, EventQueue, LookasideCounters, RECORDS_AT_ONCE};
+use crate::record::inbox::RecordInbox;
 use crate::record::receive::both;
 use crate::record::{HEADER_LEN, WIRE_MAX};
 use bytes::{Bytes, BytesMut};
@@ -22,26 +23,26 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 
-pub(super) struct ReceiveQueue {
+pub(super) struct LookasideReceiveQueue {
     client: JobClient,
-    /// Their names: only one is in use at a time.
+    /// Handles of contexts. Only one context is in use at a time.
     names: Slots<()>,
     context: Option<OpenContext>,
-    /// What is not yet a whole record; empty without a context.
-    inbox: Inbox,
-    items: VecDeque<Item>,
-    /// Number of the first item there is.
+    /// Bytes that do not yet form a record; empty without a context.
+    inbox: RecordInbox,
+    items: VecDeque<ReceiveItem>,
+    /// Number of the first item in `items`.
     first: u64,
     waiting: VecDeque<Job>,
-    /// Where the next byte that arrives begins.
+    /// Sequence number of the next byte to arrive.
     position: Seq,
-    /// The last word of the stream below.
+    /// The end of the stream below.
     ended: Option<io::Result<()>>,
-    /// Bytes that the stream below was told of before they were done with.
+    /// Bytes reported to the stream below as consumed before they were.
     early: usize,
 }
 
-/// A key that records are opened with.
+/// A receive context: the key that opens records.
 struct OpenContext {
     handle: Handle,
     flow: FlowKey,
@@ -49,34 +50,34 @@ struct OpenContext {
     key: TlsKey,
     /// Bytes before the first record.
     ahead: u32,
-    /// Of the next record.
+    /// Number of the next record.
     number: u64,
 }
 
-enum Item {
+enum ReceiveItem {
     Ready(RxSegment),
-    Opening(Opening),
+    OpeningRecord(OpeningRecord),
 }
 
-/// A record that a job has.
-struct Opening {
+/// A record being opened by a job.
+struct OpeningRecord {
     context: Handle,
     start: Seq,
     meta: RxMeta,
     wire: SmallVec<[Bytes; 2]>,
 }
 
-impl ReceiveQueue {
-    /// `next` says where the first byte begins, if that is known; else counting begins at zero.
-    pub(super) fn new(client: JobClient, next: Option<Seq>) -> ReceiveQueue {
-        ReceiveQueue {
+impl LookasideReceiveQueue {
+    /// Creates a queue. `next` is the sequence number of the first byte; if unknown, counting begins at zero.
+    pub(super) fn new(client: JobClient, next: Option<Seq>) -> LookasideReceiveQueue {
+        LookasideReceiveQueue {
             client,
             names: Slots::new(
                 Handle::indices(engines::TLS, 2 * CONTEXTS).start + CONTEXTS
                     ..Handle::indices(engines::TLS, 2 * CONTEXTS).end,
             ),
             context: None,
-            inbox: Inbox::default(),
+            inbox: RecordInbox::default(),
             items: VecDeque::new(),
             first: 0,
             waiting: VecDeque::new(),
@@ -86,36 +87,36 @@ impl ReceiveQueue {
         }
     }
 
-    /// Where the next byte that is handed up begins.
+    /// Returns the sequence number of the next byte to pass up.
     pub(super) fn next_seq(&self) -> Seq {
         match self.items.front() {
-            Some(Item::Ready(segment)) => segment.seq,
-            Some(Item::Opening(record)) => record.start,
+            Some(ReceiveItem::Ready(segment)) => segment.seq,
+            Some(ReceiveItem::OpeningRecord(record)) => record.start,
             None => self.inbox.start().filter(|_| self.inbox.len() > 0).unwrap_or(self.position),
         }
     }
 
-    /// Where the next byte that arrives begins.
+    /// Returns the sequence number of the next byte to arrive.
     pub(super) fn position(&self) -> Seq {
         self.position
     }
 
-    /// Of bytes that are done with, those that the stream below is still to be told of.
+    /// Returns how many of `bytes` consumed bytes were not reported to the stream below earlier.
     pub(super) fn without_early(&mut self, bytes: usize) -> usize {
         let told = self.early.min(bytes);
         self.early -= told;
         bytes - told
     }
 
-    /// Opens what arrives from the record of `context` on, which begins behind all that has arrived, or is asked for later.
+    /// Opens records from the start of `context` on, which must not lie before the data received so far.
     pub(super) fn add_context(
         &mut self,
         flow: FlowKey,
         context: &TlsContext,
-        news: &mut News,
+        news: &mut EventQueue,
     ) -> Result<Handle, ContextRefusal> {
         let ahead = context.start.distance_from(self.position);
-        // What goes up without a mark now is opened by the stream above.
+        // Ranges already queued are unmarked, so the stream above opens them.
         if self.context.is_some() || !self.items.is_empty() || ahead > WIRE_MAX as u32 {
             return Err(ContextRefusal::Busy);
         }
@@ -130,16 +131,17 @@ impl ReceiveQueue {
         Ok(handle)
     }
 
-    /// Records are opened above from now on, those that jobs have too.
-    pub(super) fn remove(&mut self, context: Handle, news: &mut News) {
+    /// Removes the context: the stream above opens all further records, including the records at jobs.
+    pub(super) fn remove(&mut self, context: Handle, news: &mut EventQueue) {
         if self.context.as_ref().is_some_and(|known| known.handle == context)
             && let Some(known) = self.context.take()
         {
             self.client.close(known.session);
             self.names.remove(context);
+            // The stream above counts on unmarked ciphertext from here on; late jobs of these records are ignored.
             for item in &mut self.items {
-                if let Item::Opening(record) = item {
-                    *item = Item::Ready(record.as_it_arrived());
+                if let ReceiveItem::OpeningRecord(record) = item {
+                    *item = ReceiveItem::Ready(record.into_segment());
                 }
             }
             self.waiting.clear();
@@ -148,16 +150,16 @@ impl ReceiveQueue {
         }
     }
 
-    /// The next range.
+    /// Polls for the next range.
     pub(super) fn poll_segment<S: SegmentStream>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
-        news: &mut News,
+        news: &mut EventQueue,
         counters: &mut LookasideCounters,
     ) -> Poll<io::Result<Option<RxSegment>>> {
         loop {
-            self.take_in(cx, news, counters);
+            self.process_finished_jobs(cx, news, counters);
             if let Some(segment) = self.pop_ready() {
                 return Poll::Ready(Ok(Some(segment)));
             }
@@ -166,6 +168,7 @@ impl ReceiveQueue {
             {
                 return Poll::Ready(ended.map(|()| None));
             }
+            // A bound on the records at jobs also bounds the data read from the stream below.
             let may_read = self.ended.is_none() && self.items.len() < RECORDS_AT_ONCE;
             let arrived = if may_read { stream.poll_segment(cx) } else { Poll::Pending };
             match arrived {
@@ -177,8 +180,8 @@ impl ReceiveQueue {
                 Poll::Ready(Err(error)) => self.ended = Some(Err(error)),
                 Poll::Pending => {
                     self.client.flush();
-                    // Those that were submitted since: they may have ended, and wake nobody yet.
-                    if self.take_in(cx, news, counters) {
+                    // A job submitted since the last poll may have finished without waking this task.
+                    if self.process_finished_jobs(cx, news, counters) {
                         continue;
                     }
                     self.give_early_credit(stream);
@@ -189,7 +192,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// A window smaller than a record would never open again: what is kept of one is told of before it is whole.
+    /// Reports a partial record as consumed, because a window smaller than a record would otherwise never open again.
     fn give_early_credit<S: SegmentStream>(&mut self, stream: &mut S) {
         let due = self.inbox.len().min(WIRE_MAX).saturating_sub(self.early);
         if due > 0 {
@@ -200,7 +203,7 @@ impl ReceiveQueue {
 
     fn pop_ready(&mut self) -> Option<RxSegment> {
         match self.items.pop_front()? {
-            Item::Ready(segment) => {
+            ReceiveItem::Ready(segment) => {
                 self.first += 1;
                 Some(segment)
             }
@@ -211,29 +214,30 @@ impl ReceiveQueue {
         }
     }
 
-    /// Something arrived.
+    /// Queues received bytes.
     fn push(&mut self, mut segment: RxSegment) {
         segment.seq = self.position;
         self.position = segment.end();
         let Some(context) = &mut self.context else {
-            self.items.push_back(Item::Ready(segment));
+            self.items.push_back(ReceiveItem::Ready(segment));
             return;
         };
+        // Bytes before the context's first record belong to records that the stream above opens.
         let before = (context.ahead as usize).min(segment.data.len());
         if before > 0 {
             context.ahead -= before as u32;
-            self.items.push_back(Item::Ready(segment.split_to(before)));
+            self.items.push_back(ReceiveItem::Ready(segment.split_to(before)));
         }
         self.inbox.push(segment);
         self.cut_records();
     }
 
-    /// Makes jobs of whole records.
+    /// Turns complete records into jobs.
     fn cut_records(&mut self) {
         while let Some(header) = self.inbox.header_at(0) {
             let Some(context) = &mut self.context else { return };
             let Some(len) = context.key.format().record_len(&header) else {
-                // No record: the stream above will say so.
+                // The bytes are not a record; the stream above reports the error.
                 self.pass_on_rest();
                 return;
             };
@@ -246,11 +250,11 @@ impl ReceiveQueue {
                 meta = Some(meta.map_or(range.meta, |so_far| both(so_far, range.meta)));
                 wire.push(range.data.freeze());
             });
-            let record = Opening { context: context.handle, start, meta: meta.unwrap_or_default(), wire };
+            let record = OpeningRecord { context: context.handle, start, meta: meta.unwrap_or_default(), wire };
             let number = self.first + self.items.len() as u64;
             let job = record.job(context, number, &header);
             context.number = context.number.wrapping_add(1);
-            self.items.push_back(Item::Opening(record));
+            self.items.push_back(ReceiveItem::OpeningRecord(record));
             if !self.waiting.is_empty() {
                 self.waiting.push_back(job);
             } else if let Err(job) = self.client.submit(job) {
@@ -259,14 +263,19 @@ impl ReceiveQueue {
         }
     }
 
-    /// What is in no record goes up as it is.
+    /// Passes the bytes of incomplete records up as received.
     fn pass_on_rest(&mut self) {
-        let ReceiveQueue { inbox, items, .. } = self;
-        inbox.take(inbox.len(), |range| items.push_back(Item::Ready(range)));
+        let LookasideReceiveQueue { inbox, items, .. } = self;
+        inbox.take(inbox.len(), |range| items.push_back(ReceiveItem::Ready(range)));
     }
 
-    /// Takes in jobs that have ended, and submits those that wait; true if there were any.
-    fn take_in(&mut self, cx: &mut Context<'_>, news: &mut News, counters: &mut LookasideCounters) -> bool {
+    /// Takes finished jobs and submits waiting ones. Returns true if there were any.
+    fn process_finished_jobs(
+        &mut self,
+        cx: &mut Context<'_>,
+        news: &mut EventQueue,
+        counters: &mut LookasideCounters,
+    ) -> bool {
         let mut any = false;
         while let Poll::Ready(Some(done)) = self.client.poll_done(cx) {
             any = true;
@@ -282,11 +291,11 @@ impl ReceiveQueue {
         any
     }
 
-    fn note_done(&mut self, done: CompletedJob, news: &mut News, counters: &mut LookasideCounters) {
+    fn note_done(&mut self, done: CompletedJob, news: &mut EventQueue, counters: &mut LookasideCounters) {
         let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
         let Some(item) = item else { return };
-        // One whose context is gone went up as it was.
-        let Item::Opening(record) = item else { return };
+        // A record of a removed context was already passed up as received.
+        let ReceiveItem::OpeningRecord(record) = item else { return };
         let context = record.context;
         let opened = match done.outcome.status {
             JobStatus::Done => record.opened(done.target),
@@ -296,7 +305,7 @@ impl ReceiveQueue {
             Some(_) => counters.opened += 1,
             None => counters.not_opened += 1,
         }
-        *item = Item::Ready(opened.unwrap_or_else(|| record.as_it_arrived()));
+        *item = ReceiveItem::Ready(opened.unwrap_or_else(|| record.into_segment()));
         if is_lost(done.outcome.status) && self.context.as_ref().is_some_and(|known| known.handle == context) {
             counters.contexts_lost += 1;
             self.remove(context, news);
@@ -304,7 +313,7 @@ impl ReceiveQueue {
     }
 }
 
-impl Opening {
+impl OpeningRecord {
     fn job(&self, context: &OpenContext, user: u64, header: &[u8; HEADER_LEN]) -> Job {
         let format = context.key.format();
         let len: usize = self.wire.iter().map(Bytes::len).sum();
@@ -322,7 +331,7 @@ impl Opening {
         job
     }
 
-    /// As a NIC hands it up: with the tag that it had.
+    /// Returns the opened record as a NIC would pass it up, with its original tag.
     fn opened(&self, mut plain: BytesMut) -> Option<RxSegment> {
         let len: usize = self.wire.iter().map(Bytes::len).sum();
         cut(&self.wire, len - RECORD_TAG_LEN, len).for_each(|piece| plain.extend_from_slice(&piece));
@@ -330,7 +339,7 @@ impl Opening {
         (plain.len() == len).then(|| RxSegment { seq: self.start, data: plain.into(), meta })
     }
 
-    fn as_it_arrived(&self) -> RxSegment {
+    fn into_segment(&self) -> RxSegment {
         RxSegment { seq: self.start, data: copied(&self.wire).into(), meta: self.meta }
     }
 }

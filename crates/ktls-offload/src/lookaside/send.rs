@@ -1,10 +1,10 @@
-//! Records on their way out: collected until they are whole, sealed by jobs, handed down in order.
+//! Outgoing records: collected until complete, sealed by jobs, and passed down in order.
 //!
-//! Invariant: `items` are in the order in which they were queued, and only the first is handed down. A record leaves it sealed,
-//! by its job or here; what is not a record waits behind those before it.
+//! Invariant: `items` are in queueing order, and only the first item is passed down. A record becomes ready when
+//! sealed, by its job or in software. Other data wait for the items before them.
 
 use super::face::open_session;
-use super::{CONTEXTS, LookasideCounters, News, RECORDS_AT_ONCE};
+use super::{CONTEXTS, EventQueue, LookasideCounters, RECORDS_AT_ONCE};
 use bytes::{Buf, Bytes, BytesMut};
 use core::task::{Context, Poll};
 use offload_api::record::{RECORD_HEADER_LEN, RECORD_TAG_LEN};
@@ -20,48 +20,48 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(super) struct SendQueue {
+pub(super) struct LookasideSendQueue {
     client: JobClient,
     contexts: Slots<SealContext>,
-    /// What came with the key of the records that are queued now.
+    /// The sealer of the records that are being queued.
     sealer: Option<SharedSealer>,
-    /// The record whose pieces are coming.
-    begun: Option<Record>,
-    items: VecDeque<Item>,
-    /// Items that were handed down so far: the number of the first one there is.
+    /// The record being collected.
+    begun: Option<UnsealedRecord>,
+    items: VecDeque<SendItem>,
+    /// Number of items passed down so far, which is the number of the first item.
     first: u64,
-    /// Jobs that the accelerator had no room for.
+    /// Jobs for which the accelerator had no room.
     waiting: VecDeque<Job>,
-    /// Where the next byte goes.
+    /// Sequence number of the next byte to queue.
     next: Option<Seq>,
-    /// Bytes handed down, and those that are still here.
+    /// Bytes passed down.
     given: u64,
     queued: usize,
     flush_owed: bool,
     failed: Option<io::ErrorKind>,
 }
 
-/// A key that records are sealed with.
+/// A transmit context: the key that seals records.
 struct SealContext {
     flow: FlowKey,
     session: Handle,
     key: TlsKey,
-    /// Records of it that are here.
+    /// Records of the context in `items`.
     records: usize,
     released: bool,
 }
 
 type SharedSealer = Arc<Mutex<Box<dyn Sealer>>>;
 
-enum Item {
-    /// As it belongs on the wire.
+enum SendItem {
+    /// Bytes as they belong on the wire.
     Ready(Bytes, TxTag),
-    Record(Record),
+    UnsealedRecord(UnsealedRecord),
     Finish,
 }
 
-/// One that is not sealed, in pieces.
-struct Record {
+/// An unsealed record, in pieces.
+struct UnsealedRecord {
     context: Handle,
     unit: UnitTag,
     start: Seq,
@@ -70,9 +70,9 @@ struct Record {
     sealer: Option<SharedSealer>,
 }
 
-impl SendQueue {
-    pub(super) fn new(client: JobClient) -> SendQueue {
-        SendQueue {
+impl LookasideSendQueue {
+    pub(super) fn new(client: JobClient) -> LookasideSendQueue {
+        LookasideSendQueue {
             client,
             contexts: Slots::new(Handle::indices(engines::TLS, CONTEXTS)),
             sealer: None,
@@ -104,12 +104,12 @@ impl SendQueue {
         self.items.is_empty()
     }
 
-    /// Bytes that were not handed down yet.
+    /// Returns the number of bytes not yet passed down.
     pub(super) fn queued(&self) -> usize {
         self.queued
     }
 
-    /// Bytes that were.
+    /// Returns the number of bytes passed down.
     pub(super) fn given(&self) -> u64 {
         self.given
     }
@@ -118,13 +118,14 @@ impl SendQueue {
         let session = open_session(&mut self.client, key)?;
         let context = SealContext { flow, session, key: key.clone(), records: 0, released: false };
         self.contexts.insert(context).map_err(|_| {
+            // The session would otherwise occupy the accelerator for nothing.
             self.client.close(session);
             ContextRefusal::NoSpace
         })
     }
 
-    /// Nothing more is queued for `context`.
-    pub(super) fn release(&mut self, context: Handle, news: &mut News) {
+    /// Removes `context` after its last queued record.
+    pub(super) fn release(&mut self, context: Handle, news: &mut EventQueue) {
         if let Some(known) = self.contexts.get_mut(context) {
             known.released = true;
             self.end_unused(context, news);
@@ -135,7 +136,8 @@ impl SendQueue {
         self.sealer = Some(Arc::new(Mutex::new(sealer)));
     }
 
-    /// Queues a piece, and gives the sequence number of its first byte. `by_jobs`: there is somebody who hands on what they seal.
+    /// Queues a piece and returns the sequence number of its first byte. `by_jobs` tells whether a
+    /// [`RunLookaside`](super::RunLookaside) exists that passes on sealed records.
     pub(super) fn push<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -144,6 +146,7 @@ impl SendQueue {
         by_jobs: bool,
         counters: &mut LookasideCounters,
     ) -> Seq {
+        // An empty send returns the next sequence number.
         let seq = *self.next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
         if data.is_empty() || self.failed.is_some() {
             return seq;
@@ -156,20 +159,21 @@ impl SendQueue {
                     self.begin(stream, record, by_jobs, counters);
                 }
             }
-            // What is to be worked on and belongs to no unit must not leave in plaintext.
+            // Data for a context must be sealed, but without a unit cannot be. Plaintext must not leave.
             (Some(_), None) => self.fail(stream, io::ErrorKind::InvalidInput),
             (None, _) => {
-                self.items.push_back(Item::Ready(data, tag));
+                self.items.push_back(SendItem::Ready(data, tag));
                 self.hand_down(stream);
             }
         }
         seq
     }
 
-    /// Adds a piece to the record at hand; gives that when it is whole.
-    fn collect(&mut self, seq: Seq, data: Bytes, context: Handle, unit: UnitTag) -> Option<Record> {
-        let record = self.begun.get_or_insert_with(|| Record {
+    /// Appends a piece to the current record. Returns the record when complete.
+    fn collect(&mut self, seq: Seq, data: Bytes, context: Handle, unit: UnitTag) -> Option<UnsealedRecord> {
+        let record = self.begun.get_or_insert_with(|| UnsealedRecord {
             context,
+            // The sealed record leaves as one piece from its start.
             unit: UnitTag { at: 0, ..unit },
             start: seq,
             plain: SmallVec::new(),
@@ -181,15 +185,16 @@ impl SendQueue {
         if record.len < record.unit.len as usize { None } else { self.begun.take() }
     }
 
-    /// Makes a job of a record, or seals it here.
+    /// Submits a job that seals the record, or seals the record in software.
     fn begin<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        record: Record,
+        record: UnsealedRecord,
         by_jobs: bool,
         counters: &mut LookasideCounters,
     ) {
         let number = self.first + self.items.len() as u64;
+        // A job needs the session of the record's context, and a task that passes on its result.
         let job = match self.contexts.get_mut(record.context) {
             Some(context) if by_jobs => record.job(context, number),
             _ => None,
@@ -199,14 +204,14 @@ impl SendQueue {
                 if let Some(context) = self.contexts.get_mut(record.context) {
                     context.records += 1;
                 }
-                self.items.push_back(Item::Record(record));
+                self.items.push_back(SendItem::UnsealedRecord(record));
                 self.submit(job);
             }
-            // The device went before its last record came, or software is to seal it.
+            // The context was removed before the record was complete, or software should seal.
             None => match record.seal_here() {
                 Some(sealed) => {
                     counters.sealed_here += 1;
-                    self.items.push_back(Item::Ready(sealed, TxTag::done(record.unit)));
+                    self.items.push_back(SendItem::Ready(sealed, TxTag::done(record.unit)));
                     self.hand_down(stream);
                 }
                 None => self.fail(stream, io::ErrorKind::InvalidData),
@@ -215,6 +220,7 @@ impl SendQueue {
     }
 
     fn submit(&mut self, job: Job) {
+        // Waiting jobs go first, because records leave in order.
         if !self.waiting.is_empty() {
             self.waiting.push_back(job);
         } else if let Err(job) = self.client.submit(job) {
@@ -222,42 +228,46 @@ impl SendQueue {
         }
     }
 
-    /// Rings the doorbell; what is handed down already leaves.
+    /// Submits queued jobs to the accelerator and flushes the stream below.
     pub(super) fn flush<S: SegmentStream>(&mut self, stream: &mut S) {
         self.client.flush();
         self.flush_owed = true;
         stream.flush();
     }
 
-    /// Closes this side behind all that is queued.
+    /// Closes the direction after all queued data.
     pub(super) fn finish<S: SegmentStream>(&mut self, stream: &mut S) {
-        self.items.push_back(Item::Finish);
+        // The close must follow records that are still being sealed.
+        self.items.push_back(SendItem::Finish);
         self.hand_down(stream);
     }
 
-    /// Nothing more leaves.
+    /// Aborts the direction: no more data leave.
     pub(super) fn abort(&mut self) {
+        // The first failure is the reason for later ones.
         self.failed.get_or_insert(io::ErrorKind::ConnectionAborted);
         self.forget();
     }
 
-    /// Takes in what jobs have sealed, and hands it down. True if anything was.
+    /// Takes sealed records from jobs and passes them down. Returns true if any data were passed down.
     pub(super) fn poll_advance<S: SegmentStream>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
-        news: &mut News,
+        news: &mut EventQueue,
         counters: &mut LookasideCounters,
     ) -> bool {
+        // Counts all items, because ciphertext, close and plain data may become ready together.
         let before = self.first;
         loop {
             let mut submitted = false;
             while let Poll::Ready(Some(done)) = self.client.poll_done(cx) {
-                self.take_in(stream, done, news, counters);
+                self.process_finished_job(stream, done, news, counters);
             }
             while !self.waiting.is_empty() && self.client.poll_room(cx).is_ready() {
                 let Some(job) = self.waiting.pop_front() else { break };
                 if let Err(job) = self.client.submit(job) {
+                    // Keeps the order of the jobs.
                     self.waiting.push_front(job);
                 } else {
                     submitted = true;
@@ -266,28 +276,30 @@ impl SendQueue {
             if !submitted {
                 break;
             }
-            // Once more, to be woken for these too.
+            // Jobs were submitted, so poll again: otherwise the task would not be woken for them.
             self.client.flush();
         }
         self.hand_down(stream);
         let moved = self.first > before;
+        // The application flushed before these records were sealed, so the flush is made up for here.
         if moved && self.flush_owed {
             stream.flush();
         }
         moved
     }
 
-    /// A job has ended.
-    fn take_in<S: SegmentStream>(
+    /// Processes a finished job.
+    fn process_finished_job<S: SegmentStream>(
         &mut self,
         stream: &mut S,
         done: CompletedJob,
-        news: &mut News,
+        news: &mut EventQueue,
         counters: &mut LookasideCounters,
     ) {
+        // The item may be gone: an abort discards all items while their jobs still run.
         let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
         let Some(item) = item else { return };
-        let Item::Record(record) = item else { return };
+        let SendItem::UnsealedRecord(record) = item else { return };
         let (context, unit) = (record.context, record.unit);
         let sealed = match done.outcome.status {
             JobStatus::Done => {
@@ -303,18 +315,19 @@ impl SendQueue {
             self.fail(stream, io::ErrorKind::InvalidData);
             return;
         };
-        *item = Item::Ready(sealed, TxTag::done(unit));
+        *item = SendItem::Ready(sealed, TxTag::done(unit));
         if let Some(known) = self.contexts.get_mut(context) {
+            // A released context ends with its last record.
             known.records -= 1;
         }
-        if is_lost(done.outcome.status) && self.lose(context, news) {
+        if is_lost(done.outcome.status) && self.mark_lost(context, news) {
             counters.contexts_lost += 1;
         }
         self.end_unused(context, news);
     }
 
-    /// The accelerator has no session for `context` any more; whether that is news.
-    fn lose(&mut self, context: Handle, news: &mut News) -> bool {
+    /// Notes that the accelerator lost the session of `context`. Returns true unless the context was released already.
+    fn mark_lost(&mut self, context: Handle, news: &mut EventQueue) -> bool {
         let Some(known) = self.contexts.get(context).filter(|known| !known.released) else { return false };
         news.0.push_back(DeviceEvent::Removed { flow: known.flow, handle: context });
         if let Some(known) = self.contexts.remove(context) {
@@ -323,7 +336,7 @@ impl SendQueue {
         true
     }
 
-    fn end_unused(&mut self, context: Handle, news: &mut News) {
+    fn end_unused(&mut self, context: Handle, news: &mut EventQueue) {
         if self.contexts.get(context).is_some_and(|known| known.released && known.records == 0)
             && let Some(known) = self.contexts.remove(context)
         {
@@ -332,17 +345,17 @@ impl SendQueue {
         }
     }
 
-    /// Hands down what is ready, as far as nothing before it is not.
+    /// Passes ready items down, up to the first item that is not ready.
     fn hand_down<S: SegmentStream>(&mut self, stream: &mut S) {
         while let Some(item) = self.items.pop_front() {
             match item {
-                Item::Ready(bytes, tag) => {
+                SendItem::Ready(bytes, tag) => {
                     self.queued -= bytes.len();
                     self.given += bytes.len() as u64;
                     stream.send(bytes, tag);
                 }
-                Item::Finish => stream.finish(),
-                Item::Record(_) => {
+                SendItem::Finish => stream.finish(),
+                SendItem::UnsealedRecord(_) => {
                     self.items.push_front(item);
                     return;
                 }
@@ -351,23 +364,23 @@ impl SendQueue {
         }
     }
 
-    /// Jobs will not be waited for any more.
+    /// Seals all waiting records in software, because jobs are no longer awaited.
     pub(super) fn seal_all_here<S: SegmentStream>(&mut self, stream: &mut S, counters: &mut LookasideCounters) {
         self.waiting.clear();
         for item in &mut self.items {
-            let Item::Record(record) = item else { continue };
+            let SendItem::UnsealedRecord(record) = item else { continue };
             let Some(sealed) = record.seal_here() else {
                 self.fail(stream, io::ErrorKind::InvalidData);
                 return;
             };
             counters.sealed_here += 1;
-            *item = Item::Ready(sealed, TxTag::done(record.unit));
+            *item = SendItem::Ready(sealed, TxTag::done(record.unit));
         }
         self.hand_down(stream);
         stream.flush();
     }
 
-    /// What is queued cannot be sealed, and must not leave.
+    /// Fails the stream: queued data cannot be sealed and must not leave.
     fn fail<S: SegmentStream>(&mut self, stream: &mut S, kind: io::ErrorKind) {
         self.failed.get_or_insert(kind);
         self.forget();
@@ -383,8 +396,9 @@ impl SendQueue {
     }
 }
 
-impl Record {
-    /// The job that seals it, which gives back the number of its item; `None` if it is no record.
+impl UnsealedRecord {
+    /// Creates the job that seals the record, with the item's number as its tag. Returns `None` if the data are not a
+    /// record.
     fn job(&self, context: &SealContext, number: u64) -> Option<Job> {
         let format = context.key.format();
         let (prefix_len, end) = (format.prefix_len(), self.len.checked_sub(RECORD_TAG_LEN)?);
@@ -419,12 +433,12 @@ impl Record {
     }
 }
 
-/// Whether a session that gave this is there no more.
+/// Returns whether the session with this job status no longer exists.
 pub(super) fn is_lost(status: JobStatus) -> bool {
     matches!(status, JobStatus::NoSession | JobStatus::Reset | JobStatus::Gone)
 }
 
-/// The bytes from `from` to `to` of pieces, where they lie.
+/// Returns the bytes `from..to` of the pieces without copying.
 pub(super) fn cut(pieces: &[Bytes], from: usize, to: usize) -> impl Iterator<Item = Bytes> {
     let mut at = 0;
     pieces.iter().filter_map(move |piece| {
@@ -435,7 +449,7 @@ pub(super) fn cut(pieces: &[Bytes], from: usize, to: usize) -> impl Iterator<Ite
     })
 }
 
-/// Copies pieces together.
+/// Copies the pieces into one buffer.
 pub(super) fn copied(pieces: &[Bytes]) -> BytesMut {
     let _copy = cost::work(WorkKind::Copy);
     let mut bytes = BytesMut::with_capacity(pieces.iter().map(Buf::remaining).sum());

@@ -1,9 +1,9 @@
 //! Received ranges that are not yet cut into records.
 //!
-//! Invariant: the ranges follow each other without a gap and none is empty; `bytes` is their sum. Cutting never
-//! copies payload. Small ranges about which the device said the same are copied together, so that the memory taken is a
-//! small multiple of the bytes received, however they were cut: the window, which was told that some are done with before
-//! their record is whole, does not bound it.
+//! Invariant: the ranges are contiguous, none is empty, and `bytes` is the sum of their lengths. Cutting never copies
+//! payload. Small ranges with equal device verdicts are copied together, so that memory stays a small multiple of the
+//! bytes received. The receive window does not bound this memory, because some bytes are credited to the window before
+//! their record is complete.
 
 use super::HEADER_LEN;
 use bytes::BytesMut;
@@ -15,36 +15,36 @@ use std::collections::VecDeque;
 
 /// The received ranges, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
+pub(crate) struct RecordInbox {
     segments: VecDeque<RxSegment>,
     bytes: usize,
     end: Option<Seq>,
-    /// The last range is a copy of several.
+    /// Whether the last range is a copy of several ranges.
     copied: bool,
-    /// Ranges looked at in search of headers.
+    /// Ranges visited in searches for headers.
     #[cfg(test)]
     steps: std::cell::Cell<usize>,
 }
 
-impl Inbox {
-    /// Adds the next range.
+impl RecordInbox {
+    /// Appends the next range.
     pub(crate) fn push(&mut self, segment: RxSegment) {
         if segment.data.is_empty() {
             return;
         }
         self.bytes += segment.data.len();
         self.end = Some(segment.end());
-        // What a stage has worked on is told apart by its piece.
+        // Ranges that a stage has worked on are identified by their piece, so they are never merged.
         if segment.data.len() < SMALL
             && !segment.data.is_opened()
             && let Some(last) = self.segments.back_mut()
-            && let Some(meta) = both(last.meta, segment.meta)
+            && let Some(meta) = merge_meta(last.meta, segment.meta)
             && let RxBuf::Pool(bytes) = &mut last.data
             && bytes.len() < if self.copied { COPIED_MAX } else { SMALL }
         {
             let _copy = cost::work(WorkKind::Copy);
             if !core::mem::replace(&mut self.copied, true) {
-                // What a small range lies in may be large.
+                // The small range may pin a large receive buffer; the copy releases that buffer.
                 let mut copy = BytesMut::with_capacity(SMALL);
                 copy.extend_from_slice(bytes);
                 *bytes = copy;
@@ -57,33 +57,34 @@ impl Inbox {
         self.segments.push_back(segment);
     }
 
-    /// Gives memory back, if nothing is there.
+    /// Frees memory if the inbox is empty.
     pub(crate) fn shrink(&mut self) {
         shrink(&mut self.segments);
     }
 
-    /// Bytes received and not cut off.
+    /// Returns the number of bytes in the inbox.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Sequence number of the next byte to be cut off; `None` before anything arrived.
+    /// Returns the sequence number of the next byte, or `None` before the first range.
     pub(crate) fn start(&self) -> Option<Seq> {
         self.segments.front().map(|segment| segment.seq).or(self.end)
     }
 
-    /// Says where the first range will begin, if nothing has arrived yet.
+    /// Sets the sequence number of the first range, if no range has arrived.
     pub(crate) fn begin_at(&mut self, seq: Seq) {
         self.end.get_or_insert(seq);
     }
 
-    /// The record header at `at` bytes from the start; `None` if it is not all here. Takes time logarithmic in the number
-    /// of ranges: a peer that sends records of a byte each gets as many headers looked for.
+    /// Returns the record header at offset `at`, or `None` if the header is incomplete. The search is logarithmic in
+    /// the number of ranges, because a peer can send one-byte ranges and records, and each record needs a search.
     pub(crate) fn header_at(&self, at: usize) -> Option<[u8; HEADER_LEN]> {
         if self.bytes < at + HEADER_LEN {
             return None;
         }
         let front = self.segments.front()?;
+        // The common case: the header is at the start of the first range.
         if at == 0
             && let Some(header) = front.data.first_chunk()
         {
@@ -98,6 +99,7 @@ impl Inbox {
         let mut header = [0; HEADER_LEN];
         let mut filled = 0;
         let mut skip = at - ahead(self.segments.get(first)?.seq);
+        // A header may be spread over several ranges.
         for segment in self.segments.range(first..) {
             self.count_step();
             let data = &segment.data[skip..];
@@ -112,7 +114,7 @@ impl Inbox {
         Some(header)
     }
 
-    /// The next `bytes` bytes, as runs of one range each: how many, and what the device said about them.
+    /// Returns the next `bytes` bytes as runs within one range each, as (length, device verdict).
     pub(crate) fn runs(&self, bytes: usize) -> impl Iterator<Item = (usize, &RxMeta)> {
         let mut left = bytes;
         self.segments.iter().map_while(move |segment| {
@@ -122,10 +124,10 @@ impl Inbox {
         })
     }
 
-    /// Cuts `bytes` bytes off and gives each range to `sink`.
+    /// Cuts off `bytes` bytes and passes each range to `sink`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the inbox has fewer bytes.
     pub(crate) fn take(&mut self, bytes: usize, mut sink: impl FnMut(RxSegment)) {
         self.bytes -= bytes;
         let mut left = bytes;
@@ -140,10 +142,10 @@ impl Inbox {
         }
     }
 
-    /// Cuts `into.len()` bytes off and copies them.
+    /// Cuts off `into.len()` bytes and copies them into `into`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the inbox has fewer bytes.
     pub(crate) fn copy_off(&mut self, into: &mut [u8]) {
         let mut filled = 0;
         self.skip_over(into.len(), |bytes| {
@@ -152,15 +154,15 @@ impl Inbox {
         });
     }
 
-    /// Cuts `bytes` bytes off.
+    /// Discards `bytes` bytes.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the inbox has fewer bytes.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.skip_over(bytes, |_| ());
     }
 
-    /// Cuts `bytes` bytes off, having shown them.
+    /// Passes the next `bytes` bytes to `show`, then discards them.
     fn skip_over(&mut self, bytes: usize, mut show: impl FnMut(&[u8])) {
         self.bytes -= bytes;
         let mut left = bytes;
@@ -177,7 +179,7 @@ impl Inbox {
         }
     }
 
-    /// Forgets everything.
+    /// Discards all ranges.
     pub(crate) fn clear(&mut self) {
         self.segments = VecDeque::new();
         self.bytes = 0;
@@ -194,10 +196,10 @@ impl Inbox {
     }
 }
 
-/// What can be said of two ranges copied into one; `None` if what was said of them differs in a way that counts. What a
-/// peer changes from packet to packet as it likes does not: whether the device could check a packet's checksums (not those
-/// of a fragment), and which SA it came by. The lesser word holds.
-fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
+/// Returns the metadata of two ranges merged into one, or `None` if the ranges must stay apart. Differences that a peer
+/// can cause from packet to packet do not keep ranges apart: whether the device could verify checksums (impossible for
+/// fragments), and the SA of the packet. The weaker statement applies to the merged range.
+fn merge_meta(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
     let mut lesser = RxMeta {
         checksums: if one.checksums == other.checksums { one.checksums } else { Checksums::Unchecked },
         protection: one.protection.min(other.protection),
@@ -211,18 +213,18 @@ fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
     (lesser.marks == theirs).then_some(lesser)
 }
 
-/// Gives the memory of ranges back if there are none, but for that of a few.
+/// Frees the buffer of an empty range queue, unless the buffer is small.
 pub(crate) fn shrink(ranges: &mut VecDeque<RxSegment>) {
     if ranges.is_empty() && ranges.capacity() > RANGES_KEPT {
         *ranges = VecDeque::new();
     }
 }
 
-/// Ranges of fewer bytes are copied together.
+/// Length in bytes below which ranges are copied together.
 const SMALL: usize = 512;
-/// Until the copy has as many.
+/// Length in bytes at which a copy stops growing.
 const COPIED_MAX: usize = 4096;
-/// Ranges that an idle stream has memory for: 416 bytes.
+/// Ranges for which an idle stream keeps memory: 416 bytes.
 const RANGES_KEPT: usize = 4;
 
 #[cfg(test)]
@@ -235,7 +237,7 @@ mod tests {
     fn headers_are_found_and_ranges_cut_whatever_the_segments() {
         let bytes: Vec<u8> = (0..20).collect();
         for size in 1..=20 {
-            let mut inbox = Inbox::default();
+            let mut inbox = RecordInbox::default();
             assert_eq!(inbox.start(), None);
             for (index, chunk) in bytes.chunks(size).enumerate() {
                 let seq = Seq(u32::MAX - 3) + (index * size) as u32;
@@ -264,14 +266,14 @@ mod tests {
     }
 
     fn range(seq: u32, bytes: &[u8], meta: RxMeta) -> RxSegment {
-        // As a driver's buffers are: much larger than what is in them.
+        // A driver's receive buffer is much larger than the packet in it.
         let mut data = BytesMut::with_capacity(64 << 10);
         data.extend_from_slice(bytes);
         RxSegment { seq: Seq(seq), data: data.into(), meta }
     }
 
-    /// Bytes of memory for what is in an inbox.
-    fn held(inbox: &Inbox) -> usize {
+    /// Returns the memory in bytes that an inbox occupies.
+    fn held(inbox: &RecordInbox) -> usize {
         let buffers = inbox.segments.iter().map(|segment| match &segment.data {
             RxBuf::Pool(bytes) => bytes.capacity(),
             RxBuf::Placed(_) => 0,
@@ -280,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn small_ranges_take_memory_for_their_bytes_and_the_buffers_are_given_back() {
+    fn small_ranges_are_copied_and_their_buffers_released() {
         for size in [1, 7, 100, SMALL - 1] {
             let bytes: Vec<u8> = (0..16_406).map(|at| at as u8).collect();
-            let mut inbox = Inbox::default();
+            let mut inbox = RecordInbox::default();
             for (at, chunk) in bytes.chunks(size).enumerate() {
                 inbox.push(range((at * size) as u32, chunk, RxMeta::default()));
                 if at * size > 3 * COPIED_MAX {
-                    // The last range may be a buffer of one piece.
+                    // The last range may be a whole receive buffer.
                     assert!(held(&inbox) < 3 * inbox.len() + (64 << 10), "{} for {}", held(&inbox), inbox.len());
                 }
             }
@@ -300,11 +302,11 @@ mod tests {
         }
     }
 
-    /// Fragments come unchecked, and each SA has its word: no reason to keep a range for each byte.
+    /// Fragments arrive unchecked, and each SA marks its packets. Neither must lead to a range per byte.
     #[test]
-    fn what_a_peer_changes_at_will_keeps_no_ranges_apart() {
+    fn ranges_with_peer_controlled_differences_are_merged() {
         let checked = RxMeta { checksums: Checksums::Good, protection: Protection::Secret, ..RxMeta::default() };
-        let mut inbox = Inbox::default();
+        let mut inbox = RecordInbox::default();
         for at in 0..16_406 {
             inbox.push(range(at, &[at as u8], if at % 2 == 0 { checked } else { RxMeta::default() }));
         }
@@ -316,7 +318,7 @@ mod tests {
     #[test]
     fn ranges_that_differ_stay_apart() {
         let decrypted = RxMeta::default().marked(Handle { index: 0, generation: 0 }, Verdict::Done);
-        let mut inbox = Inbox::default();
+        let mut inbox = RecordInbox::default();
         for (at, meta) in (0..).zip([decrypted, decrypted, RxMeta::default(), RxMeta::default(), decrypted]) {
             inbox.push(range(at, &[at as u8], meta));
         }

@@ -1,18 +1,19 @@
-//! TLS records (RFC 8446 section 5; RFC 5246 section 6.2 with the AEADs of RFC 5288 and RFC 7905), made and taken apart,
-//! in software or with a device. What differs between versions is a [`RecordFormat`](offload_api::RecordFormat).
+//! TLS records (RFC 8446 section 5; RFC 5246 section 6.2 with the AEADs of RFC 5288 and RFC 7905), sealed and opened in
+//! software or with a device. [`RecordFormat`](offload_api::RecordFormat) covers the differences between versions.
 //!
 //! ```text
-//!  write --> Sender --> (bytes, tag) --> transport        transport --> Inbox --> Receiver --> Record --> read
+//!  write --> RecordSender --> (bytes, tag) --> transport
+//!  transport --> RecordInbox --> RecordReceiver --> Record --> read
 //! ```
 //!
-//! - [`send`]: frames records, and seals them unless a device will;
-//! - [`inbox`]: the received ranges that are not yet a whole record;
-//! - [`receive`]: cuts records out of them and opens whatever part the device did not.
+//! - [`send`]: frames records, and seals the records that no device will seal;
+//! - [`inbox`]: received ranges that do not yet form a record;
+//! - [`receive`]: cuts records out of the inbox and opens the parts that the device did not decrypt.
 //!
-//! The one seam above is typed content, in and out, one record each ([`ContentType`] and its bytes). Software and
-//! device are a property of each direction ([`send::Protection`], the verdicts of the received ranges), not two
-//! implementations. A kernel that frames by itself takes and gives the same typed content, and would stand beside
-//! [`send`] and [`receive`].
+//! The interface above is typed content, one record at a time ([`ContentType`] and bytes). Software and device are a
+//! property of each direction ([`send::RecordProtection`], and the verdicts of received ranges), not two
+//! implementations. A kernel that frames records itself exchanges the same typed content, and would be an alternative
+//! to [`send`] and [`receive`].
 
 pub(crate) mod inbox;
 pub(crate) mod receive;
@@ -21,7 +22,7 @@ mod starts;
 
 use offload_api::record;
 
-/// What a record holds (RFC 8446 section 5.1).
+/// The content type of a record (RFC 8446 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentType {
     Alert,
@@ -48,12 +49,12 @@ impl ContentType {
     }
 }
 
-/// Bytes of a record header.
+/// Length of a record header in bytes.
 pub(crate) const HEADER_LEN: usize = record::RECORD_HEADER_LEN;
-/// Most bytes of content in a record (RFC 8446 section 5.1).
+/// Maximum content of a record in bytes (RFC 8446 section 5.1).
 pub(crate) const CONTENT_MAX: usize = record::RECORD_CONTENT_MAX;
-/// Most bytes of a protected record of any version.
+/// Maximum length of a protected record of any version in bytes.
 pub(crate) const WIRE_MAX: usize = HEADER_LEN + CONTENT_MAX + 256;
-/// legacy_record_version of every protected record (RFC 8446 section 5.2), and the version of TLS 1.2.
+/// The legacy_record_version of every protected record (RFC 8446 section 5.2), and the version of TLS 1.2.
 pub(crate) const VERSION: [u8; 2] = [3, 3];
 const APPLICATION_DATA: u8 = 23;

@@ -1,14 +1,14 @@
-//! Cuts records out of the received ranges and opens whatever part of them the device did not.
+//! Cuts records out of received ranges and opens the parts that the device did not decrypt.
 //!
-//! Invariant: every range says whether its bytes are as the device decrypted them or as they were on the wire; nothing
-//! of a record is given out before its tag is known to be right, by the device's word for all of it or by our own sum.
+//! Invariant: the metadata of every range tells whether its bytes are ciphertext or decrypted by a device. Content is
+//! released only after the tag is verified: by one device context that saw the whole record, or in software.
 
-use super::inbox::Inbox;
+use super::inbox::RecordInbox;
 use super::starts::RecordStarts;
 use super::{CONTENT_MAX, ContentType, HEADER_LEN, VERSION};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
-use crate::keys::{PieceKey, Prefix, RecordKey, TAG_LEN, UnsupportedKey};
+use crate::keys::{PieceKey, RecordKey, RecordPrefix, TAG_LEN, UnsupportedKey};
 use bytes::BytesMut;
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion, engines};
@@ -18,101 +18,101 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A record that was opened; its content is in the ranges given along with it.
+/// An opened record. Its content is returned separately as ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Where it began on the wire.
+    /// Sequence number of the first byte.
     pub(crate) start: Seq,
-    /// Its number.
+    /// Record number.
     pub(crate) number: u64,
-    /// Who opened it.
-    pub(crate) opened: Opened,
-    /// What it holds.
+    /// How the record was opened.
+    pub(crate) opened: OpenedBy,
+    /// Content type.
     pub(crate) content_type: ContentType,
-    /// Bytes of content.
+    /// Content length in bytes.
     pub(crate) content_len: usize,
-    /// Bytes it had on the wire.
+    /// Length on the wire in bytes.
     pub(crate) wire_len: usize,
 }
 
-/// Who opened a record.
+/// The component that opened a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opened {
-    /// A device, all of it.
+pub(crate) enum OpenedBy {
+    /// The device opened the whole record.
     ByDevice,
-    /// A device some of it, this crate the rest.
+    /// The device decrypted a part, this crate the rest.
     InPart,
-    /// This crate.
+    /// This crate opened the whole record.
     InSoftware,
 }
 
 /// The receive half of a record layer.
-pub(crate) struct Receiver {
-    inbox: Inbox,
+pub(crate) struct RecordReceiver {
+    inbox: RecordInbox,
     traffic: TlsKey,
     key: RecordKey,
-    /// For records that a device decrypted in part. Made when the first one comes.
+    /// The key for partly decrypted records. Created with the first such record.
     piece_key: Option<Arc<PieceKey>>,
     number: u64,
-    /// How many keys came before this one.
+    /// The number of keys before the present one.
     epoch: u64,
-    /// Contexts whose verdicts may still be on the way up, the newest last.
+    /// Contexts whose verdicts may still arrive, newest last.
     contexts: SmallVec<[RxContext; 1]>,
     starts: RecordStarts,
-    /// Bytes of all the records given out.
+    /// Wire bytes of all records released.
     given: u64,
-    /// The device decrypted some of the last record with the present key.
+    /// Whether the device decrypted a part of the last record with the present key.
     device_has_key: bool,
-    /// How far the headers in the inbox were followed. Nobody does that twice: it would be the peer who says how much
-    /// work that is.
+    /// The last boundary found by following headers in the inbox. Saving the boundary bounds the work: a peer could
+    /// otherwise force repeated walks over many small records.
     known: Boundary,
 }
 
-/// What is known about a place where a record may begin.
+/// The answer to a question about a record boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Located {
+pub(crate) enum BoundaryAnswer {
     /// The record of this number begins there.
     Record(u64),
-    /// None does, or none that is remembered.
+    /// No record begins there, or the record is forgotten.
     Nothing,
-    /// What comes before has not all arrived.
+    /// Unknown until more bytes arrive.
     NotYet,
 }
 
-/// A place where a record begins, counted from the start of the inbox.
+/// A record boundary, relative to the start of the inbox.
 #[derive(Clone, Copy, Debug, Default)]
 struct Boundary {
     bytes: usize,
     records: u64,
 }
 
-/// A context that decrypts, or decrypted, what arrives.
+/// A receive context, present or past.
 struct RxContext {
     handle: Handle,
-    /// How many bytes came before the first that it gets. The context before it has been taken away by then, so this
-    /// is also where that one's bytes end.
+    /// Offset in the stream of the first byte that the context gets. The previous context is removed by then, so its
+    /// bytes end here.
     start: u64,
-    /// The key it has: that of this epoch, or an earlier one.
+    /// The epoch of the context's key.
     epoch: u64,
-    /// That key, and what to add (wrapping) to a record's number to get the device's, once the epoch is over.
+    /// The context's key and a wrapping offset from our record number to the device's, once the epoch is over.
     stale: Option<(Arc<PieceKey>, u64)>,
-    /// Bytes that came before the first that it surely did not decrypt, once that is known.
+    /// Stream offset beyond which the context surely decrypted no bytes. `None` while unknown.
     until: Option<u64>,
 }
 
-/// How the bytes of a range relate to the wire.
-enum Side<'a> {
-    /// As on the wire.
+/// The state of a received range's bytes.
+enum ByteForm<'a> {
+    /// Wire bytes, not decrypted.
     Ciphertext,
     /// Decrypted with the present key.
     Plaintext,
-    /// Decrypted with an earlier key, under another number: neither.
-    Garbled(&'a PieceKey, u64),
+    /// Decrypted with an outdated key and record number, which yields neither plaintext nor ciphertext.
+    Noise(&'a PieceKey, u64),
 }
 
-impl Receiver {
-    pub(crate) fn new(number: u64, traffic: TlsKey, inbox: Inbox) -> Result<Receiver, UnsupportedKey> {
-        Ok(Receiver {
+impl RecordReceiver {
+    pub(crate) fn new(number: u64, traffic: TlsKey, inbox: RecordInbox) -> Result<RecordReceiver, UnsupportedKey> {
+        Ok(RecordReceiver {
             key: RecordKey::new(&traffic)?,
             inbox,
             traffic,
@@ -127,30 +127,30 @@ impl Receiver {
         })
     }
 
-    /// Adds the next received range.
+    /// Appends the next received range.
     pub(crate) fn push(&mut self, segment: RxSegment) {
         self.inbox.push(segment);
     }
 
-    /// Says where the first range will begin, if nothing has arrived yet.
+    /// Sets the sequence number of the first range, if no range has arrived.
     pub(crate) fn begin_at(&mut self, seq: Seq) {
         self.inbox.begin_at(seq);
     }
 
-    /// Whether verdicts of this context may still be on the way up.
+    /// Returns whether verdicts of this context may still arrive.
     pub(crate) fn knows_context(&self, handle: Handle) -> bool {
         self.contexts.iter().any(|context| context.handle == handle)
     }
 
-    /// Bytes received that are not yet a whole record.
+    /// Returns the number of received bytes that do not yet form a record.
     pub(crate) fn pending(&self) -> usize {
         self.inbox.len()
     }
 
-    /// The next record, if all of it is here; its content is appended to `content`, without empty ranges.
+    /// Opens the next record if the inbox holds all of it. The content is appended to `content` without empty ranges.
     ///
     /// # Errors
-    /// [`TlsError`], whose alert ends the connection; `content` is then as it was.
+    /// [`TlsError`], whose alert ends the connection. `content` is then unchanged.
     pub(crate) fn next_record(
         &mut self,
         content: &mut VecDeque<RxSegment>,
@@ -161,6 +161,7 @@ impl Receiver {
             return Ok(None);
         };
         let format = self.key.format();
+        // The header is validated before its record is complete, so that an invalid length is reported at once.
         let wire_len = HEADER_LEN + check_header(format, header)?;
         if self.inbox.len() < wire_len {
             return Ok(None);
@@ -171,15 +172,17 @@ impl Receiver {
         let opened = match opened.and_then(|by| check_body(format, wire_len).map(|()| by)) {
             Ok(by) => by,
             Err(error) => {
+                // A failed record may have appended unauthenticated plaintext, which must not be released.
                 content.truncate(before);
                 counters.decrypt_error += u64::from(error == TlsError::BadRecordMac);
                 return Err(error);
             }
         };
         let number = self.number;
+        // A device may ask about this record long after its release.
         self.starts.note(start, number);
         self.given += wire_len as u64;
-        self.known = self.known.behind_record(wire_len);
+        self.known = self.known.after_record(wire_len);
         self.number = number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
         let (content_type, content_len) = match format.version() {
             TlsVersion::Tls12 => {
@@ -192,53 +195,55 @@ impl Receiver {
         Ok(Some(Record { start, number, opened, content_type, content_len, wire_len }))
     }
 
-    /// Cuts a record off and appends its body, content type and padding included, to `content`.
+    /// Cuts off a record and appends its body, including content type and padding, to `content`.
     fn open(
         &mut self,
         wire_len: usize,
         content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
-    ) -> Result<Opened, TlsError> {
+    ) -> Result<OpenedBy, TlsError> {
         let (body_start, body_end) = (self.key.format().prefix_len(), wire_len - TAG_LEN);
         let (mut at, mut pieces, mut changed_bytes) = (0, 0, 0);
-        // The context that decrypted all of it: only one that saw all of it has checked the tag.
+        // The context that decrypted the whole record. Only a context that saw all bytes has verified the tag.
         let mut by_one = self.inbox.runs(wire_len).next().and_then(|(_, meta)| meta.tls_context());
         let mut device_has_key = false;
         for (run, meta) in self.inbox.runs(wire_len) {
             let side = self.side(meta);
-            device_has_key |= matches!(side, Side::Plaintext);
-            if !matches!(side, Side::Plaintext) || meta.tls_context() != by_one {
+            device_has_key |= matches!(side, ByteForm::Plaintext);
+            if !matches!(side, ByteForm::Plaintext) || meta.tls_context() != by_one {
                 by_one = None;
             }
-            if !matches!(side, Side::Ciphertext) {
+            if !matches!(side, ByteForm::Ciphertext) {
                 changed_bytes += overlap(at, at + run, body_start, body_end);
             }
             at += run;
             pieces += 1;
         }
         self.device_has_key = device_has_key;
+        // One context saw the whole record and verified its tag, so the content is released as it is.
         if by_one.is_some() {
             counters.rx_records_device += 1;
             self.inbox.skip(body_start);
             self.inbox.take(body_end - body_start, |range| content.push_back(range));
             self.inbox.skip(TAG_LEN);
-            return Ok(Opened::ByDevice);
+            return Ok(OpenedBy::ByDevice);
         }
         let prefix = self.take_prefix();
+        // All bytes are ciphertext, so the library for whole records can open the record.
         if changed_bytes == 0 {
             counters.rx_records_sw += 1;
             self.open_whole(&prefix, wire_len, pieces == 1, content)?;
-            return Ok(Opened::InSoftware);
+            return Ok(OpenedBy::InSoftware);
         }
         counters.rx_records_partial += 1;
         self.open_pieces(&prefix, body_end - body_start, content, counters)?;
-        Ok(Opened::InPart)
+        Ok(OpenedBy::InPart)
     }
 
-    /// Opens a record no byte of which was decrypted: where it is if it is in one piece, else in a copy.
+    /// Opens a record without decrypted bytes: in place if the record lies in one range, else in a copy.
     fn open_whole(
         &mut self,
-        prefix: &Prefix,
+        prefix: &RecordPrefix,
         wire_len: usize,
         one_piece: bool,
         content: &mut VecDeque<RxSegment>,
@@ -268,10 +273,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// Opens a record that is decrypted in part: what is plaintext stays, the rest is decrypted where it is.
+    /// Opens a partly decrypted record: software decrypts the remaining ranges in place and authenticates all of them.
     fn open_pieces(
         &mut self,
-        prefix: &Prefix,
+        prefix: &RecordPrefix,
         body: usize,
         content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
@@ -287,21 +292,21 @@ impl Receiver {
         let mut at = 0u64;
         for range in content.range_mut(before..) {
             let side = self.side(&range.meta);
-            // A stage above TLS has worked on some of what was placed: the tag is about what came.
+            // A stage above TLS may have transformed placed data. Authentication needs the data as received.
             if !range.data.close() {
                 return Err(TlsError::BadRecordMac);
             }
             let data = range.data.bytes_mut();
             let done = match side {
-                Side::Plaintext => state.authenticate_plaintext(&piece_key.key, data),
-                Side::Ciphertext => {
+                ByteForm::Plaintext => state.authenticate_plaintext(&piece_key.key, data),
+                ByteForm::Ciphertext => {
                     counters.rx_partial_sw_bytes += data.len() as u64;
                     state.decrypt(&piece_key.key, data)
                 }
-                Side::Garbled(earlier, number) => {
-                    // Counter mode undoes itself: the same keystream again gives the bytes of the wire.
+                ByteForm::Noise(earlier, number) => {
+                    // Counter mode is its own inverse: applying the keystream again restores the wire bytes.
                     counters.rx_restored_bytes += data.len() as u64;
-                    // What a device found out about them above TLS was about other bytes.
+                    // Verdicts of engines above TLS were about garbage.
                     range.meta.marks.keep(engines::TLS);
                     earlier
                         .apply_keystream(number, at, data)
@@ -309,31 +314,32 @@ impl Receiver {
                         .and_then(|()| state.decrypt(&piece_key.key, data))
                 }
             };
-            // A record is far shorter than any limit of the algorithm, so nothing else can be wrong with it.
+            // A record is far shorter than any limit of the algorithm, so the only possible error is a failed
+            // verification.
             done.map_err(|_| TlsError::BadRecordMac)?;
             at += range.data.len() as u64;
         }
         state.verify(&piece_key.key, &tag).map_err(|_| TlsError::BadRecordMac)
     }
 
-    /// Cuts off what comes before the body.
-    fn take_prefix(&mut self) -> Prefix {
-        let mut prefix = Prefix::from_elem(0, self.key.format().prefix_len());
+    /// Cuts off the prefix of a record.
+    fn take_prefix(&mut self) -> RecordPrefix {
+        let mut prefix = RecordPrefix::from_elem(0, self.key.format().prefix_len());
         self.inbox.copy_off(&mut prefix);
         prefix
     }
 
-    /// How bytes with this `meta`, in the record at hand, relate to the wire.
-    fn side(&self, meta: &RxMeta) -> Side<'_> {
+    /// Returns the state of the bytes with this `meta` in the current record.
+    fn side(&self, meta: &RxMeta) -> ByteForm<'_> {
         if meta.tls() != TlsVerdict::Decrypted {
-            return Side::Ciphertext;
+            return ByteForm::Ciphertext;
         }
         let context = self.contexts.iter().rev().find(|context| Some(context.handle) == meta.tls_context());
         match context {
-            Some(RxContext { stale: Some((key, shift)), .. }) => Side::Garbled(key, self.number.wrapping_add(*shift)),
-            Some(context) if context.epoch == self.epoch => Side::Plaintext,
-            // Not a context of this direction: its word counts for nothing, and the tag will tell.
-            _ => Side::Ciphertext,
+            Some(RxContext { stale: Some((key, shift)), .. }) => ByteForm::Noise(key, self.number.wrapping_add(*shift)),
+            Some(context) if context.epoch == self.epoch => ByteForm::Plaintext,
+            // The context belongs to no direction of this stream. Its verdict is ignored; the tag decides.
+            _ => ByteForm::Ciphertext,
         }
     }
 
@@ -346,15 +352,15 @@ impl Receiver {
         Ok(key)
     }
 
-    /// Goes on with the next key from number 0: the last record of the old one was the one given out last.
+    /// Switches to the next key, at record number 0. The last released record was the last of the old key.
     ///
     /// # Errors
-    /// [`TlsError::Schedule`] if the key is for something unknown.
+    /// [`TlsError::Schedule`] if the key is not supported.
     pub(crate) fn rekey(&mut self, traffic: TlsKey) -> Result<(), TlsError> {
         debug_assert_eq!(traffic.version(), self.traffic.version(), "a version is not changed");
         let key = RecordKey::new(&traffic).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
-        // A device that does not know of the change counts on, and decrypts the first packets of a record before it
-        // comes to the tag that is wrong. What its number will be has to be known to undo that.
+        // A device without the new key keeps counting, and decrypts the first packets of a record with the old key
+        // before the tag fails. To undo this, the device's record number must be known.
         let passed = self.number;
         if self.contexts.iter().any(|context| context.stale.is_none()) {
             let ended = self.piece_key()?;
@@ -371,30 +377,32 @@ impl Receiver {
         self.traffic = traffic;
         self.piece_key = None;
         self.number = 0;
+        // Record numbers restart with the new key.
         self.starts.clear();
         self.epoch += 1;
         Ok(())
     }
 
-    /// How many keys are kept that others followed, for what a device decrypted with them.
+    /// Returns the number of outdated keys kept for data that a device decrypted with them.
     pub(crate) fn earlier_keys(&self) -> usize {
         self.contexts.iter().filter(|context| context.stale.is_some()).count()
     }
 
-    /// The device has given up `gone`; `furthest` is where the last byte ends that the transport has.
+    /// Notes that the device removed the context `gone`. `furthest` is the end of the transport's received data.
     pub(crate) fn note_context_gone(&mut self, gone: Handle, furthest: Option<Seq>) {
-        // What the device had passed up by then is still on its way through its ring.
-        let until = self.behind(furthest).saturating_add(RING_MAX);
+        // Packets that the device passed to its ring before the removal may still arrive.
+        let until = self.offset_after(furthest).saturating_add(RING_MAX);
         for context in self.contexts.iter_mut().filter(|context| context.handle == gone) {
             context.until.get_or_insert(until);
         }
     }
 
-    /// Drops keys that others followed once all that a device decrypted with them was given out. Called with each record.
+    /// Drops outdated keys after all data that a device decrypted with them was released. Called for each record.
     pub(crate) fn drop_earlier_keys(&mut self, furthest: Option<Seq>) {
         if self.device_has_key {
-            // It gave up the earlier contexts before it got this one: the transport has all that they decrypted.
-            let until = self.behind(furthest);
+            // The device had removed the earlier contexts before it got this key, so the transport already holds all
+            // bytes that those contexts decrypted.
+            let until = self.offset_after(furthest);
             for context in self.contexts.iter_mut().filter(|context| context.stale.is_some()) {
                 context.until = Some(context.until.map_or(until, |known| known.min(until)));
             }
@@ -403,8 +411,8 @@ impl Receiver {
         self.contexts.retain(|context| context.stale.is_none() || context.until.is_none_or(|until| until > given));
     }
 
-    /// How many bytes come before `furthest`, which has arrived; if that is not known, at most.
-    fn behind(&self, furthest: Option<Seq>) -> u64 {
+    /// Returns the stream offset of `furthest`, which has arrived, or an upper bound if `furthest` is unknown.
+    fn offset_after(&self, furthest: Option<Seq>) -> u64 {
         let ahead = match (self.inbox.start(), furthest) {
             (Some(start), Some(furthest)) if furthest.at_or_after(start) => furthest.distance_from(start).into(),
             (_, Some(_)) => 0,
@@ -413,11 +421,11 @@ impl Receiver {
         self.given + ahead
     }
 
-    /// Where a device may begin: the first header after everything that arrived, and its record's number. `None`
-    /// while that header's place is not known.
+    /// Returns the first record boundary after all received bytes, and that record's number: the position at which a
+    /// device may begin. `None` while the position is unknown.
     ///
     /// # Errors
-    /// [`TlsError`], if something that arrived is no record, or the last one had the last number.
+    /// [`TlsError`] if received bytes are not a record, or record numbers are exhausted.
     pub(crate) fn next_boundary(&mut self) -> Result<Option<(Seq, u64)>, TlsError> {
         let Some(start) = self.inbox.start() else { return Ok(None) };
         let format = self.key.format();
@@ -429,28 +437,28 @@ impl Receiver {
         Ok(Some((start + self.known.bytes as u32, number)))
     }
 
-    /// Where the last records given out began, and their numbers, the oldest first.
+    /// Returns the positions and numbers of the last released records, oldest first.
     pub(crate) fn last_starts(&self) -> impl Iterator<Item = (Seq, u64)> {
         self.starts.iter()
     }
 
-    /// Whether a record begins at `header`, and which.
-    pub(crate) fn locate(&mut self, header: Seq) -> Located {
-        let Some(start) = self.inbox.start() else { return Located::NotYet };
+    /// Returns whether a record begins at `header`, and its number.
+    pub(crate) fn locate(&mut self, header: Seq) -> BoundaryAnswer {
+        let Some(start) = self.inbox.start() else { return BoundaryAnswer::NotYet };
         if header.before(start) {
-            return self.starts.number_at(header).map_or(Located::Nothing, Located::Record);
+            return self.starts.number_at(header).map_or(BoundaryAnswer::Nothing, BoundaryAnswer::Record);
         }
         let place = header.distance_from(start) as usize;
-        // A device asks about what came last, where the headers before were mostly followed already.
+        // A device asks about recent bytes, so most earlier headers have been followed already.
         let mut boundary = if self.known.bytes <= place { self.known } else { Boundary::default() };
         let located = loop {
             if boundary.bytes == place {
-                break Located::Record(self.number.wrapping_add(boundary.records));
+                break BoundaryAnswer::Record(self.number.wrapping_add(boundary.records));
             }
             match boundary.next(self.key.format(), &self.inbox) {
                 Ok(Some(next)) if next.bytes <= place => boundary = next,
-                Ok(Some(_)) | Err(_) => break Located::Nothing,
-                Ok(None) => break Located::NotYet,
+                Ok(Some(_)) | Err(_) => break BoundaryAnswer::Nothing,
+                Ok(None) => break BoundaryAnswer::NotYet,
             }
         };
         if boundary.bytes > self.known.bytes {
@@ -459,9 +467,9 @@ impl Receiver {
         located
     }
 
-    /// Whether one more context can be remembered, the oldest one forgotten if all it decrypted is given out. (Then
-    /// nothing of it is in the inbox. A packet that the transport still holds for its order may be, which is why
-    /// contexts are not forgotten before there is need.)
+    /// Returns whether another context can be remembered. If necessary, forgets the oldest context, provided that all
+    /// data it decrypted was released and none is in the inbox. The transport may still hold such data out of order, so
+    /// contexts are not forgotten earlier than necessary.
     pub(crate) fn has_room_for_context(&mut self) -> bool {
         if self.contexts.len() == CONTEXTS_MAX && self.contexts[1].start <= self.given {
             self.contexts.remove(0);
@@ -469,25 +477,25 @@ impl Receiver {
         self.contexts.len() < CONTEXTS_MAX
     }
 
-    /// From now on the word of `handle`, which has the present key and begins at the [next
-    /// boundary](Self::next_boundary), counts. There must be [room](Self::has_room_for_context).
+    /// Accepts verdicts of the new context `handle`, which has the present key and begins at the [next
+    /// boundary](Self::next_boundary). There must be [room](Self::has_room_for_context).
     pub(crate) fn add_context(&mut self, handle: Handle) {
         debug_assert!(self.contexts.len() < CONTEXTS_MAX);
         let start = self.given + self.known.bytes as u64;
         self.contexts.push(RxContext { handle, start, epoch: self.epoch, stale: None, until: None });
     }
 
-    /// The key in use.
+    /// Returns the present key.
     pub(crate) fn key(&self) -> &TlsKey {
         &self.traffic
     }
 
-    /// Gives memory back that an idle stream does not need.
+    /// Frees memory that an idle stream does not need.
     pub(crate) fn shrink(&mut self) {
         self.inbox.shrink();
     }
 
-    /// Forgets what arrived.
+    /// Discards received data.
     pub(crate) fn clear(&mut self) {
         self.inbox.clear();
         self.known = Boundary::default();
@@ -495,22 +503,25 @@ impl Receiver {
 }
 
 impl Boundary {
-    /// The place where the record after this one begins; `None` while this one's header is not all here.
-    fn next(self, format: RecordFormat, inbox: &Inbox) -> Result<Option<Boundary>, TlsError> {
+    /// Returns the boundary after this record, or `None` if this record's header is incomplete.
+    fn next(self, format: RecordFormat, inbox: &RecordInbox) -> Result<Option<Boundary>, TlsError> {
         let Some(header) = inbox.header_at(self.bytes) else { return Ok(None) };
         let bytes = self.bytes + HEADER_LEN + check_header(format, header)?;
         Ok(Some(Boundary { bytes, records: self.records + 1 }))
     }
 
-    /// The same place when the first record, of `wire_len` bytes, has left the inbox; the new start if this was before.
-    fn behind_record(self, wire_len: usize) -> Boundary {
+    /// Returns the same boundary after the first record of `wire_len` bytes left the inbox, or the new start of the
+    /// inbox if the boundary lies before that.
+    fn after_record(self, wire_len: usize) -> Boundary {
         Boundary { bytes: self.bytes.saturating_sub(wire_len), records: self.records.saturating_sub(1) }
     }
 }
 
-/// Removes padding and content type (RFC 8446 section 5.4) from an opened record; gives that type, and how much is left.
+/// Removes padding and content type (RFC 8446 section 5.4) from an opened record. Returns the type and the content
+/// length.
 fn strip(content: &mut VecDeque<RxSegment>, before: usize) -> Result<(ContentType, usize), TlsError> {
     let mut content_type = None;
+    // The content type is the last non-zero byte; zero padding follows it.
     while content.len() > before && content_type.is_none() {
         let last = content.back_mut().expect("there are more than before");
         match last.data.iter().rposition(|byte| *byte != 0) {
@@ -539,7 +550,7 @@ fn strip(content: &mut VecDeque<RxSegment>, before: usize) -> Result<(ContentTyp
     Ok((content_type, content_len))
 }
 
-/// The length that a protected record's header tells.
+/// Checks the header of a protected record and returns its length field.
 fn check_header(format: RecordFormat, header: [u8; HEADER_LEN]) -> Result<usize, TlsError> {
     let [outer, major, minor, high, low] = header;
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -553,35 +564,35 @@ fn check_header(format: RecordFormat, header: [u8; HEADER_LEN]) -> Result<usize,
         return Err(TlsError::RecordOverflow { length });
     }
     if length < format.shortest() {
-        // Nothing that short can verify.
+        // A record shorter than its overhead cannot verify.
         return Err(TlsError::BadRecordMac);
     }
     Ok(length)
 }
 
-/// RFC 8446 section 5.4: content, type and padding together are at most one byte longer than the content may be. (Records
-/// of TLS 1.2 have no room for more than content from the start.)
+/// Checks the limit of RFC 8446 section 5.4: content, type and padding together exceed the maximum content by at most
+/// one byte. (Records of TLS 1.2 have no padding.)
 fn check_body(format: RecordFormat, wire_len: usize) -> Result<(), TlsError> {
     let length = wire_len - format.prefix_len() - TAG_LEN;
     if length > CONTENT_MAX + format.inner_type_len() { Err(TlsError::RecordOverflow { length }) } else { Ok(()) }
 }
 
-/// How many bytes two ranges share.
+/// Returns the number of bytes common to two ranges.
 fn overlap(start: usize, end: usize, other_start: usize, other_end: usize) -> usize {
     end.min(other_end).saturating_sub(start.max(other_start))
 }
 
-/// What can be said of two ranges copied into one.
+/// Returns the metadata of two ranges merged into one.
 pub(crate) fn both(a: RxMeta, b: RxMeta) -> RxMeta {
     let checksums = if a.checksums == b.checksums { a.checksums } else { Checksums::Unchecked };
     RxMeta { checksums, ..RxMeta::default() }
 }
 
-/// Contexts whose verdicts are remembered: enough for some resets and rekeys in one window.
+/// Maximum number of remembered contexts: enough for several resets and key changes within one window.
 const CONTEXTS_MAX: usize = 8;
-/// Most bytes of a flow in a device's receive ring: a thousand joined packets.
+/// Maximum bytes of a flow in a device's receive ring: a thousand coalesced packets.
 const RING_MAX: u64 = 64 << 20;
-/// The longest window (RFC 7323 section 2.3).
+/// The largest TCP window (RFC 7323 section 2.3).
 const WINDOW_MAX: u64 = 1 << 30;
 
 #[cfg(test)]
@@ -592,25 +603,26 @@ mod tests {
     const FIRST: Seq = Seq(u32::MAX - 10_000);
     const NUMBER: u64 = 7;
 
-    fn receiver() -> Receiver {
+    fn receiver() -> RecordReceiver {
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[8; 16], [6; 12]).unwrap();
-        Receiver::new(NUMBER, key, Inbox::default()).unwrap()
+        RecordReceiver::new(NUMBER, key, RecordInbox::default()).unwrap()
     }
 
-    /// Records of one byte of content each, never to be opened.
+    /// Returns records with one byte of content each, for tests that never open them.
     fn tiny_records(count: usize) -> Vec<u8> {
         let mut record = vec![23, VERSION[0], VERSION[1], 0, TINY as u8 - 5];
         record.resize(TINY, 0);
         record.repeat(count)
     }
 
-    fn push(receiver: &mut Receiver, at: usize, bytes: &[u8]) {
+    fn push(receiver: &mut RecordReceiver, at: usize, bytes: &[u8]) {
         let data = BytesMut::from(bytes).into();
         receiver.push(RxSegment { seq: FIRST + at as u32, data, meta: RxMeta::default() });
     }
 
-    /// Gives the receiver record `number` of `key`, decrypted by `context` if there is one; gives its end.
-    fn feed(receiver: &mut Receiver, key: &TlsKey, number: u64, seq: Seq, context: Option<Handle>) -> Seq {
+    /// Gives record `number` of `key` to the receiver, decrypted by `context` if there is one. Returns the record's
+    /// end.
+    fn feed(receiver: &mut RecordReceiver, key: &TlsKey, number: u64, seq: Seq, context: Option<Handle>) -> Seq {
         let sealing = RecordKey::new(key).unwrap();
         let prefix = sealing.prefix(number, 23, 101);
         let mut body = vec![23; 101];
@@ -628,11 +640,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_another_followed_goes_with_the_last_byte_that_a_device_decrypted_with_it() {
+    fn replaced_key_is_dropped_after_its_last_decrypted_byte() {
         let key = |byte: u8| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [6; 12]).unwrap();
         let handle = |index| Handle { index, generation: 0 };
         for gone in [false, true] {
-            let mut receiver = Receiver::new(0, key(1), Inbox::default()).unwrap();
+            let mut receiver = RecordReceiver::new(0, key(1), RecordInbox::default()).unwrap();
             receiver.begin_at(FIRST);
             receiver.next_boundary().unwrap();
             receiver.add_context(handle(0));
@@ -640,15 +652,16 @@ mod tests {
             receiver.rekey(key(2)).unwrap();
             let old = receiver.contexts[0].stale.as_ref().map(|(key, _)| Arc::downgrade(key)).unwrap();
             let mut number = 0;
-            let mut next = |receiver: &mut Receiver, ahead: Option<u32>, context| {
+            let mut next = |receiver: &mut RecordReceiver, ahead: Option<u32>, context| {
                 seq = feed(receiver, &key(2), number, seq, context);
                 number += 1;
                 receiver.drop_earlier_keys(ahead.map(|ahead| seq + ahead));
                 old.upgrade().is_some()
             };
+            // While the context exists, data decrypted with the old key may always arrive.
             (0..100).for_each(|_| assert!(next(&mut receiver, Some(0), None), "who knows what is under way"));
             if gone {
-                // No context followed: the device's ring bounds what is under way.
+                // No context followed, so only the ring size bounds the data under way.
                 receiver.note_context_gone(handle(0), Some(seq_of(&receiver) + 300));
                 assert!(next(&mut receiver, Some(0), None));
                 receiver.given += RING_MAX;
@@ -667,7 +680,7 @@ mod tests {
         }
     }
 
-    fn seq_of(receiver: &Receiver) -> Seq {
+    fn seq_of(receiver: &RecordReceiver) -> Seq {
         receiver.inbox.start().unwrap()
     }
 
@@ -680,10 +693,10 @@ mod tests {
         for (index, segment) in bytes.chunks(SEGMENT).enumerate() {
             push(&mut receiver, index * SEGMENT, segment);
             let whole = ((index * SEGMENT + segment.len()) / TINY) as u64;
-            // A device that asks about each segment, and one that is offered the rest of the stream.
+            // Covers a device that asks about every segment, and a device that is offered the rest of the stream.
             let header = FIRST + (whole as usize * TINY) as u32;
-            assert_eq!(receiver.locate(header), Located::Record(NUMBER + whole));
-            assert_eq!(receiver.locate(header + 2 * TINY as u32), Located::NotYet);
+            assert_eq!(receiver.locate(header), BoundaryAnswer::Record(NUMBER + whole));
+            assert_eq!(receiver.locate(header + 2 * TINY as u32), BoundaryAnswer::NotYet);
             if let Some((start, number)) = receiver.next_boundary().unwrap() {
                 let records = number - NUMBER;
                 assert!(records == whole || records == whole + 1);
@@ -691,7 +704,8 @@ mod tests {
             }
         }
         assert_eq!(receiver.next_boundary(), Ok(Some((FIRST + bytes.len() as u32, NUMBER + RECORDS as u64))));
-        // A search among that many segments, and two looked into; each segment may have three asked in vain.
+        // Each lookup costs a binary search over the segments and at most two visits. Each segment may cause three
+        // lookups without a result.
         let segments = bytes.len() / SEGMENT;
         let each = segments.ilog2() as usize + 1 + 2;
         let most = (RECORDS + 3 * segments) * each;
@@ -703,11 +717,11 @@ mod tests {
         let mut receiver = receiver();
         push(&mut receiver, 0, &tiny_records(20));
         for known in [0, 5, 20] {
-            assert_eq!(receiver.locate(FIRST + known * TINY as u32), Located::Record(NUMBER + u64::from(known)));
+            assert_eq!(receiver.locate(FIRST + known * TINY as u32), BoundaryAnswer::Record(NUMBER + u64::from(known)));
             for at in 0..20 * TINY as u32 {
                 let expected = match at % TINY as u32 {
-                    0 => Located::Record(NUMBER + u64::from(at) / TINY as u64),
-                    _ => Located::Nothing,
+                    0 => BoundaryAnswer::Record(NUMBER + u64::from(at) / TINY as u64),
+                    _ => BoundaryAnswer::Nothing,
                 };
                 assert_eq!(receiver.locate(FIRST + at), expected, "{at} bytes on");
             }

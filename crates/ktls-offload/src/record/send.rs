@@ -1,7 +1,7 @@
-//! Frames records, and seals them unless a device will.
+//! Frames records, and seals the records that no device will seal.
 //!
-//! Invariant: the same contents in the same order make the same bytes on the wire, in software or by a NIC; each number
-//! goes to one record.
+//! Invariant: equal contents in equal order produce equal bytes on the wire, in software and on a NIC. Each number is
+//! used for one record.
 
 use super::{CONTENT_MAX, ContentType};
 use crate::counters::TlsCounters;
@@ -13,26 +13,26 @@ use offload_api::{Handle, TlsKey, TlsVersion, TxTag, UnitTag};
 use offload_base::cost::{self, WorkKind};
 use std::sync::Arc;
 
-/// Who turns a record into what belongs on the wire.
+/// The component that seals a direction's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protection {
-    /// This crate, before it is queued.
+pub(crate) enum RecordProtection {
+    /// This crate, before the record is queued.
     Software,
-    /// A device, on its way out.
+    /// A device, during transmission.
     Device(Handle),
 }
 
-/// Content on its way into a record.
+/// Content of a record.
 pub(crate) enum Content<'a> {
-    /// Shared, in pieces, each with its place in the units of the layers above, and with the context that is to fill
-    /// digests in, if they have some: a device reads it where it is.
+    /// Shared pieces, each tagged with its position in the units of the layers above and with the context that fills in
+    /// digests, if there is one. A device reads the content without a copy.
     Shared(&'a [(Bytes, TxTag)]),
-    /// Lent: it is copied in any case.
+    /// Borrowed bytes, which are copied in any case.
     Lent(&'a [u8]),
 }
 
 impl Content<'_> {
-    /// Whether some of it is not yet what belongs in the record.
+    /// Returns whether a device must still fill in digests.
     pub(crate) fn wants_digests(&self) -> bool {
         matches!(self, Content::Shared(pieces) if pieces.iter().any(|(_, upper)| upper.is_pending()))
     }
@@ -46,29 +46,29 @@ impl Content<'_> {
 }
 
 /// The transmit half of a record layer.
-pub(crate) struct Sender {
+pub(crate) struct RecordSender {
     traffic: TlsKey,
     key: Arc<RecordKey>,
     number: u64,
     limit: u64,
-    protection: Protection,
-    /// The number from which on the transport has a sealer for this key.
+    protection: RecordProtection,
+    /// First record number that the transport's sealer of this key covers. `None` if the transport has no such sealer.
     sealed_from: Option<u64>,
-    /// What inner plaintext is padded to a multiple of; 1: it is not.
+    /// The multiple of bytes to which the inner plaintext is padded. 1 means no padding.
     pad_to: usize,
-    /// The prefix made last: most records of a stream are of one length.
+    /// Cache of the last prefix; most records of a stream have equal lengths.
     prefix: Bytes,
-    /// The padded trailer made last, likewise.
+    /// Cache of the last padded trailer.
     trailer: Bytes,
 }
 
-impl Sender {
-    pub(crate) fn new(number: u64, traffic: TlsKey) -> Result<Sender, UnsupportedKey> {
-        Ok(Sender {
+impl RecordSender {
+    pub(crate) fn new(number: u64, traffic: TlsKey) -> Result<RecordSender, UnsupportedKey> {
+        Ok(RecordSender {
             key: Arc::new(RecordKey::new(&traffic)?),
             number,
             limit: record_limit(traffic.suite()),
-            protection: Protection::Software,
+            protection: RecordProtection::Software,
             sealed_from: None,
             pad_to: 1,
             prefix: Bytes::new(),
@@ -77,13 +77,13 @@ impl Sender {
         })
     }
 
-    /// Makes one record and gives it to `queue`, in one piece or several. `upper` says where `content` lies in the
-    /// units of the layers above, if it does, and which context is to fill digests in. Then the content is not yet what
-    /// belongs in the record, so that is never sealed here: without a device the transport does it, which must have a
-    /// sealer.
+    /// Frames one record and passes its pieces to `queue`. Tags in `content` tell its position in the units of the
+    /// layers above and the context that fills in digests. Content without its digests is not final, so this function
+    /// never seals such content: without a device the transport seals the record, and must have a sealer.
     ///
     /// # Errors
-    /// [`TlsError::KeyExhausted`], [`TlsError::TooManyLayers`]. Then no number is used; what was queued is to be dropped.
+    /// [`TlsError::KeyExhausted`], [`TlsError::TooManyLayers`]. No number is then used, and the caller drops the queued
+    /// pieces.
     pub(crate) fn record(
         &mut self,
         content_type: ContentType,
@@ -92,29 +92,30 @@ impl Sender {
         queue: &mut dyn FnMut(Bytes, TxTag),
     ) -> Result<(), TlsError> {
         let _framing = cost::work(WorkKind::Framing);
-        // The last alert may still go out with a key that is used up: it ends the connection.
+        // An exhausted key may still protect the alert that ends the connection.
         let hard_limit = if content_type == ContentType::Alert { u64::MAX - 1 } else { self.limit };
         if self.number >= hard_limit {
             return Err(TlsError::KeyExhausted);
         }
         let number = self.number;
-        // The transport's sealer goes no further than the key may, so nothing beyond is left to a device.
-        let protection = if number < self.limit { self.protection } else { Protection::Software };
+        // The transport's sealer stops at the key's limit, so records beyond are sealed here.
+        let protection = if number < self.limit { self.protection } else { RecordProtection::Software };
         match protection {
-            Protection::Software if content.wants_digests() => {
+            RecordProtection::Software if content.wants_digests() => {
                 debug_assert!(self.sealed_from.is_some());
                 self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, queue)?;
                 counters.tx_records_sw += 1;
             }
-            Protection::Software => {
+            RecordProtection::Software => {
                 counters.tx_records_sw += 1;
                 self.seal(number, content_type, content, queue);
             }
-            Protection::Device(handle) => {
+            RecordProtection::Device(handle) => {
                 self.leave_to_device(number, handle, content_type, content, queue)?;
                 counters.tx_records_device += 1;
             }
         }
+        // A failed record uses no number, so the caller may continue with another record.
         self.number += 1;
         Ok(())
     }
@@ -133,9 +134,11 @@ impl Sender {
                 Content::Lent(bytes) => record.extend_from_slice(bytes),
             }
         }
+        // Only TLS 1.3 has the content type inside the record.
         if trailer > TAG_LEN {
             record.extend_from_slice(&[content_type.code()]);
         }
+        // Padding is zero bytes after the content type (RFC 8446 section 5.4).
         record.resize(length - TAG_LEN, 0);
         let tag = {
             let _crypto = cost::work(WorkKind::Crypto);
@@ -155,6 +158,7 @@ impl Sender {
     ) -> Result<(), TlsError> {
         let trailer = self.trailer(content_type, content.len());
         let prefix = self.key.prefix(number, content_type.code(), content.len() + trailer.len() - TAG_LEN);
+        // Most records have the same length, hence the same prefix: sharing it saves an allocation per record.
         if self.prefix[..] != prefix[..] {
             self.prefix = Bytes::copy_from_slice(&prefix);
         }
@@ -172,26 +176,29 @@ impl Sender {
         };
         let mut at = prefix.len();
         for (bytes, upper) in pieces.iter().filter(|(bytes, _)| !bytes.is_empty()) {
+            // The record becomes the lowest layer; units of the layers above move up by one.
             let tag = upper.within(Some(handle), place(at)).ok_or(TlsError::TooManyLayers)?;
             at += bytes.len();
             queue(bytes.clone(), tag);
         }
+        // The device writes the tag into the zeroed end of the trailer.
         queue(trailer, TxTag::device(handle, place(at)));
         Ok(())
     }
 
-    /// Bytes that follow `content` bytes of content: its type where that is inside, padding, and the tag.
+    /// Returns the length of the bytes after `content` bytes of content: the inner content type if the format has one,
+    /// padding, and the tag.
     fn trailer_len(&self, content: usize) -> usize {
         let inner = self.key.format().inner_type_len();
         if inner == 0 {
-            return TAG_LEN; // there is no padding to an AEAD of TLS 1.2
+            return TAG_LEN; // TLS 1.2 has no padding for AEADs
         }
-        // RFC 8446 section 5.4: padding must not take the inner plaintext beyond 2^14 + 1 bytes.
+        // RFC 8446 section 5.4: padding must not extend the inner plaintext beyond 2^14 + 1 bytes.
         let padded = (content + inner).next_multiple_of(self.pad_to).min(CONTENT_MAX + inner);
         padded - content + TAG_LEN
     }
 
-    /// What follows the content on its way to a device, with room for the tag, which it fills in.
+    /// Returns the bytes after the content for a device, with a zeroed tag that the device fills in.
     fn trailer(&mut self, content_type: ContentType, content: usize) -> Bytes {
         let length = self.trailer_len(content);
         if let Some(bytes) = short_trailer(content_type, length) {
@@ -205,54 +212,55 @@ impl Sender {
         self.trailer.clone()
     }
 
-    /// Whether the next record has to be a KeyUpdate, for the key has room for no more than that.
+    /// Returns whether the next record must be a KeyUpdate, because the key has room for only one more record.
     pub(crate) fn must_update(&self) -> bool {
         self.has_key_updates() && self.number.saturating_add(1) >= self.limit
     }
 
-    /// Whether the version knows key updates.
+    /// Returns whether the version has key updates.
     pub(crate) fn has_key_updates(&self) -> bool {
         self.traffic.version() == TlsVersion::Tls13
     }
 
-    /// Bytes of a record before its content.
+    /// Returns the length of a record's prefix in bytes.
     pub(crate) fn prefix_len(&self) -> usize {
         self.key.format().prefix_len()
     }
 
-    /// Pads inner plaintext to a multiple of `bytes` from the next record on.
+    /// Sets the padding multiple for the records from the next one on.
     pub(crate) fn set_pad_to(&mut self, bytes: usize) {
         self.pad_to = bytes.max(1);
     }
 
-    /// How many records may be made before something has to happen to the key.
+    /// Returns the number of records left before the key must change or the stream must end.
     pub(crate) fn records_left(&self) -> u64 {
         let last = if self.has_key_updates() { 1 } else { 0 };
         self.limit.saturating_sub(last).saturating_sub(self.number)
     }
 
-    /// Whether not even a KeyUpdate can be protected any more.
+    /// Returns whether the key cannot protect even a KeyUpdate.
     pub(crate) fn is_used_up(&self) -> bool {
         self.number >= self.limit
     }
 
-    /// Seals in software from the next record on. True if a device did so far.
-    pub(crate) fn come_back(&mut self) -> bool {
-        core::mem::replace(&mut self.protection, Protection::Software) != Protection::Software
+    /// Switches to software from the next record on. Returns true if a device sealed before.
+    pub(crate) fn return_to_software(&mut self) -> bool {
+        core::mem::replace(&mut self.protection, RecordProtection::Software) != RecordProtection::Software
     }
 
-    /// Leaves records to `handle` from the next one on. The transport must have a sealer by then.
+    /// Leaves sealing to `handle` from the next record on. The transport must already have a sealer.
     pub(crate) fn hand_over(&mut self, handle: Handle) {
         debug_assert!(self.sealed_from.is_some());
-        self.protection = Protection::Device(handle);
+        self.protection = RecordProtection::Device(handle);
     }
 
-    /// The transport is to forget its sealer for this key. True if it has one.
+    /// Notes that the transport forgets the sealer of this key. Returns true if the transport had one.
     pub(crate) fn forget_sealer(&mut self) -> bool {
         self.sealed_from.take().is_some()
     }
 
-    /// What the transport needs before the first record is left to a device; `None` if it has that.
+    /// Returns the sealer that the transport needs before a device seals the first record, or `None` if the transport
+    /// has it.
     pub(crate) fn sealer(&mut self) -> Option<RecordSealer> {
         if self.sealed_from.is_some() {
             return None;
@@ -261,32 +269,32 @@ impl Sender {
         Some(RecordSealer::new(self.key.clone(), self.number, self.limit))
     }
 
-    /// The device that records are left to.
+    /// Returns the context that seals records.
     pub(crate) fn context(&self) -> Option<Handle> {
         match self.protection {
-            Protection::Software => None,
-            Protection::Device(handle) => Some(handle),
+            RecordProtection::Software => None,
+            RecordProtection::Device(handle) => Some(handle),
         }
     }
 
-    /// Number of the next record.
+    /// Returns the number of the next record.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The key in use.
+    /// Returns the present key.
     pub(crate) fn key(&self) -> &TlsKey {
         &self.traffic
     }
 
-    /// Has the key last for no more than `records` records, or for just one more if it had as many.
+    /// Limits the key to `records` records. If the key has protected that many already, one more is allowed.
     pub(crate) fn lower_limit(&mut self, records: u64) {
-        // The one more is the KeyUpdate, without which there is no other key.
+        // The extra record is the KeyUpdate, without which there is no next key.
         self.limit = self.limit.min(records.max(self.number.saturating_add(1)));
     }
 }
 
-/// Without padding: content type, where that is inside, and room for the tag.
+/// Returns the trailer without padding: the inner content type if there is one, and zeroes for the tag.
 fn short_trailer(content_type: ContentType, length: usize) -> Option<&'static [u8]> {
     const fn room(code: u8) -> [u8; TAG_LEN + 1] {
         let mut trailer = [0; TAG_LEN + 1];
@@ -317,17 +325,22 @@ mod tests {
 
     const HANDLE: Handle = Handle { index: 4, generation: 2 };
 
-    fn sender(suite: TlsSuite) -> Sender {
+    fn sender(suite: TlsSuite) -> RecordSender {
         sender_of(TlsVersion::Tls13, suite)
     }
 
-    fn sender_of(version: TlsVersion, suite: TlsSuite) -> Sender {
+    fn sender_of(version: TlsVersion, suite: TlsSuite) -> RecordSender {
         let key = TlsKey::new(version, suite, &vec![8; suite.key_len()], [6; 12]).unwrap();
-        Sender::new(3, key).unwrap()
+        RecordSender::new(3, key).unwrap()
     }
 
-    /// Makes a record; on a device, has its pieces sealed by the transport's sealer.
-    fn wire(sender: &mut Sender, kind: ContentType, content: Content<'_>, sealer: Option<&mut RecordSealer>) -> Bytes {
+    /// Frames a record. With a device, seals its pieces by the transport's sealer.
+    fn wire(
+        sender: &mut RecordSender,
+        kind: ContentType,
+        content: Content<'_>,
+        sealer: Option<&mut RecordSealer>,
+    ) -> Bytes {
         let mut pieces = Vec::new();
         let mut tags = Vec::new();
         sender
@@ -387,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn content_that_waits_for_digests_is_not_sealed_before_it_has_them() {
+    fn content_is_not_sealed_before_its_digests_arrive() {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.sealer();
         let above = Handle { index: 9, generation: 0 };
@@ -409,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn content_with_work_at_the_highest_layer_is_refused_and_uses_no_number() {
+    fn refused_highest_layer_content_uses_no_record_number() {
         let above = Handle { index: 9, generation: 0 };
         let unit = UnitTag { number: 9, at: 0, len: 100, touched_from: 0 };
         let highest = TxTag::device(above, unit).within(Some(above), unit).unwrap();
@@ -431,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_content_reaches_a_device_uncopied_with_the_units_above() {
+    fn shared_content_reaches_a_device_uncopied_with_upper_units() {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.sealer();
         sender.hand_over(HANDLE);
@@ -463,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_key_protects_an_alert_and_nothing_else() {
+    fn exhausted_key_protects_only_an_alert() {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.lower_limit(5);
         let mut record = |kind| {

@@ -1,10 +1,10 @@
-//! Where work that blocks is done, whatever the runtime.
+//! Execution of blocking work, independent of the runtime.
 
 use core::future::Future;
 use std::io;
 use tokio::sync::oneshot;
 
-/// Has work done that may block: on a thread pool, usually. Any closure that takes the work is one.
+/// An executor for work that may block, usually a thread pool. Any closure that accepts the work is an executor.
 ///
 /// ```
 /// use ktls_offload::Blocking;
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 /// # }
 /// ```
 pub trait Blocking: Send + Sync {
-    /// Has `work` done soon, or does it now. To drop it is to fail what waits for it.
+    /// Runs `work` now or soon. If the work is dropped, its caller gets an error.
     fn run(&self, work: Box<dyn FnOnce() + Send>);
 }
 
@@ -30,10 +30,10 @@ impl<F: Fn(Box<dyn FnOnce() + Send>) + Send + Sync> Blocking for F {
 }
 
 impl dyn Blocking {
-    /// Begins `work`; gives what it comes to.
+    /// Starts `work` and returns its result.
     ///
     /// # Errors
-    /// If the pool dropped it.
+    /// If the pool dropped the work.
     pub fn call<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
         &self,
         work: W,
@@ -43,15 +43,15 @@ impl dyn Blocking {
     }
 }
 
-/// As [`call`](Blocking::call), by polling.
+/// Starts `work`; the result is polled instead of awaited (see [`call`](Blocking::call)).
 pub(super) fn begin<T: Send + 'static>(
     pool: &dyn Blocking,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();
     pool.run(Box::new(move || {
-        // Whoever waited may have gone.
-        let _nobody_waits = done.send(work());
+        // The receiver may be gone, because its caller stopped waiting.
+        let _ = done.send(work());
     }));
     result
 }
@@ -60,8 +60,8 @@ pub(super) fn dropped() -> io::Error {
     io::Error::other("the pool dropped the work")
 }
 
-/// Does it at once, where it was asked for: in virtual time, where nothing may happen on another thread, and in
-/// programs that have nothing else to do.
+/// An executor that runs work at once in the caller: for virtual time, where other threads are not allowed, and for
+/// programs without other tasks.
 ///
 /// See [`send_file`](crate::send_file) for an example.
 #[derive(Clone, Copy, Debug, Default)]

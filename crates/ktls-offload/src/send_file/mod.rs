@@ -1,12 +1,12 @@
-//! Files on their way into a stream, read once and not copied again.
+//! Sending of files over a stream, read once and without further copies.
 //!
-//! - this file: [`send_file`], for a program that has the stream itself, and what may go wrong;
-//! - [`pieces`]: a file as owned buffers, read ahead by one; [`blocking`]: where reading may block;
-//! - [`shared_writes`]: for a program that has the stream behind a layer that knows only slices, an HTTP library for one.
+//! - this file: [`send_file`], for a program that owns the stream, and its errors;
+//! - [`pieces`]: a file as owned buffers, with one piece read ahead; [`blocking`]: the executor for blocking reads;
+//! - [`shared_writes`]: for a program whose stream is below a layer that accepts only slices, such as an HTTP library.
 //!
-//! Invariant: what was queued is never read again. A file that changes while it is sent may spoil what comes after, and
-//! that is told; but a segment that is sent again, and a record that a device has to make again from its middle, have
-//! the bytes they had at first. (Were the file mapped instead, other bytes would be encrypted with a nonce that was used.)
+//! Invariant: queued bytes are never read from the file again. A change of the file during sending may affect only
+//! later pieces, and is reported. A retransmitted segment, and a record that a device must seal again from its middle,
+//! keep their original bytes. With a mapped file instead, changed bytes would be encrypted under a used nonce.
 
 mod blocking;
 mod pieces;
@@ -21,12 +21,11 @@ use core::task::Poll;
 use offload_api::{SegmentStream, TxTag};
 use std::io;
 
-/// Sends what is left of `pieces`; gives how many bytes that were. Each piece is queued as it was read, for a device to
-/// encrypt where it lies. There are two pieces in memory, one being read and one waiting for room, beside what the
-/// send queue holds.
+/// Sends the rest of `pieces` and returns the number of bytes sent. Pieces are queued without a copy, and a device
+/// encrypts them in place. Besides the send queue, two pieces are in memory: one being read and one waiting for room.
 ///
-/// After an error the peer has a part of the file, as [`FilePieces::remaining`] tells. A dropped future loses no byte:
-/// another call goes on.
+/// After an error the peer has a part of the file, as [`FilePieces::remaining`] tells. Dropping the future loses no
+/// bytes: another call continues.
 ///
 /// ```
 /// use ktls_offload::{FilePieces, FixedKeys, InPlace, KtlsStream, TrafficKeys, api::TokioSegments, send_file};
@@ -55,16 +54,17 @@ use std::io;
 /// ```
 ///
 /// # Errors
-/// [`SendFileError`], which says whose fault it is.
+/// [`SendFileError`], which tells the cause.
 pub async fn send_file<S: SegmentStream>(stream: &mut S, pieces: &mut FilePieces) -> Result<u64, SendFileError> {
     let mut sent = 0;
     loop {
-        // Room first: a piece that was taken is queued with no chance to be forgotten in between.
+        // Room is awaited first: a taken piece is then queued without an await in between, at which a dropped future
+        // would lose the piece.
         if pieces.remaining() > 0 {
             poll_fn(|cx| stream.poll_room(cx)).await.map_err(SendFileError::Stream)?;
         }
         let Some(piece) = pieces.next_piece().await else {
-            // Whether the last piece was taken: no room is no objection.
+            // All pieces are taken. Only an error of the stream matters here, not its room.
             let taken = poll_fn(|cx| match stream.poll_room(cx) {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 _ => Poll::Ready(Ok(())),
@@ -78,7 +78,7 @@ pub async fn send_file<S: SegmentStream>(stream: &mut S, pieces: &mut FilePieces
     }
 }
 
-/// Why a file was not sent whole.
+/// Error of sending a file.
 ///
 /// ```
 /// use ktls_offload::SendFileError;
@@ -89,33 +89,32 @@ pub async fn send_file<S: SegmentStream>(stream: &mut S, pieces: &mut FilePieces
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendFileError {
-    /// Caller's fault: the range goes beyond the file.
+    /// Caller's fault: the range ends beyond the file.
     #[error("byte {end} is beyond the end of the file, which has {length} bytes")]
     OutOfRange {
-        /// Where the range ends.
+        /// End of the range.
         end: u64,
-        /// How long the file is.
+        /// Length of the file.
         length: u64,
     },
-    /// Somebody cut the file short after it was opened.
+    /// The file was truncated after it was opened.
     #[error("the file ended at byte {at}, before byte {end}: it was cut short meanwhile")]
     Truncated {
-        /// Where it ends now.
+        /// Present end of the file.
         at: u64,
-        /// Where the range ends.
+        /// End of the range.
         end: u64,
     },
-    /// Somebody changed the file after it was opened: what was sent before and what would come now need not belong
-    /// together.
+    /// The file was changed after it was opened, so earlier and later pieces may not belong together.
     #[error("the file was changed before byte {at} was read")]
     Changed {
-        /// What was about to be sent.
+        /// Offset of the piece that was read after the change.
         at: u64,
     },
     /// The file cannot be read.
     #[error("the file cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// The stream takes no more.
+    /// The stream accepts no more data.
     #[error("the stream accepts no more data: {0}")]
     Stream(#[source] io::Error),
 }

@@ -1,7 +1,7 @@
-//! A file, or a part of one, as owned buffers.
+//! A file, or a part of a file, as owned buffers.
 //!
-//! Invariant: at most one read is under way and at most one piece, besides, was read and not taken; a piece comes from
-//! the file as it was when it was opened, as far as length and time of modification tell, or not at all.
+//! Invariant: at most one read is in progress, and at most one piece is read and not taken. A piece contains the file's
+//! bytes as of opening, as far as length and modification time tell; otherwise the piece is an error.
 
 use super::SendFileError;
 use super::blocking::{Blocking, begin, dropped};
@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::oneshot;
 
-/// Gives a range of a file, piece by piece, and reads the next piece while the last one is on its way.
+/// A reader of a file range in pieces, which reads one piece ahead.
 ///
 /// See [`send_file`](crate::send_file) for an example.
 pub struct FilePieces {
     pool: Arc<dyn Blocking>,
-    /// `None` while it is being read from.
+    /// The file. `None` while a read is in progress, and after an error.
     file: Option<File>,
-    version: Version,
-    /// Where the next piece begins that nobody has taken.
+    version: FileStamp,
+    /// Offset of the next piece to take.
     at: u64,
     end: u64,
     piece_bytes: usize,
@@ -34,8 +34,8 @@ pub struct FilePieces {
 }
 
 impl FilePieces {
-    /// `range` of `file`, which has `metadata` now; `pool` reads it. The file's position is this type's business from
-    /// now on: no clone of `file` may read or seek.
+    /// Creates a reader of `range` of `file`. `metadata` is the file's present metadata, and `pool` runs the reads. The
+    /// reader moves the file's position, so clones of `file` must not read or seek.
     ///
     /// # Errors
     /// [`SendFileError::OutOfRange`].
@@ -51,7 +51,7 @@ impl FilePieces {
         Ok(FilePieces {
             pool,
             file: Some(file),
-            version: Version::of(metadata),
+            version: FileStamp::from_metadata(metadata),
             at: range.start.min(range.end),
             end: range.end,
             piece_bytes: PIECE_BYTES,
@@ -59,26 +59,26 @@ impl FilePieces {
         })
     }
 
-    /// Has pieces hold `bytes` bytes, at least 1; at first they hold 256 KiB, which is sixteen full records.
+    /// Sets the length of a piece, at least 1 byte. The default is 256 KiB, which is sixteen full records.
     #[must_use]
     pub fn with_piece_bytes(mut self, bytes: usize) -> FilePieces {
         self.piece_bytes = bytes.max(1);
         self
     }
 
-    /// Bytes that nobody has taken yet.
+    /// Returns the number of bytes not yet taken.
     pub fn remaining(&self) -> u64 {
         self.end - self.at
     }
 
-    /// The next piece; `None` when there are no more. After an error there are none.
+    /// Returns the next piece, or `None` at the end and after an error.
     ///
-    /// Dropping the future loses nothing.
+    /// Dropping the future loses no data.
     pub async fn next_piece(&mut self) -> Option<Result<Bytes, SendFileError>> {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
 
-    /// Polls for what [`next_piece`](Self::next_piece) waits for.
+    /// Polls for the next piece; see [`next_piece`](Self::next_piece).
     pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, SendFileError>>> {
         if self.reading.is_none() {
             self.read_from(self.at);
@@ -98,14 +98,15 @@ impl FilePieces {
         }))
     }
 
-    /// Begins to read the piece at `at`, if there is one.
+    /// Starts reading the piece at `at`, if there is one.
     fn read_from(&mut self, at: u64) {
         if at == self.end {
             return;
         }
-        // Gone after an error.
+        // The file is gone after an error.
         let Some(mut file) = self.file.take() else { return };
         let (version, end) = (self.version, self.end);
+        // The last piece may be shorter.
         let bytes = self.piece_bytes.min(usize::try_from(end - at).unwrap_or(usize::MAX));
         self.reading = Some(begin(&*self.pool, move || {
             let _application = cost::work(WorkKind::Application);
@@ -121,29 +122,29 @@ impl fmt::Debug for FilePieces {
     }
 }
 
-/// What tells a file from what it was.
+/// The properties by which a change of the file is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct FileStamp {
     bytes: u64,
-    /// `None` where the system does not say.
+    /// `None` if the system does not report the time.
     modified: Option<SystemTime>,
 }
 
-impl Version {
-    fn of(metadata: &Metadata) -> Version {
-        Version { bytes: metadata.len(), modified: metadata.modified().ok() }
+impl FileStamp {
+    fn from_metadata(metadata: &Metadata) -> FileStamp {
+        FileStamp { bytes: metadata.len(), modified: metadata.modified().ok() }
     }
 }
 
-fn read(file: &mut File, version: Version, at: u64, end: u64, bytes: usize) -> Result<Bytes, SendFileError> {
+fn read(file: &mut File, version: FileStamp, at: u64, end: u64, bytes: usize) -> Result<Bytes, SendFileError> {
     let mut piece = Vec::new();
-    // A process that may have no more memory has others to serve.
+    // A fallible reservation: running out of memory must not abort a server with other clients.
     piece.try_reserve_exact(bytes).map_err(|_| SendFileError::Read(io::ErrorKind::OutOfMemory.into()))?;
     let filled = file
         .seek(SeekFrom::Start(at))
         .and_then(|_| file.take(bytes as u64).read_to_end(&mut piece))
         .map_err(SendFileError::Read)?;
-    // Looked at after reading: a piece that was changed while it was read is told as well.
+    // The metadata are read after the data, so that a change during the read is detected too.
     let present = file.metadata().map_err(SendFileError::Read)?;
     if filled < bytes {
         return Err(SendFileError::Truncated { at: at + filled as u64, end });
@@ -151,7 +152,7 @@ fn read(file: &mut File, version: Version, at: u64, end: u64, bytes: usize) -> R
     if present.len() < end {
         return Err(SendFileError::Truncated { at: present.len(), end });
     }
-    if Version::of(&present) != version {
+    if FileStamp::from_metadata(&present) != version {
         return Err(SendFileError::Changed { at });
     }
     Ok(piece.into())
@@ -167,16 +168,16 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Mutex;
 
-    /// A file of its own for each test, old enough that any change shows.
-    struct Sample(PathBuf);
+    /// A temporary file, old enough for any change to be visible in its modification time.
+    struct SampleFile(PathBuf);
 
-    impl Sample {
-        fn new(name: &str, content: &[u8]) -> Sample {
+    impl SampleFile {
+        fn new(name: &str, content: &[u8]) -> SampleFile {
             let path = std::env::temp_dir().join(format!("nic-offload-{name}-{}", std::process::id()));
             std::fs::write(&path, content).unwrap();
             let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
             File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
-            Sample(path)
+            SampleFile(path)
         }
 
         fn pieces(&self, pool: Arc<dyn Blocking>, range: Range<u64>) -> Result<FilePieces, SendFileError> {
@@ -186,17 +187,17 @@ mod tests {
         }
     }
 
-    impl Drop for Sample {
+    impl Drop for SampleFile {
         fn drop(&mut self) {
             std::fs::remove_file(&self.0).unwrap();
         }
     }
 
-    /// Does nothing until it is told to.
+    /// An executor that keeps its work until the test runs it.
     #[derive(Default)]
-    struct Later(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+    struct QueuedExecutor(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
 
-    impl Blocking for Later {
+    impl Blocking for QueuedExecutor {
         fn run(&self, work: Box<dyn FnOnce() + Send>) {
             self.0.lock().unwrap().push(work);
         }
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_range_comes_in_pieces_and_ends() {
-        let sample = Sample::new("range", b"0123456789abcdef");
+        let sample = SampleFile::new("range", b"0123456789abcdef");
         let cut = |range| all(&mut sample.pieces(Arc::new(InPlace), range).unwrap()).unwrap();
         assert_eq!(cut(0..16), ["0123", "4567", "89ab", "cdef"]);
         assert_eq!(cut(3..9), ["3456", "78"]);
@@ -227,8 +228,8 @@ mod tests {
 
     #[test]
     fn one_piece_is_read_ahead_and_no_more() {
-        let sample = Sample::new("ahead", b"0123456789abcdef");
-        let later = Arc::new(Later::default());
+        let sample = SampleFile::new("ahead", b"0123456789abcdef");
+        let later = Arc::new(QueuedExecutor::default());
         let mut pieces = sample.pieces(later.clone(), 0..16).unwrap();
         let waiting = || later.0.lock().unwrap().len();
         assert!(poll(&mut pieces).is_pending());
@@ -245,9 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_to_the_file_is_told() {
+    fn changes_of_the_file_are_reported() {
         let end = |spoil: &dyn Fn(&File), name: &str| {
-            let sample = Sample::new(name, b"0123456789abcdef");
+            let sample = SampleFile::new(name, b"0123456789abcdef");
             let mut pieces = sample.pieces(Arc::new(InPlace), 0..16).unwrap();
             let Poll::Ready(Some(Ok(first))) = poll(&mut pieces) else { panic!("nothing has happened yet") };
             spoil(&File::options().write(true).open(&sample.0).unwrap());
@@ -259,7 +260,7 @@ mod tests {
         let cut = end(&|file| file.set_len(9).unwrap(), "cut");
         assert_eq!(cut, "the file ended at byte 9, before byte 16: it was cut short meanwhile");
         let touched = |file: &File| file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        // The second piece had been read by then.
+        // The second piece was already read at that time.
         assert_eq!(end(&touched, "touched"), "the file was changed before byte 8 was read");
         let longer = |file: &File| file.set_len(17).unwrap();
         assert_eq!(end(&longer, "longer"), "the file was changed before byte 8 was read");

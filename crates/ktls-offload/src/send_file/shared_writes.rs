@@ -1,10 +1,11 @@
-//! Shared buffers through a layer that knows only slices.
+//! Zero-copy writes through a layer that accepts only slices.
 //!
-//! The maker of an answer's body lends each buffer ([`LentPieces::lend`]) and gives it to the layer above, an HTTP
-//! library for one. When a write comes back down, its slices are looked up by address: one that lies in a lent buffer
-//! goes on as a share of that buffer, any other is copied.
+//! The producer of a response body lends each buffer ([`LentPieces::lend`]) and passes it to the layer above, such as
+//! an HTTP library. When that layer writes, the slices are looked up by address. A slice of a lent buffer is sent as a
+//! share of that buffer; other slices are copied.
 //!
-//! Invariant: a lent buffer is kept alive for as long as it is looked for, so an address inside it means its bytes.
+//! Invariant: a lent buffer stays alive as long as it can be found, so an address inside the buffer always refers to
+//! its bytes.
 
 use bytes::{Bytes, BytesMut};
 use core::fmt;
@@ -17,7 +18,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The buffers lent to a [`SharedWrites`], which empties them into its stream. Cloned, they are the same ones.
+/// The buffers lent to a [`SharedWrites`]. Clones share the buffers.
 ///
 /// See [`SharedWrites`] for an example.
 #[derive(Clone, Debug, Default)]
@@ -26,13 +27,14 @@ pub struct LentPieces {
 }
 
 impl LentPieces {
-    /// Lends `piece`, and gives it back for the way down. The last 32 pieces are remembered; one that is
-    /// written later than that is copied, and so is a short one.
+    /// Lends `piece` and returns it for writing. The last 32 pieces are remembered. A piece that is written later, or
+    /// is short, is copied.
     pub fn lend(&self, piece: Bytes) -> Bytes {
         if piece.len() < WORTH_SHARING {
-            return piece; // it will be copied, and nobody would look for it
+            return piece; // short slices are copied, so the piece would never be looked up
         }
         let mut pieces = self.lock();
+        // Unwritten pieces must not occupy memory forever.
         if pieces.len() == LENT_MAX {
             pieces.pop_front();
         }
@@ -40,12 +42,15 @@ impl LentPieces {
         piece
     }
 
-    /// The share of a lent buffer that `slice` is. Writes come in order: buffers lent before that one are done with.
+    /// Returns the share of a lent buffer that `slice` is. Writes arrive in order, so buffers lent earlier are dropped.
     fn find(&self, slice: &[u8]) -> Option<Bytes> {
         let mut pieces = self.lock();
+        // The piece is alive, so no other buffer can have these addresses.
         let inside = |piece: &Bytes| piece.as_ptr_range().start <= slice.as_ptr() && end(slice) <= end(piece);
         let found = pieces.iter().position(inside)?;
+        // Layers above write in order, so earlier buffers will not be written again.
         pieces.drain(..found);
+        // A share of the same buffer, without a copy.
         let share = pieces[0].slice_ref(slice);
         if end(slice) == end(&pieces[0]) {
             pieces.pop_front();
@@ -62,7 +67,7 @@ fn end(slice: &[u8]) -> *const u8 {
     slice.as_ptr_range().end
 }
 
-/// A stream that copies nothing of what it was lent. Everything else goes to `S`.
+/// A stream that sends lent buffers without copying them. Other calls are forwarded to `S`.
 ///
 /// ```
 /// use ktls_offload::{FixedKeys, KtlsStream, SharedWrites, TrafficKeys, api::TokioSegments};
@@ -94,7 +99,7 @@ pub struct SharedWrites<S> {
 }
 
 offload_base::counters! {
-    /// What became of the bytes written to a [`SharedWrites`].
+    /// Counters of the bytes written to a [`SharedWrites`].
     ///
     /// ```
     /// use ktls_offload::SharedWrites;
@@ -103,55 +108,58 @@ offload_base::counters! {
     /// assert_eq!(stream.counters().shared, 0);
     /// ```
     pub struct WriteCounters {
-        /// Bytes that went on where they lay.
+        /// Bytes sent without a copy.
         pub shared: "write_shared_bytes",
-        /// Bytes that were copied.
+        /// Bytes copied.
         pub copied: "write_copied_bytes",
     }
 }
 
 impl<S> SharedWrites<S> {
-    /// Wraps `stream`; the second is what lends to it.
+    /// Wraps `stream`. The second value lends buffers to it.
     pub fn new(stream: S) -> (SharedWrites<S>, LentPieces) {
         let pieces = LentPieces::default();
         (SharedWrites { stream, pieces: pieces.clone(), counters: WriteCounters::default() }, pieces)
     }
 
-    /// The stream inside.
+    /// Returns the inner stream.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// The stream inside, to be asked. What is written to it goes before what is written here later.
+    /// Returns the inner stream. Data written to it directly precede later writes through this wrapper.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// What became of what was written so far.
+    /// Returns the counters of the bytes written so far.
     pub fn counters(&self) -> &WriteCounters {
         &self.counters
     }
 
-    /// The stream inside, by itself again.
+    /// Returns the inner stream, unwrapped.
     pub fn into_inner(self) -> S {
         self.stream
     }
 }
 
 impl<S: SegmentStream> SharedWrites<S> {
-    /// Queues `slices`, in order, until there is much of it: whole slices, so that records end where writes do.
+    /// Queues `slices` in order up to [`ENOUGH_AT_ONCE`], in whole slices, so that records end where writes end.
+    /// Returns the number of bytes taken.
     fn queue(&mut self, slices: &[IoSlice<'_>]) -> usize {
         let mut taken = 0;
         let mut copied = BytesMut::new();
         for slice in slices {
+            // A short write returns to the caller, who then waits for room.
             if taken >= ENOUGH_AT_ONCE {
                 break;
             }
             taken += slice.len();
-            // A short one costs less to copy than to send by itself.
+            // A short slice is cheaper to copy than to send separately.
             match if slice.len() < WORTH_SHARING { None } else { self.pieces.find(slice) } {
                 Some(share) => {
                     if !copied.is_empty() {
+                        // The copied bytes come before the shared ones in the stream.
                         self.stream.send(copied.split().freeze(), TxTag::PLAIN);
                     }
                     self.counters.shared += share.len() as u64;
@@ -181,14 +189,16 @@ impl<S: SegmentStream + AsyncWrite> AsyncWrite for SharedWrites<S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // An empty write must not wait for room.
         if slices.iter().all(|slice| slice.is_empty()) {
             return Poll::Ready(Ok(0));
         }
+        // Without room, the write takes no bytes, so queued buffers stay bounded.
         ready!(self.stream.poll_room(cx))?;
         Poll::Ready(Ok(self.queue(slices)))
     }
 
-    /// Layers above ask for this, and flatten what they write into one buffer if it is not so.
+    /// Returns true: layers above would otherwise flatten their writes into one buffer.
     fn is_write_vectored(&self) -> bool {
         true
     }
@@ -214,11 +224,11 @@ impl<S: fmt::Debug> fmt::Debug for SharedWrites<S> {
     }
 }
 
-/// Pieces remembered: more than layers above keep waiting.
+/// Maximum number of remembered pieces: more than a layer above keeps waiting.
 const LENT_MAX: usize = 32;
-/// Bytes taken at one write.
+/// Number of bytes after which a write takes no further slices.
 const ENOUGH_AT_ONCE: usize = 256 << 10;
-/// From how many bytes on a slice is looked for among the lent ones.
+/// Minimum length of a slice to be looked up among the lent buffers.
 const WORTH_SHARING: usize = 2048;
 
 #[cfg(test)]
@@ -230,14 +240,14 @@ mod tests {
     };
     use offload_base::Seq;
 
-    /// Keeps what was sent.
+    /// A transport that records the sent buffers.
     #[derive(Default)]
-    struct Kept {
+    struct SentBuffers {
         sent: Vec<Bytes>,
         full: bool,
     }
 
-    impl SegmentStream for Kept {
+    impl SegmentStream for SentBuffers {
         fn poll_segment(&mut self, _: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
             Poll::Pending
         }
@@ -291,7 +301,7 @@ mod tests {
         }
     }
 
-    impl AsyncWrite for Kept {
+    impl AsyncWrite for SentBuffers {
         fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
             unreachable!("everything is queued by `send`")
         }
@@ -303,7 +313,7 @@ mod tests {
         }
     }
 
-    fn write(stream: &mut SharedWrites<Kept>, slices: &[&[u8]]) -> Poll<io::Result<usize>> {
+    fn write(stream: &mut SharedWrites<SentBuffers>, slices: &[&[u8]]) -> Poll<io::Result<usize>> {
         let slices: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
         Pin::new(stream).poll_write_vectored(&mut Context::from_waker(Waker::noop()), &slices)
     }
@@ -316,8 +326,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lent_is_shared_and_the_rest_copied() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+    fn lent_slices_are_shared_and_others_copied() {
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         let body = lent.lend(Bytes::from(vec![1; 10_000]));
         let stranger = vec![2; 5_000];
         assert_eq!(taken(write(&mut stream, &[b"he", b"ad", &body[..4_000], &body[4_000..], &stranger])), 15_004);
@@ -333,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_write_may_be_taken_and_the_rest_comes_again() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         let (first, second) = (lent.lend(vec![1; ENOUGH_AT_ONCE].into()), lent.lend(vec![2; 10_000].into()));
         assert_eq!(taken(write(&mut stream, &[b"head", &first, &second])), 4 + ENOUGH_AT_ONCE);
         stream.stream.full = true;
@@ -346,7 +356,7 @@ mod tests {
 
     #[test]
     fn short_and_forgotten_pieces_are_copied() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         let short = lent.lend(vec![1; WORTH_SHARING - 1].into());
         let forgotten = lent.lend(vec![2; 5_000].into());
         for _ in 0..LENT_MAX {
@@ -358,8 +368,8 @@ mod tests {
     }
 
     #[test]
-    fn short_answers_leave_nothing_behind() {
-        let (mut stream, lent) = SharedWrites::new(Kept::default());
+    fn written_pieces_are_not_remembered() {
+        let (mut stream, lent) = SharedWrites::new(SentBuffers::default());
         for length in [1, 100, WORTH_SHARING - 1, WORTH_SHARING, 1] {
             let body = lent.lend(vec![1; length].into());
             assert_eq!(taken(write(&mut stream, &[b"head", &body])), 4 + length);

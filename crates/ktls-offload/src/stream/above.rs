@@ -1,20 +1,20 @@
-//! A protocol above that uses the device too: what it is to hear of the device.
+//! Device events for a protocol above TLS that uses the device too.
 //!
-//! Invariant: nothing is kept for a protocol that never reached for the device, and no more than [`EVENTS`] of what one has
-//! not asked for; it is told of the first.
+//! Invariant: events are queued only for a protocol that has accessed the device, and at most [`EVENTS`] at a time;
+//! later ones are dropped.
 
 use offload_api::DeviceEvent;
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-pub(super) struct Above {
-    /// It has reached for the device.
+pub(super) struct UpperEvents {
+    /// Whether the protocol above has accessed the device.
     watches: bool,
     events: VecDeque<DeviceEvent>,
 }
 
-impl Above {
-    /// It has, and the device has or will have records for it to work in.
+impl UpperEvents {
+    /// Notes that the protocol above accessed the device while the device has, or will have, records with its units.
     pub(super) fn note_watching(&mut self) {
         self.watches = true;
     }
@@ -23,14 +23,14 @@ impl Above {
         self.watches
     }
 
-    /// Keeps what is for it.
+    /// Queues an event for the protocol above.
     pub(super) fn tell(&mut self, event: DeviceEvent) {
         if self.events.len() < EVENTS {
             self.events.push_back(event);
         }
     }
 
-    /// What it has not heard yet.
+    /// Returns the next queued event.
     pub(super) fn next_event(&mut self) -> Option<DeviceEvent> {
         self.events.pop_front()
     }

@@ -5,45 +5,47 @@ use offload_api::{
 };
 use offload_base::Seq;
 
-/// The contexts of a device without the TLS engine, which the stream below uses. A new context is made only while the device
-/// opens, or seals, the records that carry its units; a context is given back at any time.
-pub(super) struct AboveTls<'a> {
+/// The contexts of a device, without the TLS engine that this stream uses. A protocol above TLS can create a context
+/// only while the device opens or seals the records around its units. Removing a context is always possible.
+pub(super) struct UpperContexts<'a> {
     pub(super) contexts: &'a mut dyn Contexts,
-    pub(super) opens: When,
-    pub(super) seals: When,
+    pub(super) opens: ContextAvailability,
+    pub(super) seals: ContextAvailability,
 }
 
-/// Whether the device opens records, or seals them.
+/// Whether the device opens or seals records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum ContextAvailability {
     Now,
-    /// It is to get the context, or is installing it.
+    /// The direction waits for a context, or the device is installing one.
     Later,
     Never,
 }
 
-impl When {
-    pub(super) fn of(now: bool, later: bool) -> When {
+impl ContextAvailability {
+    pub(super) fn from_flags(now: bool, later: bool) -> ContextAvailability {
         match (now, later) {
-            (true, _) => When::Now,
-            (false, true) => When::Later,
-            (false, false) => When::Never,
+            (true, _) => ContextAvailability::Now,
+            (false, true) => ContextAvailability::Later,
+            (false, false) => ContextAvailability::Never,
         }
     }
 
+    /// Checks that a context of a layer above is possible now.
+    ///
     /// # Errors
     /// If a context of a layer above is not to be had, or not now.
     fn check(self) -> Result<(), ContextRefusal> {
         match self {
-            When::Now => Ok(()),
-            When::Later => Err(ContextRefusal::Busy),
-            When::Never => Err(ContextRefusal::Unsupported),
+            ContextAvailability::Now => Ok(()),
+            ContextAvailability::Later => Err(ContextRefusal::Busy),
+            ContextAvailability::Never => Err(ContextRefusal::Unsupported),
         }
     }
 }
 
-impl Contexts for AboveTls<'_> {
-    /// TLS's own is taken.
+impl Contexts for UpperContexts<'_> {
+    /// Returns information about an engine. The TLS engine is hidden, because this stream uses it.
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.contexts.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)
     }
@@ -107,27 +109,27 @@ mod tests {
     use super::*;
     use offload_api::mock::{MockDevice, drive_contexts};
 
-    fn calls(wrapped: Option<When>) -> Vec<String> {
+    fn calls(wrapped: Option<ContextAvailability>) -> Vec<String> {
         let mut device = MockDevice::default();
         match wrapped {
-            Some(when) => drive_contexts(&mut AboveTls { contexts: &mut device, opens: when, seals: when }),
+            Some(when) => drive_contexts(&mut UpperContexts { contexts: &mut device, opens: when, seals: when }),
             None => drive_contexts(&mut device),
         }
         device.take_calls()
     }
 
-    /// The TLS engine is taken, and contexts come one layer higher.
+    /// Checks that the TLS engine is hidden and that contexts are raised by one layer.
     #[test]
     fn every_call_reaches_the_device() {
         let mut expected = calls(None);
         let is_first = |call: &String| call == "engine(\"nvme-tcp\")";
         let tls_from = expected.iter().position(|call| call == "engine(\"tls\")").unwrap();
         let tls_to = expected.iter().position(is_first).unwrap();
-        // It is asked for once for each direction, and not found.
+        // Each direction looks up the TLS engine once, without success.
         expected.splice(tls_from..tls_to, ["engine(\"tls\")", "engine(\"tls\")"].map(String::from));
         let expected: Vec<String> = expected.iter().map(|call| call.replace("Layer(0)", "Layer(1)")).collect();
-        assert_eq!(calls(Some(When::Now)), expected);
-        for when in [When::Later, When::Never] {
+        assert_eq!(calls(Some(ContextAvailability::Now)), expected);
+        for when in [ContextAvailability::Later, ContextAvailability::Never] {
             assert!(!calls(Some(when)).iter().any(|call| call.starts_with("create(")), "{when:?}");
         }
     }

@@ -1,11 +1,12 @@
-//! What acknowledged bytes of the transport say of the content in them.
+//! Maps acknowledged bytes of the transport to content.
 
 use std::collections::VecDeque;
 
-/// Tells the transport's offsets from the content's: which byte has to be acknowledged for a byte of content to be.
+/// Maps content offsets to transport offsets: the transport bytes that must be acknowledged for a content byte to count
+/// as acknowledged.
 ///
-/// Invariant: in the order of their ends, and bounded; an entry that is dropped is answered for by the one after it,
-/// so the answer may come late and never early.
+/// Invariant: entries are ordered and bounded in number. The entry after a dropped one takes its place, so an
+/// acknowledgement may be reported late but never early.
 #[derive(Debug)]
 pub(super) struct AckLog {
     ends: VecDeque<(u64, u64)>,
@@ -14,18 +15,19 @@ pub(super) struct AckLog {
 }
 
 impl AckLog {
-    /// A log for a stream that has `wire` bytes behind it.
+    /// Creates a log for a stream that has sent `wire` bytes already.
     pub(super) fn new(wire: u64) -> AckLog {
         AckLog { ends: VecDeque::new(), content: 0, wire }
     }
 
-    /// `bytes` more bytes were given to the transport.
+    /// Notes that `bytes` bytes were given to the transport.
     pub(super) fn wire(&mut self, bytes: usize) {
         self.wire += bytes as u64;
     }
 
-    /// They ended a record with `content` bytes.
+    /// Notes that these bytes completed a record with `content` bytes.
     pub(super) fn record(&mut self, content: usize) {
+        // Every second entry is dropped. The remaining entries have later wire offsets, which errs on the safe side.
         self.content += content as u64;
         if self.ends.len() == ENDS_MAX {
             let mut index = 0;
@@ -37,22 +39,23 @@ impl AckLog {
         self.ends.push_back((self.content, self.wire));
     }
 
-    /// Bytes of content so far.
+    /// Returns the number of content bytes so far.
     pub(super) fn content(&self) -> u64 {
         self.content
     }
 
-    /// The transport's offset that stands for `offset` bytes of content.
+    /// Returns the transport offset that corresponds to the content offset `offset`.
     pub(super) fn wire_offset(&self, offset: u64) -> u64 {
         let at = self.ends.partition_point(|(content, _)| *content < offset);
         match self.ends.get(at) {
             _ if offset == 0 => 0,
+            // The first record that ends at or after `offset` holds its last byte.
             Some((_, wire)) => *wire,
             None => self.wire.saturating_add(offset.saturating_sub(self.content)),
         }
     }
 
-    /// The content before `offset` is acknowledged.
+    /// Forgets the entries before `offset`, which are acknowledged.
     pub(super) fn forget(&mut self, offset: u64) {
         while self.ends.front().is_some_and(|(content, _)| *content <= offset) {
             self.ends.pop_front();
@@ -60,7 +63,7 @@ impl AckLog {
     }
 }
 
-/// Ends kept: a kilobyte.
+/// Maximum number of entries: a kilobyte.
 const ENDS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! The contexts that a stream has in a device.
+//! The device contexts of a stream.
 //!
-//! Invariant: a context is listed here from the moment a device gives it until it is given back, or the device has said
-//! that it is gone. Everybody else holds names only, so forgetting one loses nothing: what is listed and not in use is
-//! given back, and all of it when the stream goes.
+//! Invariant: a context is listed here from its creation until the stream removes it or the device reports its removal.
+//! Other modules hold handles only. A listed context that is no longer in use is therefore always removed, at the
+//! latest when the stream is dropped.
 
 use super::offload::NotOffloaded;
 use offload_api::{Direction, Handle, SegmentStream, TlsContexts, TlsKey};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
-/// The contexts of one stream.
+/// The device contexts of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Contexts {
+pub(super) struct StreamContexts {
     held: SmallVec<[(Direction, Handle); 2]>,
 }
 
-impl Contexts {
-    /// Asks the device for a context.
+impl StreamContexts {
+    /// Creates a context on the device.
     pub(super) fn add<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -37,31 +37,31 @@ impl Contexts {
         Ok(handle)
     }
 
-    /// Whether this one is the stream's.
+    /// Returns whether `context` belongs to this stream.
     pub(super) fn knows(&self, context: Handle) -> bool {
         self.held.iter().any(|(_, handle)| *handle == context)
     }
 
-    /// The device says that it has this one no more.
+    /// Notes that the device removed the context.
     pub(super) fn is_gone(&mut self, gone: Handle) {
         self.held.retain(|(_, handle)| *handle != gone);
     }
 
-    /// Gives back all but those in use. (Giving back what a reset took does no harm: the device knows no such context.)
+    /// Removes all contexts except `in_use`. Removing a context that a reset already removed is harmless.
     pub(super) fn keep_only<S: SegmentStream>(&mut self, stream: &mut S, in_use: [Option<Handle>; 2]) {
         self.held.retain(|(direction, handle)| {
             let used = in_use.contains(&Some(*handle));
             if !used {
-                give_back(stream, *direction, *handle);
+                release_context(stream, *direction, *handle);
             }
             used
         });
     }
 }
 
-fn give_back<S: SegmentStream>(stream: &mut S, direction: Direction, context: Handle) {
+fn release_context<S: SegmentStream>(stream: &mut S, direction: Direction, context: Handle) {
     match direction {
-        // Bytes queued with it may still have to leave, or leave again.
+        // Queued bytes may still need the context for their first transmission or a retransmission.
         Direction::Transmit => stream.release(context),
         Direction::Receive => {
             stream.control(&mut |_, device| {

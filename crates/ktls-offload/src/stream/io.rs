@@ -1,6 +1,6 @@
-//! The stream as tokio's traits have it. Nothing here needs a runtime.
+//! tokio's traits and conversions for the stream. They need no runtime.
 
-use super::{KtlsStream, Turn};
+use super::{KtlsStream, WriteOutcome};
 use crate::record::send::Content;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -11,7 +11,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 
 impl<S: SegmentStream> KtlsStream<S> {
-    /// Splits the stream into halves for two tasks. `ReadHalf::unsplit` puts them together again.
+    /// Splits the stream into halves for two tasks. `ReadHalf::unsplit` joins the halves.
     ///
     /// ```
     /// use ktls_offload::{KtlsStream, SegmentStream};
@@ -32,8 +32,8 @@ impl<S: SegmentStream> KtlsStream<S> {
 }
 
 impl<T: ByteStream> KtlsStream<TokioSegments<T>> {
-    /// Ends the stream without a word to the peer, and returns the stream below. Received data that were not read, and data
-    /// that were not flushed, are lost. `None` if the transport was aborted.
+    /// Ends TLS without notifying the peer, and returns the stream below. Unread received data and unflushed written
+    /// data are lost. `None` if the transport was aborted.
     ///
     /// ```
     /// use ktls_offload::KtlsStream;
@@ -87,14 +87,15 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
         }
         let taken = self.send.write_len(data.len());
         while self.writes_at_once(taken) {
-            // Copied under the transport's lock, as by the transport itself: before, it may be for nothing.
+            // The copy is made under the transport's lock, like the transport's own copies. An earlier copy would be
+            // wasted if the transport has no room.
             let mut parts = data[..taken].chunks(self.send.record_size());
             let mut copies = |_| {
                 let part = parts.next()?;
                 let _copy = cost::work(WorkKind::Copy);
                 Some((Bytes::copy_from_slice(part), TxTag::PLAIN))
             };
-            if let Turn::Written(_) = ready!(self.poll_write_at_once(cx, &mut copies))? {
+            if let WriteOutcome::Written(_) = ready!(self.poll_write_at_once(cx, &mut copies))? {
                 return Poll::Ready(Ok(taken));
             }
         }
@@ -106,12 +107,12 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
         Poll::Ready(Ok(taken))
     }
 
-    /// Ready when everything written will be delivered with nobody polling.
+    /// Completes when all written data will be delivered without further polling.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_committed(cx)
     }
 
-    /// As [`close`](KtlsStream::close).
+    /// Closes the stream like [`close`](KtlsStream::close).
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_close(cx)
     }

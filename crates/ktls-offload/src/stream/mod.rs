@@ -1,16 +1,16 @@
-//! The stream of data: everything between the application and the records.
+//! The TLS stream between the application and the records.
 //!
-//! - this file: the stream itself, which puts the following together, and how its two sides end;
-//! - [`send_half`], with [`records`] and [`acks`]: the half that sends; [`receive_half`]: the half that receives;
-//! - [`transmit_place`], with [`policy`], and [`receive_place`], with [`resync`]: each direction's way to a device and back, keys that change
-//!   included; [`contexts`]: who owns what the device has for the stream; [`above`]: a protocol above that uses the device too,
-//!   and [`above_contexts`]: the contexts lent to it;
-//! - [`offload`]: handing directions to a device, losing them, and going back after a reset; [`rekey`]: keys that change;
-//! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
+//! - this file: the stream itself, which combines the modules below, and the end of its two directions;
+//! - [`send_half`] with [`records`] and [`acks`]: the sending half; [`receive_half`]: the receiving half;
+//! - [`transmit_place`] with [`policy`], and [`receive_place`] with [`resync`]: the location of each direction, on the
+//!   device or in software, across refusals, losses and key changes; [`contexts`]: the stream's contexts on the device;
+//!   [`above`] and [`above_contexts`]: the events and contexts for a protocol above that uses the device too;
+//! - [`offload`]: moving directions to a device, losing and regaining the device; [`rekey`]: key updates;
+//! - [`io`]: tokio's traits; [`segments`]: the stream as the transport of a protocol above.
 //!
-//! The halves and the ways own their fields, and know nothing of each other.
+//! The halves and the locations own their fields and do not know each other.
 //!
-//! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
+//! Invariant: a direction that failed or closed stays so. Events on the device never change the bytes on the wire.
 
 mod above;
 mod above_contexts;
@@ -37,14 +37,14 @@ use crate::exporter::Exporter;
 #[cfg(feature = "rustls")]
 use crate::handshake::Negotiated;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
-use crate::messages::{self, Alert, Message, Messages, Role};
+use crate::messages::{self, Alert, HandshakeRole, Message, MessageReader};
 use crate::record::ContentType;
-use crate::record::inbox::Inbox;
-use crate::record::receive::{Receiver, Record};
-use crate::record::send::{Content, Sender};
-use above::Above;
+use crate::record::inbox::RecordInbox;
+use crate::record::receive::{Record, RecordReceiver};
+use crate::record::send::{Content, RecordSender};
+use above::UpperEvents;
 use bytes::{Buf, Bytes};
-use contexts::Contexts;
+use contexts::StreamContexts;
 use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
@@ -52,24 +52,25 @@ use offload_api::{NextPiece, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::tasks::{TaskRole, WaitingTasks};
 use receive_half::ReceiveHalf;
-use receive_place::ReceivePlace;
-use records::{Cutter, Pieces};
-use send_half::{AtOnce, SendHalf};
+use receive_place::ReceiveLocation;
+use records::{Cutter, RecordPieces};
+use send_half::{ImmediateWrite, SendHalf};
 use tracing::{Span, debug};
-use transmit_place::TransmitPlace;
+use transmit_place::TransmitLocation;
 
-/// A TLS stream over the transport `S`, each direction in software or on a device.
+/// A TLS stream over the transport `S`. Each direction runs in software or on a device.
 ///
-/// It is `AsyncRead + AsyncWrite`; [`next_chunk`](Self::next_chunk) and [`send_chunk`](Self::send_chunk) do the same
-/// without copying; and it is a [`SegmentStream`] again, for a protocol that wants to know what the device said.
+/// The stream implements `AsyncRead` and `AsyncWrite`. [`next_chunk`](Self::next_chunk) and
+/// [`send_chunk`](Self::send_chunk) do the same without copying. The stream is also a [`SegmentStream`], for a protocol
+/// above that uses the device's verdicts.
 ///
-/// A write becomes one record for each [`record size`](Self::set_record_size) of bytes and one for the rest, and what
-/// was written is queued before the call returns. [`close`](Self::close) is what tells the peer that this was all. A
-/// stream that is only dropped, by an error, a time-out or a task that ends early, still delivers what was written and
-/// then ends without that word: the peer reads all of it, and then an error (RFC 8446 section 6.1).
+/// A write becomes full records of the [record size](Self::set_record_size) and one for the rest, which are queued
+/// before the call returns. Only [`close`](Self::close) tells the peer that the data are complete. A stream that is
+/// dropped after an error, a time-out or the end of its task still delivers the written data, but ends without a
+/// close_notify: the peer reads all data and then an error (RFC 8446 section 6.1).
 ///
-/// One task may read and another write: each hears of what the other did to the stream, and either may stop polling at
-/// any time.
+/// One task may read while another writes. Each task learns of state changes caused by the other, and either may stop
+/// polling at any time.
 ///
 /// ```
 /// use ktls_offload::{FixedKeys, KtlsStream, TrafficKeys, api::TokioSegments};
@@ -97,22 +98,22 @@ pub struct KtlsStream<S: SegmentStream> {
     #[cfg(feature = "rustls")]
     exporter: Option<Box<Exporter>>,
     schedule: Box<dyn KeySchedule>,
-    messages: Messages,
+    messages: MessageReader,
     counters: TlsCounters,
     send: SendHalf,
     receive: ReceiveHalf,
-    tx: TransmitPlace,
-    rx: ReceivePlace,
-    contexts: Contexts,
-    above: Above,
+    tx: TransmitLocation,
+    rx: ReceiveLocation,
+    contexts: StreamContexts,
+    above: UpperEvents,
     waiting: WaitingTasks,
-    /// The parent of the stream's events.
+    /// Parent span of the stream's trace events.
     span: Span,
 }
 
-/// One half of the stream.
+/// The state of one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Side {
+enum DirectionState {
     Open,
     Closed,
     Failed(TlsError),
@@ -120,31 +121,31 @@ enum Side {
     Lost(std::io::ErrorKind),
 }
 
-impl Side {
-    /// Why nothing more can be had of a side that is neither open nor closed.
+impl DirectionState {
+    /// Returns the error of a failed direction. `None` if the direction is open or closed.
     fn error(&self) -> Option<std::io::Error> {
         match self {
-            Side::Open | Side::Closed => None,
-            Side::Failed(error) => Some(error.clone().into()),
-            Side::Lost(kind) => Some((*kind).into()),
+            DirectionState::Open | DirectionState::Closed => None,
+            DirectionState::Failed(error) => Some(error.clone().into()),
+            DirectionState::Lost(kind) => Some((*kind).into()),
         }
     }
 }
 
-/// What came of a turn of writing.
-enum Turn {
-    /// The device had news; nothing was written.
-    Heard,
-    /// All is queued and leaves; the sequence number of the first byte of content.
+/// The outcome of one attempt to write.
+enum WriteOutcome {
+    /// The device had events; no data were written.
+    HandledEvents,
+    /// All data are queued. Holds the sequence number of the first content byte.
     Written(Option<Seq>),
 }
 
-/// What a handshake leaves behind.
-pub(crate) struct Established {
-    sender: Sender,
-    receiver: Receiver,
+/// The state that a handshake leaves behind.
+pub(crate) struct HandshakeState {
+    sender: RecordSender,
+    receiver: RecordReceiver,
     schedule: Box<dyn KeySchedule>,
-    role: Option<Role>,
+    role: Option<HandshakeRole>,
     next: Option<(Seq, u64)>,
     #[cfg(feature = "rustls")]
     negotiated: Negotiated,
@@ -152,19 +153,19 @@ pub(crate) struct Established {
     exporter: Option<Box<Exporter>>,
 }
 
-impl Established {
-    /// `role` is this end's, if it is known; `inbox` what arrived after the handshake, `next` where the next byte sent goes
-    /// and how many were sent.
+impl HandshakeState {
+    /// Creates the state. `role` is this end's role if known, `inbox` holds data that arrived after the handshake, and
+    /// `next` is the sequence number of the next byte to send with the number of bytes sent.
     pub(crate) fn new(
         keys: TrafficKeys,
         schedule: Box<dyn KeySchedule>,
-        role: Option<Role>,
-        inbox: Inbox,
+        role: Option<HandshakeRole>,
+        inbox: RecordInbox,
         next: Option<(Seq, u64)>,
-    ) -> Result<Established, UnsupportedKey> {
-        let sender = Sender::new(keys.transmit.0, keys.transmit.1)?;
-        let receiver = Receiver::new(keys.receive.0, keys.receive.1, inbox)?;
-        Ok(Established {
+    ) -> Result<HandshakeState, UnsupportedKey> {
+        let sender = RecordSender::new(keys.transmit.0, keys.transmit.1)?;
+        let receiver = RecordReceiver::new(keys.receive.0, keys.receive.1, inbox)?;
+        Ok(HandshakeState {
             sender,
             receiver,
             schedule,
@@ -177,25 +178,25 @@ impl Established {
         })
     }
 
-    /// The same, and what the handshake agreed on.
+    /// Adds the negotiated parameters.
     #[cfg(feature = "rustls")]
-    pub(crate) fn with_negotiated(self, negotiated: Negotiated, exporter: Option<Box<Exporter>>) -> Established {
-        Established { negotiated, exporter, ..self }
+    pub(crate) fn with_negotiated(self, negotiated: Negotiated, exporter: Option<Box<Exporter>>) -> HandshakeState {
+        HandshakeState { negotiated, exporter, ..self }
     }
 }
 
 impl<S: SegmentStream> KtlsStream<S> {
-    /// A stream with keys agreed on elsewhere, over a transport whose next byte in either direction begins a record.
+    /// Creates a stream with keys agreed elsewhere. In both directions the transport's next byte must begin a record.
     ///
     /// # Errors
     /// [`UnsupportedKey`].
     pub fn new(stream: S, keys: TrafficKeys, schedule: Box<dyn KeySchedule>) -> Result<KtlsStream<S>, UnsupportedKey> {
-        let established = Established::new(keys, schedule, None, Inbox::default(), None)?;
+        let established = HandshakeState::new(keys, schedule, None, RecordInbox::default(), None)?;
         Ok(KtlsStream::established(stream, established))
     }
 
-    pub(crate) fn established(stream: S, handshake: Established) -> KtlsStream<S> {
-        let Established { sender, receiver, schedule, role, next, .. } = handshake;
+    pub(crate) fn established(stream: S, handshake: HandshakeState) -> KtlsStream<S> {
+        let HandshakeState { sender, receiver, schedule, role, next, .. } = handshake;
         let span = tracing::debug_span!("tls", ?role);
         KtlsStream {
             stream,
@@ -204,32 +205,32 @@ impl<S: SegmentStream> KtlsStream<S> {
             #[cfg(feature = "rustls")]
             exporter: handshake.exporter,
             schedule,
-            messages: Messages::new(receiver.key().version(), role),
+            messages: MessageReader::new(receiver.key().version(), role),
             counters: TlsCounters { curr_tx_sw: 1, curr_rx_sw: 1, tx_sw: 1, rx_sw: 1, ..TlsCounters::default() },
             send: SendHalf::new(sender, next),
             receive: ReceiveHalf::new(receiver),
-            tx: TransmitPlace::default(),
-            rx: ReceivePlace::new(span.clone()),
-            contexts: Contexts::default(),
-            above: Above::default(),
+            tx: TransmitLocation::default(),
+            rx: ReceiveLocation::new(span.clone()),
+            contexts: StreamContexts::default(),
+            above: UpperEvents::default(),
             waiting: WaitingTasks::default(),
             span,
         }
     }
 
-    /// The next received bytes, where they lie: at most a record's content, at least one byte. `None` after the
-    /// peer's close_notify.
+    /// Returns the next received bytes without a copy: at least one byte, at most one record's content. `None` after
+    /// the peer's close_notify.
     ///
     /// # Errors
-    /// A [`TlsError`] inside; an error of the transport.
+    /// An [`std::io::Error`] that contains a [`TlsError`], or an error of the transport.
     pub async fn next_chunk(&mut self) -> std::io::Result<Option<Bytes>> {
         poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
-    /// Polls for what [`next_chunk`](Self::next_chunk) waits for.
+    /// Polls for the next received bytes; see [`next_chunk`](Self::next_chunk).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`next_chunk`](Self::next_chunk).
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<Option<Bytes>>> {
         ready!(self.poll_plain(cx))?;
         Poll::Ready(Ok(self.receive.take().map(|range| {
@@ -238,10 +239,11 @@ impl<S: SegmentStream> KtlsStream<S> {
         })))
     }
 
-    /// Writes all of `data`, without copying it on its way to a device. A dropped future has written some of it.
+    /// Writes all of `data`. Data for a device are not copied. If the future is dropped, a part of `data` may be
+    /// written.
     ///
     /// # Errors
-    /// A [`TlsError`] inside; an error of the transport; `BrokenPipe` after closing.
+    /// An [`std::io::Error`] that contains a [`TlsError`], an error of the transport, or `BrokenPipe` after closing.
     pub async fn send_chunk(&mut self, mut data: Bytes) -> std::io::Result<()> {
         while !data.is_empty() {
             let bytes = self.send.write_len(data.len());
@@ -255,7 +257,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         while self.writes_at_once(part.len()) {
             let mut whole = Some(part);
             let mut pieces = |_| whole.take().map(|part| (part.clone(), TxTag::PLAIN));
-            if let Turn::Written(_) = ready!(self.poll_write_at_once(cx, &mut pieces))? {
+            if let WriteOutcome::Written(_) = ready!(self.poll_write_at_once(cx, &mut pieces))? {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -266,22 +268,22 @@ impl<S: SegmentStream> KtlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Says that no more will be written, with a close_notify, and waits for nothing but the transport's promise to see
-    /// to the rest. The other direction goes on. If the future is dropped, it is said all the same once it was polled.
+    /// Sends a close_notify and waits until the transport has committed to deliver the queued data. The receive
+    /// direction stays open. If the future was polled once and then dropped, the close_notify is sent nevertheless.
     ///
     /// # Errors
-    /// If the stream failed before.
+    /// The error that ended the stream earlier.
     pub async fn close(&mut self) -> std::io::Result<()> {
         poll_fn(|cx| self.poll_close(cx)).await
     }
 
-    /// Changes the transmit key, and asks the peer for the same if `both` (RFC 8446 section 4.6.3). A direction on a
-    /// device comes back to software, and goes to the device again with the new key: with the first write after the last
-    /// record of the old key is acknowledged. [`TlsCounters`] tell what became of each key.
+    /// Changes the transmit key, and requests a change of the peer's key if `both` (RFC 8446 section 4.6.3). A
+    /// direction on a device returns to software. The first write after the last record of the old key is acknowledged
+    /// moves the direction to the device again. [`TlsCounters`] count the outcome of each key.
     ///
     /// # Errors
-    /// If there is no next key, which fails the stream; `BrokenPipe` after closing; `Unsupported`, and the stream goes
-    /// on, with TLS 1.2.
+    /// An error of the key schedule, which also fails the stream; `BrokenPipe` after closing; `Unsupported` with TLS
+    /// 1.2, in which case the stream continues.
     pub fn update_keys(&mut self, both: bool) -> std::io::Result<()> {
         self.send.check()?;
         if !self.send.has_key_updates() {
@@ -292,39 +294,39 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(())
     }
 
-    /// Has every full record hold `bytes` bytes, from 1 to 16384, which is what it is at first.
+    /// Sets the content length of a full record, from 1 to 16384 bytes. The default is 16384.
     pub fn set_record_size(&mut self, bytes: usize) {
         self.send.set_record_size(bytes);
     }
 
-    /// Pads records so that what is encrypted of each, content and type, has a multiple of `bytes` bytes, as far as a
-    /// record may be as long (RFC 8446 section 5.4): then their lengths say less. 1, as at first: no padding. Records of
+    /// Pads records so that the encrypted content and type are a multiple of `bytes` bytes, up to the maximum record
+    /// length (RFC 8446 section 5.4). Padding hides the content length. The default, 1, means no padding. Records of
     /// TLS 1.2 are never padded.
     pub fn set_padding(&mut self, bytes: usize) {
         self.send.set_padding(bytes);
     }
 
-    /// Changes the transmit key at least every `records` records, two or more; before the next data, if the present key
-    /// had as many. Without it, keys last as long as RFC 8446 section 5.5 lets them. With TLS 1.2, which has no key updates,
-    /// the stream fails then instead.
+    /// Changes the transmit key at least every `records` records (minimum 2). If the present key has protected that
+    /// many already, it changes before the next data. The default is the limit of RFC 8446 section 5.5. TLS 1.2 has no
+    /// key updates: the stream then fails at the limit.
     pub fn set_records_per_key(&mut self, records: u64) {
         self.send.set_records_per_key(records);
     }
 
-    /// Takes the transmit direction off its device while more than the share `most` of the bytes sent had been sent
-    /// before, and gives it back when that is down to half of it; `None`: never. At first the limit is 2 %.
+    /// Sets the share of retransmitted bytes above which the transmit direction leaves its device. The direction
+    /// returns when the share falls to half of the limit. `None` disables the policy. The default is 2 %.
     pub fn set_retransmit_limit(&mut self, most: Option<f64>) {
         self.tx.policy().set_most(most);
     }
 
-    /// What the handshake agreed on.
+    /// Returns the outcome of the handshake.
     #[cfg(feature = "rustls")]
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }
 
-    /// Fills `output` with keying material that only both ends of this connection can make, for a protocol above (RFC 8446
-    /// section 7.5).
+    /// Fills `output` with keying material that only the two ends of this connection can compute, for a protocol above
+    /// (RFC 8446 section 7.5).
     ///
     /// ```
     /// use ktls_offload::{KtlsStream, SegmentStream};
@@ -338,8 +340,8 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// ```
     ///
     /// # Errors
-    /// `Unsupported` with TLS 1.2, and if the keys are not from a handshake of this crate; `InvalidInput` if label or output
-    /// are longer than the exporter allows.
+    /// `Unsupported` with TLS 1.2, or if the keys do not come from a handshake of this crate. `InvalidInput` if the
+    /// label or the output exceeds the exporter's limits.
     #[cfg(feature = "rustls")]
     pub fn export_keying_material(&self, output: &mut [u8], label: &[u8], context: &[u8]) -> std::io::Result<()> {
         let missing =
@@ -347,12 +349,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.exporter.as_ref().ok_or_else(missing)?.export(output, label, context)
     }
 
-    /// What happened so far.
+    /// Returns the stream's counters.
     pub fn counters(&self) -> &TlsCounters {
         &self.counters
     }
 
-    /// Ends the stream, as dropping it does, and gives what it counted: no direction of it is anywhere any more.
+    /// Ends the stream as dropping does, and returns its counters. The `Curr` counters are then zero.
     pub fn into_counters(mut self) -> TlsCounters {
         self.end();
         self.counters
@@ -363,7 +365,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         &self.stream
     }
 
-    /// Ready when there is content to take, or there will never be any more.
+    /// Polls until there is content to take, or the direction has ended.
     fn poll_plain(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let content = self.poll_content(cx);
         if content.is_pending() {
@@ -375,10 +377,11 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let mut without_content = 0;
-        // News of a device take a lock to hear; while all is settled, what has arrived needs none.
+        // Polling for device events takes a lock of the transport. While the location is settled, received data need no
+        // lock.
         let mut watched = self.rx.is_unsettled();
         if watched {
-            self.hear_news(cx);
+            self.handle_device_events(cx);
         }
         loop {
             if self.receive.has_content() {
@@ -397,13 +400,13 @@ impl<S: SegmentStream> KtlsStream<S> {
                     received
                 }
                 Ok(None) => {
-                    if !core::mem::replace(&mut watched, true) && self.hear_news(cx) {
-                        // That may have taken in whole records.
+                    if !core::mem::replace(&mut watched, true) && self.handle_device_events(cx) {
+                        // Complete records may have been received meanwhile.
                         continue;
                     }
                     if !ready!(self.poll_more(cx))? {
-                        // RFC 8446 section 6.1: without close_notify, what arrived may have been cut short.
-                        self.end_reading(Side::Failed(TlsError::Truncated));
+                        // RFC 8446 section 6.1: without a close_notify the data may have been truncated.
+                        self.end_reading(DirectionState::Failed(TlsError::Truncated));
                     }
                     continue;
                 }
@@ -414,42 +417,45 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.fail(error);
             }
             if without_content == WITHOUT_CONTENT_AT_ONCE && self.receive.is_open() {
-                // Cover traffic (RFC 8446 section 5.1) and KeyUpdates may come in any number, but other tasks have
-                // their turns between them.
+                // Cover traffic (RFC 8446 section 5.1) and KeyUpdates are unlimited in number, so other tasks get their
+                // turn after every few records.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
     }
 
-    /// Hears what happened to the device; whether the receive direction was to go back to it.
-    fn hear_news(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Processes device events. Returns whether the receive direction was due to return to the device.
+    fn handle_device_events(&mut self, cx: &mut Context<'_>) -> bool {
         self.watch_device(TaskRole::Reader, cx);
         let returns = self.rx.is_due();
         if returns {
-            // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
+            // This must not happen in the event handler: a writer may run the handler, and the transport must not wake
+            // a writer for a reader.
             self.add_deferred(cx);
         }
         returns
     }
 
-    /// Gets the next range from the transport; false if there are no more. An error ends the direction.
+    /// Receives the next range from the transport. Returns false at the end. An error ends the direction.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
         let more = ready!(self.poll_range(cx));
         if let Err(error) = &more {
-            self.end_reading(Side::Lost(error.kind()));
+            self.end_reading(DirectionState::Lost(error.kind()));
         }
         Poll::Ready(more)
     }
 
-    /// Gets the next range from the transport; false if there are no more.
+    /// Receives the next range from the transport. Returns false at the end.
     fn poll_range(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
-        self.receive.settle_credit(&mut self.stream);
+        // The window opens first, because the peer may wait for it before sending more.
+        self.receive.return_credit(&mut self.stream);
         let segment = match self.receive.poll_segment(&mut self.stream, cx) {
             Poll::Ready(Ok(Some(segment))) => segment,
             Poll::Ready(Ok(None)) => return Poll::Ready(Ok(false)),
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => {
+                // The socket is drained, so the next record is still ahead of the device.
                 self.rx.give_hint(&mut self.stream, self.receive.receiver(), &mut self.counters);
                 self.receive.rest(&mut self.stream);
                 return Poll::Pending;
@@ -457,15 +463,17 @@ impl<S: SegmentStream> KtlsStream<S> {
         };
         self.receive.receiver().push(segment);
         self.add_deferred(cx);
+        // The new bytes may answer a question of the device.
         self.rx.answer_question(&mut self.stream, self.receive.receiver(), &mut self.counters);
         Poll::Ready(Ok(true))
     }
 
-    /// Acts on a record whose content is all that nobody has taken.
+    /// Acts on a record. Its content is all that the receive half holds.
     fn act_on_record(&mut self, record: Record) -> Result<(), TlsError> {
         if record.content_type == ContentType::ApplicationData {
             self.messages.data()?;
             self.rx.note_data();
+            // The content itself is credited when the application takes it.
             self.credit(record.wire_len - record.content_len);
             return Ok(());
         }
@@ -473,7 +481,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.credit(record.wire_len);
         if record.content_type == ContentType::Alert {
             if self.messages.alert(&content)? == Alert::Close {
-                self.end_reading(Side::Closed);
+                self.end_reading(DirectionState::Closed);
             }
             return Ok(());
         }
@@ -481,6 +489,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         while let Some(message) = self.messages.next_message()? {
             match message {
                 Message::Ticket(ticket) => self.schedule.store_ticket(&ticket).map_err(|error| match error {
+                    // 4 is NewSessionTicket, which only servers may send.
                     ScheduleError::NoTickets => TlsError::UnexpectedHandshake(4),
                     other => other.into(),
                 })?,
@@ -491,12 +500,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(())
     }
 
-    /// RFC 5246 section 7.2.2: a warning says no, and both go on with what they have.
+    /// Refuses renegotiation. RFC 5246 section 7.2.2: after this warning both ends continue with the present keys.
     fn refuse_renegotiation(&mut self) -> Result<(), TlsError> {
         if !self.send.is_open() {
             return Ok(());
         }
-        // What a used-up key has left is for the alert that ends the connection.
+        // The last record of an exhausted key is reserved for the alert that ends the connection.
         if self.send.is_used_up() {
             return Err(TlsError::KeyExhausted);
         }
@@ -504,12 +513,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(())
     }
 
-    /// Ready when something may be written.
+    /// Polls until the transport has room for a write.
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         self.poll_room(cx).map_ok(|_| ())
     }
 
-    /// What a writer waits for; somebody else may end the stream before it comes.
+    /// Registers the writer if `waited` is pending, because another task may end the stream meanwhile.
     fn as_writer<T>(&self, waited: Poll<T>, cx: &Context<'_>) -> Poll<T> {
         if waited.is_pending() {
             self.waiting.wait(TaskRole::Writer, cx);
@@ -517,41 +526,46 @@ impl<S: SegmentStream> KtlsStream<S> {
         waited
     }
 
-    /// Whether a write of `bytes` bytes is records for a device and nothing else.
+    /// Returns whether a write of `bytes` bytes consists only of records for a device.
     fn writes_at_once(&self, bytes: usize) -> bool {
         self.send.writes_at_once(bytes) && !self.tx.waits()
     }
 
     /// Hears the device's news, or writes records of `data` for it.
-    fn poll_write_at_once(&mut self, cx: &mut Context<'_>, data: &mut NextPiece<'_>) -> Poll<std::io::Result<Turn>> {
+    fn poll_write_at_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut NextPiece<'_>,
+    ) -> Poll<std::io::Result<WriteOutcome>> {
         self.waiting.wait(TaskRole::Writer, cx);
         let mut cutter = self.send.cutter(data);
         let KtlsStream { stream, send, waiting, tx, counters, .. } = self;
         match ready!(send.poll_at_once(stream, cx, waiting, tx.policy(), counters, &mut cutter))? {
-            AtOnce::News(event) => {
+            ImmediateWrite::News(event) => {
                 self.hear(Some(TaskRole::Writer), Some(event));
-                Poll::Ready(Ok(Turn::Heard))
+                Poll::Ready(Ok(WriteOutcome::HandledEvents))
             }
-            AtOnce::Written(first, None) => Poll::Ready(Ok(Turn::Written(first))),
-            AtOnce::Written(first, left) => {
+            ImmediateWrite::Written(first, None) => Poll::Ready(Ok(WriteOutcome::Written(first))),
+            // The remaining content needs a key update or a policy decision first.
+            ImmediateWrite::Written(first, left) => {
                 let rest = self.write_contents(left, &mut cutter)?;
                 self.stream.flush();
-                Poll::Ready(Ok(Turn::Written(first.or(rest))))
+                Poll::Ready(Ok(WriteOutcome::Written(first.or(rest))))
             }
         }
     }
 
-    /// Fills records with what comes one behind the other; the last ends with it. Gives the sequence number of the first
-    /// byte of content.
+    /// Fills records with consecutive pieces; the last record ends with the last piece. Returns the sequence number of
+    /// the first content byte.
     fn write_pieces(&mut self, pieces: &mut NextPiece<'_>) -> Result<Option<Seq>, TlsError> {
         let mut cutter = self.send.cutter(pieces);
         self.write_contents(None, &mut cutter)
     }
 
-    /// Makes a record of `content`, and those of what `cutter` has.
+    /// Writes a record of `content` and then records of the remaining data in `cutter`.
     fn write_contents(
         &mut self,
-        mut content: Option<(Pieces, usize)>,
+        mut content: Option<(RecordPieces, usize)>,
         cutter: &mut Cutter<'_>,
     ) -> Result<Option<Seq>, TlsError> {
         let (mut first, sent) = (None, self.tx.policy().looked());
@@ -566,6 +580,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         if self.send.owes_update() {
             self.send_key_update(false)?;
         }
+        // Only a record of data asks for the device, so an idle stream makes no requests.
         self.return_to_device();
         if self.tx.policy().note_queued(length as u64) {
             self.consult_policy();
@@ -585,7 +600,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     fn finish_writing(&mut self) {
         if self.send.is_open() {
-            self.send.end(Side::Closed);
+            self.send.end(DirectionState::Closed);
             self.tx.abort_rekey(&mut self.counters);
             self.alert(AlertDescription::CLOSE_NOTIFY);
             self.stream.finish();
@@ -595,28 +610,29 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// Ends both directions, and says nothing of it to the peer. The transport delivers what is queued.
+    /// Ends both directions without notifying the peer. The transport delivers queued data.
     fn end(&mut self) {
         if self.send.is_open() {
-            self.send.end(Side::Closed);
+            self.send.end(DirectionState::Closed);
             self.tx.abort_rekey(&mut self.counters);
         }
         self.send.retire_sealer(&mut self.stream);
         if self.receive.is_open() {
-            self.end_reading(Side::Closed);
+            self.end_reading(DirectionState::Closed);
         }
         self.note_places();
+        // The transport keeps a released transmit context until the last byte that needs it has left.
         self.contexts.keep_only(&mut self.stream, [None; 2]);
     }
 
-    /// Nothing more is read, whatever has arrived.
-    fn end_reading(&mut self, end: Side) {
+    /// Ends the receive direction; received data are not read.
+    fn end_reading(&mut self, end: DirectionState) {
         self.receive.end(end);
         self.rx.abort_rekey(&mut self.counters);
         self.leave_receive_context();
     }
 
-    /// Ends the connection: the peer gets its alert, then the end of the stream; both sides tell why.
+    /// Fails the connection: sends the alert, ends the stream, and stores the error for both directions.
     fn fail(&mut self, error: TlsError) {
         debug!(parent: &self.span, %error, "TLS failed");
         if self.send.is_open() {
@@ -625,21 +641,22 @@ impl<S: SegmentStream> KtlsStream<S> {
             }
             self.stream.finish();
         }
-        self.send.end(Side::Failed(error.clone()));
+        // The alert is queued, so no other record may follow.
+        self.send.end(DirectionState::Failed(error.clone()));
         self.tx.abort_rekey(&mut self.counters);
         self.send.retire_sealer(&mut self.stream);
-        self.end_reading(Side::Failed(error));
+        self.end_reading(DirectionState::Failed(error));
         self.waiting.wake_all();
     }
 
     fn alert(&mut self, description: AlertDescription) {
-        // Only a key without a single number left could refuse it; then the stream just ends.
+        // Recording fails only if the key has no number left. The stream then ends without an alert.
         let alert = messages::alert(description);
         let _ = self.send.record(&mut self.stream, &mut self.counters, ContentType::Alert, Content::Lent(&alert));
         self.stream.flush();
     }
 
-    /// Notes that `bytes` more received bytes are done with.
+    /// Notes that `bytes` more received bytes were consumed.
     fn credit(&mut self, bytes: usize) {
         self.receive.credit(&mut self.stream, bytes);
     }
@@ -663,7 +680,7 @@ impl<S: SegmentStream> fmt::Debug for KtlsStream<S> {
     }
 }
 
-/// Records without content that one poll of a reader takes in.
+/// Maximum number of records without content that one poll of a reader processes.
 const WITHOUT_CONTENT_AT_ONCE: u32 = 32;
-/// Most bytes of one write taken at once.
+/// Maximum number of bytes that one write takes.
 const WRITE_MAX: usize = 256 << 10;

@@ -1,10 +1,10 @@
-//! Handing the directions of a stream to a device, and taking them back.
+//! Moves the directions of a stream to a device and back.
 //!
-//! Invariant: a transmit context is used only while the transport has a sealer for its key; a receive context begins at
-//! a record that has not arrived. What the device then does or does not do changes who works, never the bytes.
+//! Invariant: a transmit context is used only while the transport has a sealer for its key. A receive context begins at
+//! a record that has not arrived. The device's success or failure never changes the bytes on the wire.
 
 use super::KtlsStream;
-use super::policy::Verdict;
+use super::policy::RetransmitDecision;
 use crate::record::receive::Record;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
@@ -13,7 +13,7 @@ use offload_base::tasks::TaskRole;
 use std::io;
 use tracing::{debug, trace};
 
-/// Which directions a device is asked to take.
+/// The directions that a device is asked to take.
 ///
 /// ```
 /// use ktls_offload::Offload;
@@ -22,9 +22,9 @@ use tracing::{debug, trace};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// What this end sends.
+    /// The transmit direction.
     pub tx: bool,
-    /// What this end receives.
+    /// The receive direction.
     pub rx: bool,
 }
 
@@ -33,85 +33,84 @@ impl Offload {
     pub const BOTH: Offload = Offload { tx: true, rx: true };
 }
 
-/// What became of a request to offload.
+/// The outcome of an offload request.
 ///
 /// ```
-/// use ktls_offload::{NotOffloaded, Offloaded, Outcome};
+/// use ktls_offload::{NotOffloaded, Offloaded, OffloadOutcome};
 ///
-/// let offloaded = Offloaded { tx: Outcome::NotAsked, rx: Outcome::Refused(NotOffloaded::NoDevice) };
-/// assert!(matches!(offloaded.rx, Outcome::Refused(why) if !why.passes()), "software receives, to the end");
+/// let offloaded = Offloaded { tx: OffloadOutcome::NotAsked, rx: OffloadOutcome::Refused(NotOffloaded::NoDevice) };
+/// assert!(matches!(offloaded.rx, OffloadOutcome::Refused(why) if !why.passes()), "software receives, to the end");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloaded {
-    /// What this end sends.
-    pub tx: Outcome,
-    /// What this end receives.
-    pub rx: Outcome,
+    /// Outcome of the transmit direction.
+    pub tx: OffloadOutcome,
+    /// Outcome of the receive direction.
+    pub rx: OffloadOutcome,
 }
 
-/// What became of a request for one direction.
+/// The outcome of an offload request for one direction.
 ///
 /// ```
-/// use ktls_offload::{NotOffloaded, Outcome};
+/// use ktls_offload::{NotOffloaded, OffloadOutcome};
 ///
-/// assert_eq!(Outcome::Refused(NotOffloaded::NoDevice).handle(), None);
+/// assert_eq!(OffloadOutcome::Refused(NotOffloaded::NoDevice).handle(), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was not asked for.
+pub enum OffloadOutcome {
+    /// The direction was not requested.
     NotAsked,
-    /// The device has it. A transmit context works from the next record on; a receive context once
-    /// [`ready`](KtlsStream::ready) says so.
+    /// The device has the direction. A transmit context works from the next record on, a receive context once
+    /// [`ready`](KtlsStream::ready) returns.
     Device(Handle),
-    /// The device will get it as soon as it is known where the next record begins: half a header has arrived, or nothing
-    /// yet over a transport that cannot tell where it will. [`ready`](KtlsStream::ready) waits for that too. (Receiving
-    /// only.)
+    /// The device gets the receive direction when the start of the next record is known: a header is incomplete, or the
+    /// transport cannot tell the next sequence number yet. [`ready`](KtlsStream::ready) waits for this too.
     Deferred,
-    /// It stays in software: for the time being, if the reason [passes](NotOffloaded::passes).
+    /// The direction stays in software; temporarily if the reason [passes](NotOffloaded::passes).
     Refused(NotOffloaded),
 }
 
-impl Outcome {
-    /// The context, if there is one.
+impl OffloadOutcome {
+    /// Returns the context, if the device has the direction.
     pub fn handle(self) -> Option<Handle> {
         match self {
-            Outcome::Device(handle) => Some(handle),
+            OffloadOutcome::Device(handle) => Some(handle),
             _ => None,
         }
     }
 }
 
-/// Why a direction stays in software.
+/// The reason for which a direction stays in software.
 ///
-/// See [`Outcome`] for an example.
+/// See [`OffloadOutcome`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOffloaded {
     /// The transport has no device.
     #[error("there is no device below this stream")]
     NoDevice,
-    /// The device does nothing about TLS.
+    /// The device has no TLS engine.
     #[error("the device does not do TLS")]
     NoTls,
-    /// The device would not.
+    /// The device refused.
     #[error("{0}")]
     Device(#[from] ContextRefusal),
-    /// The device had it and gave it up unasked, as it may what it cannot do in the end.
+    /// The device removed the context without being asked. A device may do so when its resources run out.
     #[error("the device gave the context up; it is asked again with later records")]
     Lost,
-    /// Too many contexts came and went, and what they decrypted is still unread: read on.
+    /// Too many earlier contexts decrypted data that are still unread; the application must read first.
     #[error("too many earlier contexts decrypted data that is still unread: read from the stream first")]
     Unread,
-    /// The peer changed its key too often for the data that it sent: the device gets the present one when more has come.
+    /// The peer changed keys too often relative to its data. The device gets the present key after more data.
     #[error("the peer changes keys more often than it sends data")]
     KeyUpdates,
-    /// The direction is closed, or failed.
+    /// The direction is closed or failed.
     #[error("the direction is closed")]
     Closed,
 }
 
 impl NotOffloaded {
-    /// Whether the device may take it later. Then it is [asked again](KtlsStream::offload).
+    /// Returns whether the reason is temporary. The device is then [asked again](KtlsStream::offload).
     pub fn passes(self) -> bool {
         match self {
             NotOffloaded::Device(refused) => refused.passes(),
@@ -121,89 +120,90 @@ impl NotOffloaded {
     }
 }
 
-/// How far the receive direction is on its way to a device.
+/// The progress of the receive direction towards a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RxOffload {
-    /// Nobody asked.
+    /// Offload was not requested.
     Software,
-    /// Asked, and turned down.
+    /// Requested and refused.
     Refused(NotOffloaded),
-    /// Waiting for the next record's place to be known.
+    /// Waiting until the start of the next record is known.
     Deferred,
-    /// The device has the context and is installing it.
+    /// The device is installing the context.
     Adding(Handle),
-    /// The device works.
+    /// The device opens records.
     Device(Handle),
 }
 
 impl<S: SegmentStream> KtlsStream<S> {
-    /// Hands directions to the device below, from the next record on. Whatever it refuses stays in software. After a
-    /// reset both go on in software and return by themselves: what this end sends with the next write, what it receives
-    /// as soon as it is known where the next record begins.
+    /// Moves directions to the device below, from the next record on. Refused directions stay in software. After a
+    /// device reset both directions continue in software and return by themselves: the transmit direction with the next
+    /// write, the receive direction when the start of the next record is known.
     ///
-    /// A context that the device gives up unasked counts as refused for want of space: the direction goes on in software and
-    /// returns with the next record, after a second such loss with the second record, and so on.
+    /// A context that the device removes without being asked counts as refused for lack of space. The direction
+    /// continues in software and returns with the next record, after a second such loss with the second record, and so
+    /// on.
     ///
-    /// A direction that was refused for a reason that [passes](NotOffloaded::passes) is asked for again without further
-    /// ado, when it has a record for the device. For want of space that is with the next record, then with the second
-    /// after that, the fourth and so on, up to every 32nd; if the device is busy or being reset, with each. A stream that
-    /// is idle asks nothing. [`TlsCounters`](crate::TlsCounters) tell how often the device was asked again, and how many
-    /// directions it took then. If the device refuses for good, nobody asks but this function.
+    /// A temporarily refused direction ([`NotOffloaded::passes`]) is requested again without another call, when it has
+    /// a record for the device. For lack of space, the request is repeated with the next record, the second after that,
+    /// the fourth and so on, up to every 32nd; if the device is busy or resetting, with each record. An idle stream
+    /// makes no requests. [`TlsCounters`](crate::TlsCounters) count the repeated requests and the directions that the
+    /// device then accepted. After a permanent refusal only another call of this function asks again.
     ///
-    /// Takes in what the transport has received.
+    /// Also receives all data that the transport has ready.
     pub fn offload(&mut self, ask: Offload) -> Offloaded {
-        // A task that waits in a read goes on waiting.
+        // Uses the stream's own waker, so that a task waiting in a read is not forgotten.
         let waker = self.waiting.waker();
         let mut cx = Context::from_waker(&waker);
         self.poll_events(None, &cx);
-        let tx = if ask.tx { self.offload_transmit() } else { Outcome::NotAsked };
-        let rx = if ask.rx { self.offload_receive(&mut cx) } else { Outcome::NotAsked };
+        let tx = if ask.tx { self.offload_transmit() } else { OffloadOutcome::NotAsked };
+        let rx = if ask.rx { self.offload_receive(&mut cx) } else { OffloadOutcome::NotAsked };
         Offloaded { tx, rx }
     }
 
-    /// Waits until it is answered whether the receive direction is on the device: until the device works, or has refused.
-    /// The peer should hear that only now: a record that it sends before has to be opened in software, and may cost the
-    /// device its place.
+    /// Waits until the device works on the receive direction or has refused it. The application should let the peer
+    /// send only afterwards: software must open earlier records, and the device may lose synchronization because of
+    /// them.
     ///
-    /// It never waits for room, which others would have to make, and they may be waiting for this stream: a refusal is an
-    /// answer, also one that [passes](NotOffloaded::passes). The stream then begins in software, and goes to the device
-    /// later by itself, see [`offload`](Self::offload). Each call asks the device once more, if it refused for the time
-    /// being.
+    /// Never waits for space on the device, because the streams that occupy the space may wait for this one. A
+    /// temporary refusal is therefore an answer too: the stream begins in software and moves to the device later by
+    /// itself, see [`offload`](Self::offload). After a temporary refusal each call asks the device once more.
     ///
     /// # Errors
-    /// None: what ended the connection is told to who reads, behind what had arrived by then.
-    pub async fn ready(&mut self) -> io::Result<Outcome> {
+    /// None: a reader gets the error that ended the connection, after the received data.
+    pub async fn ready(&mut self) -> io::Result<OffloadOutcome> {
         poll_fn(|cx| self.poll_ready(cx)).await
     }
 
-    /// Polls for what [`ready`](Self::ready) waits for.
+    /// Polls for the location of the receive direction; see [`ready`](Self::ready).
     ///
     /// # Errors
-    /// As there.
-    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Outcome>> {
+    /// The errors of [`ready`](Self::ready).
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OffloadOutcome>> {
         loop {
             self.poll_events(Some(TaskRole::Reader), cx);
             let before = self.rx.state();
             if self.rx.rests_after_loss() {
-                // To ask at once might be to lose it at once, without an end.
-                return Poll::Ready(Ok(Outcome::Refused(NotOffloaded::Lost)));
+                // An immediate request could lead to an immediate loss, in an endless loop.
+                return Poll::Ready(Ok(OffloadOutcome::Refused(NotOffloaded::Lost)));
             }
-            // Somebody waits for the answer of now.
+            // The caller waits for a current answer.
             self.rx.hurry();
             if let Some(reason) = self.add_deferred(cx) {
-                // Somebody waits, so a refusal is an answer, also one that passes.
-                return Poll::Ready(Ok(Outcome::Refused(reason)));
+                // The caller waits, so a temporary refusal is an answer too.
+                return Poll::Ready(Ok(OffloadOutcome::Refused(reason)));
             }
+            // A new state may be final already, so it is examined before waiting.
             if self.rx.state() != before {
-                continue; // the device may have spoken by now
+                continue; // the device may have answered by now
             }
             match self.rx.state() {
-                RxOffload::Software => return Poll::Ready(Ok(Outcome::NotAsked)),
-                RxOffload::Refused(reason) => return Poll::Ready(Ok(Outcome::Refused(reason))),
-                RxOffload::Device(handle) => return Poll::Ready(Ok(Outcome::Device(handle))),
+                RxOffload::Software => return Poll::Ready(Ok(OffloadOutcome::NotAsked)),
+                RxOffload::Refused(reason) => return Poll::Ready(Ok(OffloadOutcome::Refused(reason))),
+                RxOffload::Device(handle) => return Poll::Ready(Ok(OffloadOutcome::Device(handle))),
                 RxOffload::Adding(_) => return Poll::Pending,
                 RxOffload::Deferred => {
-                    // What arrived before the end is still to be read.
+                    // Data that arrived before the end are still to be read.
                     let ended = match ready!(self.poll_range(cx)) {
                         Ok(true) => continue,
                         Ok(false) => Ok(()),
@@ -216,30 +216,31 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// The context that records are left to, if there is one.
+    /// Returns the context that seals records, if there is one.
     pub fn transmit_context(&self) -> Option<Handle> {
         self.send.context()
     }
 
-    /// The context that opens records, if it works already.
+    /// Returns the context that opens records, if it works already.
     pub fn receive_context(&self) -> Option<Handle> {
         self.rx.working()
     }
 
-    fn offload_transmit(&mut self) -> Outcome {
+    fn offload_transmit(&mut self) -> OffloadOutcome {
         match self.add_transmit_context() {
-            Ok(handle) => Outcome::Device(handle),
+            Ok(handle) => OffloadOutcome::Device(handle),
             Err(reason) => {
                 debug!(parent: &self.span, %reason, "transmit offload refused");
+                // The device did not refuse a closed direction.
                 self.counters.offload_refused += u64::from(reason != NotOffloaded::Closed);
                 self.tx.end_asking();
                 self.tx.note_refused(reason);
-                Outcome::Refused(reason)
+                OffloadOutcome::Refused(reason)
             }
         }
     }
 
-    /// Hands the transmit direction to the device, if it is not there already.
+    /// Moves the transmit direction to the device, if it is not there already.
     fn add_transmit_context(&mut self) -> Result<Handle, NotOffloaded> {
         if let Some(handle) = self.send.context() {
             return Ok(handle);
@@ -255,36 +256,37 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(handle)
     }
 
-    fn offload_receive(&mut self, cx: &mut Context<'_>) -> Outcome {
+    fn offload_receive(&mut self, cx: &mut Context<'_>) -> OffloadOutcome {
         if let Some(handle) = self.rx.context() {
-            return Outcome::Device(handle);
+            return OffloadOutcome::Device(handle);
         }
         if !self.receive.is_open() {
-            return Outcome::Refused(NotOffloaded::Closed);
+            return OffloadOutcome::Refused(NotOffloaded::Closed);
         }
         let mut able = Err(NotOffloaded::NoDevice);
         self.stream
             .control(&mut |_, device| able = TlsContexts::from_contexts(device).map(|_| ()).ok_or(NotOffloaded::NoTls));
+        // Without a TLS engine no later request can succeed, so none is planned.
         if let Err(reason) = able {
             debug!(parent: &self.span, %reason, "receive offload refused");
             self.counters.offload_refused += 1;
             self.rx.refuse_unasked(reason);
-            return Outcome::Refused(reason);
+            return OffloadOutcome::Refused(reason);
         }
         self.rx.ask();
         if let Some(reason) = self.add_deferred(cx) {
             self.counters.offload_refused += 1;
-            return Outcome::Refused(reason);
+            return OffloadOutcome::Refused(reason);
         }
         match self.rx.state() {
-            RxOffload::Adding(handle) => Outcome::Device(handle),
-            RxOffload::Refused(reason) => Outcome::Refused(reason),
-            _ => Outcome::Deferred,
+            RxOffload::Adding(handle) => OffloadOutcome::Device(handle),
+            RxOffload::Refused(reason) => OffloadOutcome::Refused(reason),
+            _ => OffloadOutcome::Deferred,
         }
     }
 
-    /// Adds the receive context, if one is waiting for the next record's place to be known, and it is. Gives the reason if
-    /// it is refused for the time being.
+    /// Creates the receive context if one is waiting for the next record's start and that is known. Returns the reason
+    /// of a temporary refusal.
     pub(super) fn add_deferred(&mut self, cx: &mut Context<'_>) -> Option<NotOffloaded> {
         if !self.rx.is_to_be_asked_for() {
             return None;
@@ -292,14 +294,14 @@ impl<S: SegmentStream> KtlsStream<S> {
         if let Some(reason) = self.rx.holds_back(self.receive.receiver()) {
             return Some(reason);
         }
-        // What has arrived the device will not see again: its context has to begin behind all of it.
-        self.receive.take_in(&mut self.stream, cx);
+        // The device does not see bytes that already arrived, so its context must begin after all of them.
+        self.receive.receive_ready_data(&mut self.stream, cx);
         if let Some(seq) = self.stream.next_seq() {
             self.receive.receiver().begin_at(seq);
         }
         let (start, number) = match self.receive.receiver().next_boundary() {
             Ok(boundary) => boundary?,
-            // What arrived is no record: reading tells, and no context will begin behind it.
+            // Received bytes are not a record. The reader gets the error, and no context can begin after them.
             Err(_) => {
                 self.give_up_deferred();
                 return None;
@@ -317,7 +319,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.rx.note_added(handle, mode, start, &mut self.counters);
                 None
             }
-            // After a reset every flow comes at once, more than the device takes at a time.
+            // After a reset all flows ask at once, which exceeds the device's installation rate.
             Err(NotOffloaded::Device(refused)) if refused.passes() => {
                 trace!(parent: &self.span, %refused, "receive offload refused for now");
                 self.rx.note_refused(refused);
@@ -333,14 +335,13 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// There will be no next record for a context to begin with.
+    /// Gives up waiting: no further record will arrive for a context to begin with.
     fn give_up_deferred(&mut self) {
         self.rx.refuse(NotOffloaded::Closed);
         self.rx.abort_rekey(&mut self.counters);
     }
 
-    /// Hands the transmit direction to the device, if it is to get it and it is time to ask. Called before a record of
-    /// data.
+    /// Asks the device to take the transmit direction, if a request is due. Called before a record of data.
     pub(super) fn return_to_device(&mut self) {
         if !self.tx.asks_before_record() {
             return;
@@ -366,7 +367,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Acts on what happened to the device; `task` waits for more of it.
     pub(super) fn poll_events(&mut self, task: Option<TaskRole>, cx: &Context<'_>) {
         if let Some(task) = task {
-            // Said before the transport is asked, or its answer might come in between.
+            // Registers before polling the transport, because an event could arrive in between.
             self.waiting.wait(task, cx);
         }
         self.hear(task, None);
@@ -374,7 +375,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Acts on `first` and on whatever else happened to the device; `task` waits for more of it.
     pub(super) fn hear(&mut self, task: Option<TaskRole>, first: Option<DeviceEvent>) {
-        // The transport wakes one, and what it tells may be for any of the tasks.
+        // The transport wakes one waker, and an event may concern any task, so all tasks share a waker.
         let waker = self.waiting.waker();
         let mut heard = first.is_some();
         first.into_iter().for_each(|event| self.act_on(event));
@@ -383,6 +384,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.act_on(event);
         }
         match task {
+            // The polling task sees the change itself; the other tasks must look again.
             Some(task) if heard => self.waiting.wake_others(task),
             None if heard => self.waiting.wake_all(),
             _ => {}
@@ -390,7 +392,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     fn act_on(&mut self, event: DeviceEvent) {
-        if self.concerns_above(&event) {
+        if self.affects_upper_protocol(&event) {
             self.above.tell(event);
         }
         match event {
@@ -400,7 +402,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.note_places();
             }
             DeviceEvent::Removed { handle, .. } => {
-                // Contexts that were given back come here too.
+                // The device also reports contexts that this stream removed itself.
                 if [self.send.context(), self.rx.context()].contains(&Some(handle)) {
                     debug!(parent: &self.span, ?handle, "device lost a context");
                 }
@@ -417,14 +419,16 @@ impl<S: SegmentStream> KtlsStream<S> {
                 }
             }
             DeviceEvent::Reset => {
-                // The news may be older than the contexts: then the device still has them.
+                // The event may be older than the present contexts. The device still has these, so they are removed
+                // below.
                 debug!(parent: &self.span, "device was reset");
                 self.counters.device_resets += 1;
                 self.tx.note_reset(self.send.context().is_some());
+                // Read before the losses below change the state.
                 let had_receive = self.rx.wants_context();
                 self.lose_transmit();
                 self.lose_receive();
-                self.give_back_unused();
+                self.release_unused_contexts();
                 if had_receive {
                     self.rx.note_reset();
                 }
@@ -433,8 +437,9 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// Whether a protocol above is to hear of an event: it is about a context that is not TLS's, or about all.
-    fn concerns_above(&self, event: &DeviceEvent) -> bool {
+    /// Returns whether the protocol above must learn of the event: it concerns a context that is not of TLS, or all
+    /// contexts.
+    fn affects_upper_protocol(&self, event: &DeviceEvent) -> bool {
         let theirs = match event {
             DeviceEvent::Ready { handle, .. }
             | DeviceEvent::Removed { handle, .. }
@@ -446,12 +451,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.above.watches() && theirs
     }
 
-    /// Whether this is, or was, a context of TLS.
+    /// Returns whether `handle` is or was a context of this stream's TLS.
     fn is_ours(&self, handle: Handle) -> bool {
         self.contexts.knows(handle) || self.receive.records().knows_context(handle)
     }
 
-    /// Takes note of a record, for the help that the receive context may need.
+    /// Records the position of an opened record, which the receive context may need for resynchronization.
     pub(super) fn note_record(&mut self, record: &Record) {
         if self.receive.records().earlier_keys() > 0 {
             self.receive.receiver().drop_earlier_keys(self.stream.furthest_seq());
@@ -459,23 +464,24 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.rx.note_record(record, &mut self.counters);
     }
 
-    /// Has the transmit direction go where its retransmissions say.
+    /// Moves the transmit direction according to the retransmission policy.
     pub(super) fn consult_policy(&mut self) {
         let context = self.send.context();
+        // The policy moves only flows on a device, or flows that it moved to software itself.
         if context.is_none() && !self.tx.policy().holds() {
             return;
         }
         match self.tx.policy().judge(self.stream.sent(), context.is_some()) {
-            Verdict::Stay => {}
-            Verdict::ToSoftware => {
-                if self.send.come_back() {
-                    self.give_back_unused();
+            RetransmitDecision::Stay => {}
+            RetransmitDecision::ToSoftware => {
+                if self.send.return_to_software() {
+                    self.release_unused_contexts();
                     self.count_transmit_software();
                     debug!(parent: &self.span, "too many retransmissions: transmit direction left the device");
                     self.counters.tx_policy_sw += 1;
                 }
             }
-            Verdict::ToDevice => {
+            RetransmitDecision::ToDevice => {
                 if self.offload_transmit().handle().is_some() {
                     self.counters.tx_policy_device += 1;
                 }
@@ -483,32 +489,33 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// The device no longer has the transmit context. What is queued for it the transport has sealed.
+    /// Switches the transmit direction to software after the device lost its context. The transport seals queued
+    /// records.
     fn lose_transmit(&mut self) {
-        if self.send.come_back() {
+        if self.send.return_to_software() {
             self.count_transmit_software();
         }
         self.tx.keep_key_in_software(&mut self.counters);
         self.note_places();
     }
 
-    /// The device no longer has the receive context. What it decrypted before still counts.
+    /// Switches the receive direction to software after the device lost its context. Earlier verdicts remain valid.
     fn lose_receive(&mut self) {
         self.count_receive_software();
-        self.rx.lose(&mut self.counters);
+        self.rx.mark_lost(&mut self.counters);
         self.note_places();
     }
 
-    /// Takes the receive context, if there is one, off the device.
+    /// Removes the receive context, if there is one.
     pub(super) fn leave_receive_context(&mut self) {
         self.count_receive_software();
         self.rx.leave();
-        self.give_back_unused();
+        self.release_unused_contexts();
         self.note_places();
     }
 
-    /// Gives back the contexts that neither direction uses any more.
-    pub(super) fn give_back_unused(&mut self) {
+    /// Removes contexts that no direction uses any more.
+    pub(super) fn release_unused_contexts(&mut self) {
         let in_use = [self.send.context(), self.rx.context()];
         self.contexts.keep_only(&mut self.stream, in_use);
     }
@@ -524,7 +531,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// Counts where the directions are. One that ended is nowhere.
+    /// Updates the `Curr` counters. A direction that ended is not counted.
     pub(super) fn note_places(&mut self) {
         let transmit = self.send.is_open().then(|| self.send.context().is_some());
         let receive = self.receive.is_open().then_some(self.rx.working().is_some());

@@ -1,14 +1,14 @@
-//! The half of a stream that receives: ranges become records, and content waits to be taken.
+//! The receiving half of a stream: turns ranges into records and queues their content.
 //!
-//! Invariant: a side that ended stays so. Every received byte is told to the transport's `consume` once: when what it was
-//! for is done with, or before, if the window would never open again otherwise.
+//! Invariant: a direction that ended stays so. Every received byte is reported to the transport's `consume` exactly
+//! once: when it was consumed, or earlier if the window would otherwise never open again.
 
-use super::Side;
+use super::DirectionState;
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::record::WIRE_MAX;
 use crate::record::inbox;
-use crate::record::receive::{Receiver, Record};
+use crate::record::receive::{Record, RecordReceiver};
 use core::task::{Context, Poll};
 use offload_api::{RxSegment, SegmentStream};
 use offload_base::Seq;
@@ -16,60 +16,60 @@ use std::collections::VecDeque;
 use std::io;
 
 pub(super) struct ReceiveHalf {
-    side: Side,
-    receiver: Receiver,
-    /// Opened content that nobody has taken.
+    side: DirectionState,
+    receiver: RecordReceiver,
+    /// Opened content that the application has not taken.
     plain: VecDeque<RxSegment>,
-    /// Bytes that `consume` was told before the application had them.
+    /// Bytes reported to `consume` before the application took them.
     early_credit: usize,
-    /// Bytes that are done with, which `consume` is told before the transport is asked for more.
+    /// Consumed bytes that are reported to `consume` before the next poll of the transport.
     owed_credit: usize,
-    /// The transport's last word, got while nobody was reading.
+    /// The end of the transport, received while no task was reading.
     ended: Option<io::Result<()>>,
 }
 
 impl ReceiveHalf {
-    pub(super) fn new(receiver: Receiver) -> ReceiveHalf {
+    pub(super) fn new(receiver: RecordReceiver) -> ReceiveHalf {
         let plain = VecDeque::new();
-        ReceiveHalf { side: Side::Open, receiver, plain, early_credit: 0, owed_credit: 0, ended: None }
+        ReceiveHalf { side: DirectionState::Open, receiver, plain, early_credit: 0, owed_credit: 0, ended: None }
     }
 
-    pub(super) fn side(&self) -> &Side {
+    pub(super) fn side(&self) -> &DirectionState {
         &self.side
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.side == Side::Open
+        self.side == DirectionState::Open
     }
 
-    /// Nothing more is read, whatever has arrived.
-    pub(super) fn end(&mut self, end: Side) {
+    /// Ends the direction; received data are not read.
+    pub(super) fn end(&mut self, end: DirectionState) {
         self.side = end;
         self.receiver.clear();
     }
 
-    /// The record layer.
-    pub(super) fn receiver(&mut self) -> &mut Receiver {
+    /// Returns the record layer.
+    pub(super) fn receiver(&mut self) -> &mut RecordReceiver {
         &mut self.receiver
     }
 
-    /// The same, to be looked at.
-    pub(super) fn records(&self) -> &Receiver {
+    /// Returns the record layer for queries.
+    pub(super) fn records(&self) -> &RecordReceiver {
         &self.receiver
     }
 
-    /// Whether there is content to take.
+    /// Returns whether there is content to take.
     pub(super) fn has_content(&self) -> bool {
         !self.plain.is_empty()
     }
 
-    /// What is to be taken next.
+    /// Returns the next content range.
     #[cfg(feature = "tokio")]
     pub(super) fn front(&mut self) -> Option<&mut RxSegment> {
         self.plain.front_mut()
     }
 
-    /// Where the content that is to be taken next begins, if there is some.
+    /// Returns the sequence number of the next content, if there is content.
     pub(super) fn content_seq(&self) -> Option<Seq> {
         self.plain.front().map(|range| range.seq)
     }
@@ -78,24 +78,24 @@ impl ReceiveHalf {
         self.plain.pop_front()
     }
 
-    /// Throws away what nobody has taken.
+    /// Discards content that was not taken.
     pub(super) fn discard(&mut self) {
         self.plain = VecDeque::new();
     }
 
-    /// Takes all content, that of the one record that is there.
+    /// Takes all content, which belongs to one record.
     pub(super) fn take_whole(&mut self, length: usize) -> Vec<u8> {
         let mut content = Vec::with_capacity(length);
         self.plain.drain(..).for_each(|range| content.extend_from_slice(&range.data));
         content
     }
 
-    /// Opens the next record, if all of it is here.
+    /// Opens the next record, if it is complete.
     pub(super) fn next_record(&mut self, counters: &mut TlsCounters) -> Result<Option<Record>, TlsError> {
         self.receiver.next_record(&mut self.plain, counters)
     }
 
-    /// What the transport has next, or its last word if that came before anybody read.
+    /// Polls the transport for the next range, or returns the end that was stored earlier.
     pub(super) fn poll_segment<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -107,13 +107,13 @@ impl ReceiveHalf {
         }
     }
 
-    /// Keeps the transport's last word for who reads.
+    /// Stores the end of the transport for the reader.
     pub(super) fn keep_end(&mut self, ended: io::Result<()>) {
         self.ended = Some(ended);
     }
 
-    /// Takes in all that has arrived. The transport's window bounds how much that is.
-    pub(super) fn take_in<S: SegmentStream>(&mut self, stream: &mut S, cx: &mut Context<'_>) {
+    /// Receives all data that the transport has ready. The transport's window bounds their amount.
+    pub(super) fn receive_ready_data<S: SegmentStream>(&mut self, stream: &mut S, cx: &mut Context<'_>) {
         while self.ended.is_none() {
             match stream.poll_segment(cx) {
                 Poll::Ready(Ok(Some(segment))) => self.receiver.push(segment),
@@ -124,11 +124,12 @@ impl ReceiveHalf {
         }
     }
 
-    /// The transport has nothing more for now: memory that is not needed goes, and the window opens.
+    /// Frees unneeded memory and opens the window. Called when the transport has no more data for now.
     pub(super) fn rest<S: SegmentStream>(&mut self, stream: &mut S) {
         self.receiver.shrink();
         inbox::shrink(&mut self.plain);
-        // A window smaller than a record would never open again. (Who waits for a device has maybe not read all.)
+        // A window smaller than a record would never open again. A task that waits for a device may leave content
+        // unread.
         let unread: usize = self.plain.iter().map(|range| range.data.len()).sum();
         let due = (unread + self.receiver.pending().min(WIRE_MAX)).saturating_sub(self.early_credit);
         if due > 0 {
@@ -137,19 +138,19 @@ impl ReceiveHalf {
         }
     }
 
-    /// Notes that `bytes` more received bytes are done with. The transport is told when there are no others, or before it
-    /// is asked for more: a record may be several chunks, and a range of the transport's several records.
+    /// Notes that `bytes` more received bytes were consumed. They are reported to the transport when no others remain,
+    /// or before the next poll. Batching is useful because a record may be several chunks, and a range several records.
     pub(super) fn credit<S: SegmentStream>(&mut self, stream: &mut S, bytes: usize) {
         let told = self.early_credit.min(bytes);
         self.early_credit -= told;
         self.owed_credit += bytes - told;
         let nothing_left = self.plain.is_empty() && self.receiver.pending() == 0;
-        if nothing_left || self.side != Side::Open {
-            self.settle_credit(stream);
+        if nothing_left || self.side != DirectionState::Open {
+            self.return_credit(stream);
         }
     }
 
-    pub(super) fn settle_credit<S: SegmentStream>(&mut self, stream: &mut S) {
+    pub(super) fn return_credit<S: SegmentStream>(&mut self, stream: &mut S) {
         let owed = core::mem::take(&mut self.owed_credit);
         if owed > 0 {
             stream.consume(owed);

@@ -1,41 +1,42 @@
-//! The way of the receive direction to a device and back: when the device is asked, what it says about its place, and what
-//! becomes of a key that changed.
+//! The location of the receive direction, on the device or in software: requests to the device, resynchronization, and
+//! the outcome of each changed key.
 //!
-//! Invariant: a changed key ends as one of three, counted, as a transmit key does; in any stretch, at most [`KEYS_AT_ONCE`]
-//! of them go to a device, and one for each [`RECORDS_A_KEY`] records of data.
+//! Invariant: each changed key has one of three counted outcomes, like a transmit key. Initially at most
+//! [`KEYS_AT_ONCE`] changed keys go to a device, then one for each [`RECORDS_A_KEY`] records of data.
 
 use super::offload::{NotOffloaded, RxOffload};
 use super::resync::Resync;
 use crate::counters::TlsCounters;
-use crate::record::receive::{Located, Receiver, Record};
+use crate::record::receive::{BoundaryAnswer, Record, RecordReceiver};
 use offload_api::{ContextBackoff, ContextRefusal, DeviceEvent, Handle, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::Seq;
 use tracing::{Span, debug};
 
 #[derive(Debug)]
-pub(super) struct ReceivePlace {
+pub(super) struct ReceiveLocation {
     state: RxOffload,
     again: ContextBackoff,
     resync: Resync,
-    /// The latest key is to go to the device.
+    /// Whether the latest key is waiting for the device.
     key_pending: bool,
     allowance: Allowance,
     /// Span of the stream.
     span: Span,
 }
 
-/// How many changed receive keys may still go to a device. Each costs it a context made and one taken away, and the peer
-/// no more than a record: one that changes keys for nothing else is left to software until it sends data again.
+/// The number of changed receive keys that may still go to a device. Each costs the device the creation and the removal
+/// of a context, and the peer only one record. If a peer changes keys without sending data, its keys stay in software
+/// until data arrive again.
 #[derive(Debug)]
 struct Allowance {
     keys: u8,
     records: u8,
 }
 
-impl ReceivePlace {
+impl ReceiveLocation {
     /// The direction in software, of the stream with this span.
-    pub(super) fn new(span: Span) -> ReceivePlace {
-        ReceivePlace {
+    pub(super) fn new(span: Span) -> ReceiveLocation {
+        ReceiveLocation {
             state: RxOffload::Software,
             again: ContextBackoff::default(),
             resync: Resync::default(),
@@ -49,7 +50,7 @@ impl ReceivePlace {
         self.state
     }
 
-    /// The context, working or not yet.
+    /// Returns the context, working or being installed.
     pub(super) fn context(&self) -> Option<Handle> {
         match self.state {
             RxOffload::Adding(handle) | RxOffload::Device(handle) => Some(handle),
@@ -57,7 +58,7 @@ impl ReceivePlace {
         }
     }
 
-    /// The context, if it works.
+    /// Returns the context, if it works.
     pub(super) fn working(&self) -> Option<Handle> {
         match self.state {
             RxOffload::Device(handle) => Some(handle),
@@ -65,32 +66,32 @@ impl ReceivePlace {
         }
     }
 
-    /// Whether the direction is on a device, or on its way there.
+    /// Returns whether the direction is on a device or about to move there.
     pub(super) fn wants_context(&self) -> bool {
         matches!(self.state, RxOffload::Deferred | RxOffload::Adding(_) | RxOffload::Device(_))
     }
 
-    /// Whether the device's news have to be heard before anything is read.
+    /// Returns whether device events must be processed before anything is read.
     pub(super) fn is_unsettled(&self) -> bool {
         matches!(self.state, RxOffload::Adding(_)) || self.again.is_due()
     }
 
-    /// Whether the device is to be asked, now or later.
+    /// Returns whether a request to the device is planned, now or later.
     pub(super) fn waits(&self) -> bool {
         self.again.waits()
     }
 
-    /// Whether it is time to ask it again.
+    /// Returns whether a repeated request is due.
     pub(super) fn is_due(&self) -> bool {
         self.again.is_due()
     }
 
-    /// The direction goes to the device as soon as it is known where its next record begins.
+    /// Plans a request for the time when the start of the next record is known.
     pub(super) fn defer(&mut self) {
         self.state = RxOffload::Deferred;
     }
 
-    /// The same, for a caller that wants an answer now.
+    /// Plans a request, immediately even after a refusal, for a caller that wants a current answer.
     pub(super) fn ask(&mut self) {
         self.state = RxOffload::Deferred;
         if self.again.waits() {
@@ -98,23 +99,23 @@ impl ReceivePlace {
         }
     }
 
-    /// Whether the device gave the last context up so often that it is left alone for a while.
+    /// Returns whether the device is left alone for a while because it removed contexts repeatedly.
     pub(super) fn rests_after_loss(&self) -> bool {
         self.state == RxOffload::Deferred && self.again.rests_after_loss()
     }
 
-    /// Somebody waits for the answer of now.
+    /// Makes a delayed request due at once, for a caller that waits.
     pub(super) fn hurry(&mut self) {
         self.again.hurry();
     }
 
-    /// Whether the device is to be asked once the next record's place is known.
+    /// Returns whether a request is due once the start of the next record is known.
     pub(super) fn is_to_be_asked_for(&self) -> bool {
         self.state == RxOffload::Deferred && (!self.again.waits() || self.again.is_due())
     }
 
-    /// Why it is not asked for now, whatever the device would say. Reading on changes that.
-    pub(super) fn holds_back(&mut self, receiver: &mut Receiver) -> Option<NotOffloaded> {
+    /// Returns the reason against a request now, regardless of the device. Reading more data removes the reason.
+    pub(super) fn holds_back(&mut self, receiver: &mut RecordReceiver) -> Option<NotOffloaded> {
         let may_ask = !self.key_pending || self.allowance.keys > 0;
         if may_ask && receiver.has_room_for_context() {
             return None;
@@ -123,13 +124,14 @@ impl ReceivePlace {
         Some(if may_ask { NotOffloaded::Unread } else { NotOffloaded::KeyUpdates })
     }
 
-    /// The device is asked.
+    /// Notes a request to the device.
     pub(super) fn note_asked(&mut self, counters: &mut TlsCounters) {
         counters.offload_retried += u64::from(self.again.was_refused());
     }
 
-    /// It installs a context that begins at `start`.
+    /// Notes that the device is installing a context that begins at `start`.
     pub(super) fn note_added(&mut self, handle: Handle, mode: ResyncMode, start: Seq, counters: &mut TlsCounters) {
+        // Only changed keys count. The first key, and a return after a loss, cost nothing.
         self.allowance.keys -= u8::from(self.key_pending);
         self.state = RxOffload::Adding(handle);
         counters.offload_later += u64::from(self.again.end());
@@ -141,50 +143,50 @@ impl ReceivePlace {
         self.again.note_refused(refused);
     }
 
-    /// It refused for good, or there is none.
+    /// Notes a permanent refusal, or that there is no device.
     pub(super) fn refuse(&mut self, reason: NotOffloaded) {
         self.again.end();
         self.state = RxOffload::Refused(reason);
     }
 
-    /// As [`refuse`](Self::refuse), before anything was asked.
+    /// Notes a permanent refusal before any request was made.
     pub(super) fn refuse_unasked(&mut self, reason: NotOffloaded) {
         self.state = RxOffload::Refused(reason);
     }
 
-    /// The context works.
+    /// Notes that the context works.
     pub(super) fn note_ready(&mut self, handle: Handle, counters: &mut TlsCounters) {
         self.state = RxOffload::Device(handle);
         counters.rx_device += 1;
         counters.rx_rekey_device += u64::from(core::mem::take(&mut self.key_pending));
     }
 
-    /// The device no longer has the context.
-    pub(super) fn lose(&mut self, counters: &mut TlsCounters) {
+    /// Notes that the device no longer has the context.
+    pub(super) fn mark_lost(&mut self, counters: &mut TlsCounters) {
         if !matches!(self.state, RxOffload::Software | RxOffload::Refused(_)) {
             self.state = RxOffload::Refused(NotOffloaded::Lost);
             self.keep_key_in_software(counters);
         }
     }
 
-    /// It gave the context up unasked.
+    /// Notes that the device removed the context without being asked.
     pub(super) fn note_lost(&mut self) {
         self.again.note_lost();
         self.state = RxOffload::Deferred;
     }
 
-    /// The device was reset, and is to have the direction again.
+    /// Notes a device reset after which the direction should return.
     pub(super) fn note_reset(&mut self) {
         self.again.begin();
         self.state = RxOffload::Deferred;
     }
 
-    /// The direction is opened here.
+    /// Notes that software opens the direction.
     pub(super) fn leave(&mut self) {
         self.state = RxOffload::Software;
     }
 
-    /// The key changed; `to_device`: the device is to have it.
+    /// Notes a key change. `to_device` tells whether the device should get the new key.
     pub(super) fn change_key(&mut self, to_device: bool, counters: &mut TlsCounters) {
         self.key_pending = to_device;
         if to_device {
@@ -198,12 +200,12 @@ impl ReceivePlace {
         counters.rx_rekey_sw += u64::from(core::mem::take(&mut self.key_pending));
     }
 
-    /// The direction ends.
+    /// Notes the end of the direction.
     pub(super) fn abort_rekey(&mut self, counters: &mut TlsCounters) {
         counters.rx_rekey_aborted += u64::from(core::mem::take(&mut self.key_pending));
     }
 
-    /// A record of data arrived.
+    /// Notes a record of data.
     pub(super) fn note_data(&mut self) {
         let Allowance { keys, records } = &mut self.allowance;
         if *keys == KEYS_AT_ONCE {
@@ -215,31 +217,33 @@ impl ReceivePlace {
         }
     }
 
-    /// A record was given out, for the help that the context may need.
+    /// Notes a released record, which the context may need for resynchronization.
     pub(super) fn note_record(&mut self, record: &Record, counters: &mut TlsCounters) {
         if self.working().is_some() && !self.resync.note(record) {
             counters.rx_resync_given_up += 1;
         }
     }
 
-    /// One more record was taken in, of whatever kind.
+    /// Counts a received record of any type.
     pub(super) fn note_unit(&mut self) {
         self.again.note_unit();
     }
 
-    /// What the device says of the context's place.
+    /// Processes a device event about resynchronization.
     pub(super) fn on_resync<S: SegmentStream>(
         &mut self,
         event: DeviceEvent,
         stream: &mut S,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         counters: &mut TlsCounters,
     ) {
         match event {
             DeviceEvent::ResyncRequested { handle, header, .. } if self.working() == Some(handle) => {
                 match self.resync.log.resolve(header) {
+                    // The log also knows records that are too old to be remembered elsewhere.
                     Some(number) => self.answer(stream, handle, header, Some(number), counters),
                     None => {
+                        // The record may not have arrived yet. The question stays open until it has.
                         self.resync.question = Some((handle, header));
                         self.answer_question(stream, receiver, counters);
                     }
@@ -247,7 +251,7 @@ impl ReceivePlace {
             }
             DeviceEvent::ResyncStarted { handle, from, to, .. } if self.working() == Some(handle) => {
                 self.resync.log.start(from, to);
-                // The packet's records may have been read before the news.
+                // The records of the packet may have been read before the event arrived.
                 for (header, number) in receiver.last_starts() {
                     self.resync.log.note(header, number);
                 }
@@ -257,30 +261,30 @@ impl ReceivePlace {
         }
     }
 
-    /// Tells the context whether a record begins where it thinks, as soon as that is known. (An answer for a context that
-    /// is gone does no harm.)
+    /// Answers the device's question whether a record begins at a position, as soon as the answer is known. An answer
+    /// for a removed context is harmless.
     pub(super) fn answer_question<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         counters: &mut TlsCounters,
     ) {
         let Some((handle, header)) = self.resync.question else { return };
         let number = match receiver.locate(header) {
-            Located::NotYet => return,
-            Located::Nothing => None,
-            Located::Record(number) => Some(number),
+            BoundaryAnswer::NotYet => return,
+            BoundaryAnswer::Nothing => None,
+            BoundaryAnswer::Record(number) => Some(number),
         };
         self.resync.question = None;
         self.answer(stream, handle, header, number, counters);
     }
 
-    /// Tells the context where the next record begins, if it gave nothing but ciphertext for long enough. Called when the
-    /// transport has nothing more: what has arrived the device will not see again.
+    /// Tells the context the start of the next record, if it has decrypted nothing for long enough. Called when the
+    /// transport has no more data, because the device does not see data that already arrived.
     pub(super) fn give_hint<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         counters: &mut TlsCounters,
     ) {
         if !self.resync.hints.is_due() {
@@ -314,7 +318,7 @@ impl ReceivePlace {
     }
 }
 
-/// Changed receive keys that a device gets whatever else arrives.
+/// Number of changed receive keys that a device gets regardless of other data.
 const KEYS_AT_ONCE: u8 = 8;
-/// Records of data for each one after those.
+/// Number of data records for each further key.
 const RECORDS_A_KEY: u8 = 16;

@@ -1,35 +1,36 @@
-//! Data that become records when the transport asks for them, under its own lock, and not before.
+//! Data that become records when the transport asks for them, under the transport's lock.
 //!
-//! Invariant: a record is begun only if nothing has to happen before it but framing: no key is due to change, and nobody
-//! is due to judge whether the device should go on. What is left then is as it was, to be written one step at a time.
+//! Invariant: a record is begun only if it needs nothing but framing: no key change and no policy decision is due.
+//! Otherwise the data remain unchanged for the slower path, which writes one record at a time.
 
 use super::acks::AckLog;
 use super::policy::RetransmitPolicy;
 use crate::counters::TlsCounters;
 use crate::record::ContentType;
-use crate::record::send::{Content, Sender};
+use crate::record::send::{Content, RecordSender};
 use bytes::Bytes;
 use offload_api::{NextPiece, SentBytes, TxTag};
 use smallvec::SmallVec;
 
-/// Pieces of data in records of one size, the last of which ends with the data.
+/// A divider of data into contents of one record size. The last content ends with the data.
 pub(super) struct Cutter<'a> {
     data: &'a mut NextPiece<'a>,
-    /// What the record before had no room for.
+    /// The part of a piece that did not fit into the previous record.
     rest: Option<(Bytes, TxTag)>,
     size: usize,
 }
 
-pub(super) type Pieces = SmallVec<[(Bytes, TxTag); PIECES]>;
+pub(super) type RecordPieces = SmallVec<[(Bytes, TxTag); PIECES]>;
 
 impl<'a> Cutter<'a> {
     pub(super) fn new(data: &'a mut NextPiece<'a>, size: usize) -> Cutter<'a> {
         Cutter { data, rest: None, size }
     }
 
-    /// The content of the next record, and its length; `None` at the end of the data. `sent` has left.
-    pub(super) fn next_content(&mut self, sent: SentBytes) -> Option<(Pieces, usize)> {
-        let (mut content, mut length) = (Pieces::new(), 0);
+    /// Returns the content of the next record and its length, or `None` at the end of the data. `sent` is passed to the
+    /// data source.
+    pub(super) fn next_content(&mut self, sent: SentBytes) -> Option<(RecordPieces, usize)> {
+        let (mut content, mut length) = (RecordPieces::new(), 0);
         while length < self.size {
             let Some((mut data, tag)) = self.rest.take().or_else(|| (self.data)(sent)) else { break };
             let part = data.split_to((self.size - length).min(data.len()));
@@ -46,34 +47,34 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// Data on their way into records for a device.
-pub(super) struct Records<'a, 'd> {
+/// Data being framed into records for a device.
+pub(super) struct DeviceRecords<'a, 'd> {
     cutter: &'a mut Cutter<'d>,
-    sender: &'a mut Sender,
+    sender: &'a mut RecordSender,
     acks: &'a mut AckLog,
     counters: &'a mut TlsCounters,
     policy: &'a mut RetransmitPolicy,
-    /// Content of a record that was not begun.
-    left: Option<(Pieces, usize)>,
-    /// Bytes of the records.
+    /// The content of a record that could not be begun.
+    left: Option<(RecordPieces, usize)>,
+    /// Length of the framed records in bytes.
     wire: u64,
     framed: smallvec::IntoIter<[(Bytes, TxTag); PIECES]>,
 }
 
-impl<'a, 'd> Records<'a, 'd> {
-    /// Of what `cutter` gives.
+impl<'a, 'd> DeviceRecords<'a, 'd> {
+    /// Creates records of the data in `cutter`.
     pub(super) fn new(
         cutter: &'a mut Cutter<'d>,
-        sender: &'a mut Sender,
+        sender: &'a mut RecordSender,
         acks: &'a mut AckLog,
         counters: &'a mut TlsCounters,
         policy: &'a mut RetransmitPolicy,
-    ) -> Records<'a, 'd> {
-        let framed = Pieces::new().into_iter();
-        Records { cutter, sender, acks, counters, policy, left: None, wire: 0, framed }
+    ) -> DeviceRecords<'a, 'd> {
+        let framed = RecordPieces::new().into_iter();
+        DeviceRecords { cutter, sender, acks, counters, policy, left: None, wire: 0, framed }
     }
 
-    /// The next piece, `sent` having left.
+    /// Returns the next piece of a record. `sent` tells the bytes sent so far.
     pub(super) fn next(&mut self, sent: SentBytes) -> Option<(Bytes, TxTag)> {
         if self.framed.len() == 0 && self.left.is_none() {
             self.frame(sent);
@@ -81,23 +82,23 @@ impl<'a, 'd> Records<'a, 'd> {
         self.framed.next()
     }
 
-    /// Bytes of the records, and the content of one that was not begun.
-    pub(super) fn end(self) -> (u64, Option<(Pieces, usize)>) {
+    /// Returns the length of the framed records in bytes, and the content of the record that could not be begun.
+    pub(super) fn end(self) -> (u64, Option<(RecordPieces, usize)>) {
         (self.wire, self.left)
     }
 
-    /// Frames the next record, if there is one and nothing has to happen first.
+    /// Frames the next record, if there are data and nothing else must happen first.
     fn frame(&mut self, sent: SentBytes) {
         let Some((content, length)) = self.cutter.next_content(sent) else { return };
         if self.sender.records_left() == 0 || !self.policy.admits(length as u64, sent) {
             self.left = Some((content, length));
             return;
         }
-        let mut pieces = Pieces::new();
+        let mut pieces = RecordPieces::new();
         let queue = &mut |bytes, tag| pieces.push((bytes, tag));
         let framed = self.sender.record(ContentType::ApplicationData, Content::Shared(&content), self.counters, queue);
         if framed.is_err() {
-            // It fails again, and is told, where it is written one step at a time.
+            // The slower path meets the same error and reports it.
             self.left = Some((content, length));
             return;
         }
@@ -109,5 +110,6 @@ impl<'a, 'd> Records<'a, 'd> {
     }
 }
 
-/// Of a record left to a device: prefix, content, trailer; the content of a PDU is its header, data and digest.
+/// Pieces of a record for a device: prefix, content and trailer. The content of a PDU has up to three: header, data and
+/// digest.
 const PIECES: usize = 5;

@@ -1,18 +1,20 @@
-//! Keys that change while a device works with them (KeyUpdate, RFC 8446 section 4.6.3).
+//! Key updates while a device has a direction (RFC 8446 section 4.6.3).
 //!
-//! A transmit direction comes back to software with its new key. Its old context is needed until the last record of the
-//! old key is acknowledged; when it is gone, the next write takes the new key to the device. A receive direction knows by
-//! the KeyUpdate's place in the stream which records have which key; its new context begins behind all that has arrived.
+//! A transmit direction returns to software with its new key. Its old context remains until the last record of the old
+//! key is acknowledged. When that context is gone, the next write moves the new key to the device. In the receive
+//! direction the position of the KeyUpdate in the stream separates the records of the two keys; the new context begins
+//! after all received data.
 //!
-//! What becomes of each key is counted: see [`transmit_place`](super::transmit_place) and [`receive_place`](super::receive_place).
+//! The outcome of each key is counted: see [`transmit_place`](super::transmit_place) and
+//! [`receive_place`](super::receive_place).
 //!
-//! Invariant: what can go wrong with a new key does so before the peer hears of it.
+//! Invariant: every failure of a new key occurs before the peer learns of the key.
 
 use super::KtlsStream;
 use crate::error::TlsError;
 use crate::messages;
 use crate::record::ContentType;
-use crate::record::send::{Content, Sender};
+use crate::record::send::{Content, RecordSender};
 use offload_api::SegmentStream;
 use tracing::debug;
 
@@ -29,10 +31,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
         rekeyed?;
         debug!(parent: &self.span, "receive key changed");
+        // The new key replaces a previous one that was still waiting for the device.
         self.rx.keep_key_in_software(&mut self.counters);
         let to_device = self.rx.wants_context();
         self.leave_receive_context();
         self.rx.change_key(to_device, &mut self.counters);
+        // A closed direction sends no more data, so it needs no new key.
         if requested && self.send.is_open() && self.send.note_update_asked() {
             self.send_key_update(false)?;
             self.stream.flush();
@@ -40,7 +44,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(())
     }
 
-    /// Sends a KeyUpdate and goes on with the next key, in software.
+    /// Sends a KeyUpdate and continues with the next key in software.
     pub(super) fn send_key_update(&mut self, request: bool) -> Result<(), TlsError> {
         let before = self.send.context();
         match self.announce_next_key(request) {
@@ -54,17 +58,17 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.counters.tx_rekey_ok += 1;
         debug!(parent: &self.span, "transmit key changed");
         if before.is_some() {
-            self.give_back_unused();
+            self.release_unused_contexts();
             self.count_transmit_software();
         }
         self.tx.change_key(before, || self.stream.sent(), &mut self.counters);
         Ok(())
     }
 
-    /// Sends a KeyUpdate; gives what has the key that comes after it. What can go wrong does so before the peer hears of
-    /// a new key: the alert about it has the old one.
-    fn announce_next_key(&mut self, request: bool) -> Result<Sender, TlsError> {
-        // The schedule does not go back, so it is asked only if the record about it can be made.
+    /// Sends a KeyUpdate and returns a sender with the next key. All failures occur before the peer learns of the new
+    /// key, so that the alert is still sealed with the old one.
+    fn announce_next_key(&mut self, request: bool) -> Result<RecordSender, TlsError> {
+        // The schedule cannot go back, so the key is requested only if the KeyUpdate can be sealed.
         if self.send.is_used_up() {
             return Err(TlsError::KeyExhausted);
         }

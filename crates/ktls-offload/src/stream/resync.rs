@@ -1,45 +1,45 @@
-//! Helping a receive context that lost its place: the parts of it that keep a state of their own.
+//! Resynchronization of a receive context that lost its position in the stream.
 //!
-//! - [`Hints`]: with [`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint), when to tell the device where the next
-//!   record begins;
-//! - [`HeaderLog`]: with [`ResyncMode::Asynchronous`](offload_api::ResyncMode::Asynchronous), the headers that it may ask
-//!   about later.
+//! - [`ResyncHints`]: with [`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint), the times at which the device
+//!   is told the start of the next record;
+//! - [`HeaderLog`]: with [`ResyncMode::Asynchronous`](offload_api::ResyncMode::Asynchronous), the headers about which
+//!   the device may ask later.
 //!
-//! Limits and counts are those of Linux' `net/tls/tls_device.c`.
+//! Limits and counts equal the values of Linux' `net/tls/tls_device.c`.
 
-use crate::record::receive::{Opened, Record};
+use crate::record::receive::{OpenedBy, Record};
 use offload_api::{Handle, ResyncMode};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
-/// What is kept about one receive context.
+/// Resynchronization state of one receive context.
 #[derive(Debug, Default)]
 pub(super) struct Resync {
     mode: ResyncMode,
-    /// Where the context begins, until a record that begins there or later was given out; what comes before is no failure
-    /// of its. Sequence numbers come round, so they are not compared with it for longer.
+    /// Start of the context, until a record at or after that position was released. Failures before the start are not
+    /// the context's. The comparison is valid only for a while, because sequence numbers wrap.
     start: Option<Seq>,
-    pub(super) hints: Hints,
+    pub(super) hints: ResyncHints,
     pub(super) log: HeaderLog,
-    /// Where the context thinks a record begins, and waits to be told.
+    /// The context's open question: whether a record begins at this position.
     pub(super) question: Option<(Handle, Seq)>,
 }
 
 impl Resync {
-    /// For a context that begins at `start`.
+    /// Creates the state of a context that begins at `start`.
     pub(super) fn new(mode: ResyncMode, start: Seq) -> Resync {
         Resync { mode, start: Some(start), ..Resync::default() }
     }
 
-    /// A record was given out. False: a question that was announced long ago will not come any more.
+    /// Notes a released record. Returns false if an announced question is given up.
     pub(super) fn note(&mut self, record: &Record) -> bool {
         if self.start.is_some_and(|start| record.start.before(start)) {
             return true;
         }
         self.start = None;
         match (self.mode, record.opened) {
-            (ResyncMode::CoreHint, Opened::InSoftware) => self.hints.note_encrypted(),
-            (ResyncMode::CoreHint, Opened::ByDevice | Opened::InPart) => self.hints.note_decrypted(),
+            (ResyncMode::CoreHint, OpenedBy::InSoftware) => self.hints.note_encrypted(),
+            (ResyncMode::CoreHint, OpenedBy::ByDevice | OpenedBy::InPart) => self.hints.note_decrypted(),
             (ResyncMode::Asynchronous, _) => return self.log.note(record.start, record.number),
             _ => {}
         }
@@ -47,34 +47,35 @@ impl Resync {
     }
 }
 
-/// Counts records of nothing but ciphertext, and says when a hint is due: at the third in a row, the fifth, the ninth,
-/// and so on, for one hint may come too late for the device, and each costs it something.
+/// Counts records without decrypted bytes, and decides when a hint is due: at the third in a row, the fifth, the ninth
+/// and so on. A hint may come too late for the device, and each hint costs the device work.
 ///
-/// Invariant: after a record of which the device decrypted anything, it begins anew.
+/// Invariant: counting restarts after a record of which the device decrypted any byte.
 #[derive(Debug)]
-pub(super) struct Hints {
-    /// The device did something since the last record of nothing but ciphertext, or is new.
+pub(super) struct ResyncHints {
+    /// Whether the context is new or decrypted something since the last record without decrypted bytes.
     fresh: bool,
     failed: u32,
     target: u32,
-    /// A hint is due, as soon as the socket has drained: before, the device is past whatever it could be told.
+    /// Whether a hint is due when the socket is drained. Earlier the device is past any position it could be told.
     due: bool,
 }
 
-impl Default for Hints {
-    fn default() -> Hints {
-        Hints { fresh: true, failed: 0, target: 0, due: false }
+impl Default for ResyncHints {
+    fn default() -> ResyncHints {
+        ResyncHints { fresh: true, failed: 0, target: 0, due: false }
     }
 }
 
-impl Hints {
-    /// A record came of which the device decrypted something.
+impl ResyncHints {
+    /// Notes a record of which the device decrypted some bytes.
     pub(super) fn note_decrypted(&mut self) {
         self.fresh = true;
     }
 
-    /// A record came of nothing but ciphertext.
+    /// Notes a record without decrypted bytes.
     pub(super) fn note_encrypted(&mut self) {
+        // Records before the hint is given do not count, because the device cannot have used it yet.
         if self.due {
             return;
         }
@@ -91,21 +92,21 @@ impl Hints {
         self.target = if self.target < LAST_INTERVAL { self.target * 2 } else { self.target + LAST_INTERVAL };
     }
 
-    /// Whether to give a hint.
+    /// Returns whether a hint is due.
     pub(super) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// It was given.
+    /// Notes that a hint was given.
     pub(super) fn note_given(&mut self) {
         self.due = false;
     }
 }
 
-/// The headers in the packet with which a device lost its place, noted until it says which of them it means.
+/// The headers in the packet at which a device lost its position, recorded until the device asks about one of them.
 ///
-/// Invariant: no header is noted that does not begin a record, at most [`LOGGED`] are, and none for longer than
-/// [`RECORDS_TO_WAIT`] records.
+/// Invariant: each logged position is the start of a record. The log has at most [`LOGGED`] entries and lasts for at
+/// most [`RECORDS_TO_WAIT`] records.
 #[derive(Debug, Default)]
 pub(super) struct HeaderLog {
     range: Option<(Seq, Seq)>,
@@ -114,22 +115,23 @@ pub(super) struct HeaderLog {
 }
 
 impl HeaderLog {
-    /// The device lost its place with the packet from `from` to `to`.
+    /// Notes that the device lost its position at the packet `from..to`.
     pub(super) fn start(&mut self, from: Seq, to: Seq) {
         *self = HeaderLog { range: Some((from, to)), ..HeaderLog::default() };
     }
 
-    /// The device will not ask.
+    /// Discards the log: the device will not ask.
     pub(super) fn cancel(&mut self) {
         *self = HeaderLog::default();
     }
 
-    /// Record `number` begins at `header`. False: too many have, and nobody asked.
+    /// Notes that record `number` begins at `header`. Returns false if the log is given up after too many records.
     pub(super) fn note(&mut self, header: Seq, number: u64) -> bool {
         let Some((from, to)) = self.range else { return true };
         if header.before(from) {
             return true;
         }
+        // A device that never asks must not keep the log alive.
         if self.records == RECORDS_TO_WAIT {
             self.cancel();
             return false;
@@ -141,7 +143,7 @@ impl HeaderLog {
         true
     }
 
-    /// The device asks about `header`: the number of the record that begins there, if it was noted. Then the log is done.
+    /// Returns the number of the record at `header`, if it was logged, and discards the log.
     pub(super) fn resolve(&mut self, header: Seq) -> Option<u64> {
         let found = self.headers.iter().find(|(at, _)| *at == header).map(|(_, number)| *number);
         self.cancel();
@@ -149,13 +151,13 @@ impl HeaderLog {
     }
 }
 
-/// Records of nothing but ciphertext that are waited out at first.
+/// Records without decrypted bytes before the second hint.
 const FIRST_INTERVAL: u32 = 2;
-/// And at most.
+/// Maximum number of records between hints.
 const LAST_INTERVAL: u32 = 128;
-/// Headers noted at most.
+/// Maximum number of logged headers.
 const LOGGED: usize = 13;
-/// Records that may begin before the device asks.
+/// Maximum number of records that may begin before the device asks.
 const RECORDS_TO_WAIT: u32 = 65_535;
 
 #[cfg(test)]
@@ -163,8 +165,9 @@ mod tests {
     use super::*;
     use crate::record::ContentType;
 
-    /// Which of `records` records of nothing but ciphertext have a hint follow, counted from 1.
-    fn fired(hints: &mut Hints, records: u32) -> Vec<u32> {
+    /// Returns the records, counted from 1, after which a hint is due, out of `records` records without decrypted
+    /// bytes.
+    fn fired(hints: &mut ResyncHints, records: u32) -> Vec<u32> {
         (1..=records)
             .filter(|_| {
                 hints.note_encrypted();
@@ -176,7 +179,7 @@ mod tests {
     }
 
     fn record(start: Seq, number: u64) -> Record {
-        let (content_type, opened) = (ContentType::ApplicationData, Opened::InSoftware);
+        let (content_type, opened) = (ContentType::ApplicationData, OpenedBy::InSoftware);
         Record { start, number, opened, content_type, content_len: 16_384, wire_len: 16_406 }
     }
 
@@ -188,10 +191,10 @@ mod tests {
             resync.log.start(start, start + 100);
             assert!(resync.note(&record(start + u32::MAX, 0)), "from before the context");
             assert_eq!((resync.hints.failed, resync.log.records), (0, 0));
-            // A record every 512 MiB: 8 GiB.
+            // One record every 512 MiB, 8 GiB in total, so that sequence numbers wrap.
             for number in 1..=16u32 {
                 let at = start + (number << 29);
-                resync.hints = Hints::default();
+                resync.hints = ResyncHints::default();
                 resync.log.start(at, at + 100);
                 (0..600).for_each(|later| assert!(resync.note(&record(at + later * 20, number.into()))));
                 let helped = match mode {
@@ -206,7 +209,7 @@ mod tests {
     #[test]
     fn hints_back_off_to_one_in_128_records() {
         let expected = [3, 5, 9, 17, 33, 65, 129, 257, 385, 513];
-        let mut hints = Hints::default();
+        let mut hints = ResyncHints::default();
         assert_eq!(fired(&mut hints, 600), expected);
         hints.note_decrypted();
         assert_eq!(fired(&mut hints, 600), expected, "anew, once the device did something");
@@ -214,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_hint_stays_due_until_it_is_given() {
-        let mut hints = Hints::default();
+        let mut hints = ResyncHints::default();
         (0..20).for_each(|_| hints.note_encrypted());
         assert!(hints.is_due());
         hints.note_given();

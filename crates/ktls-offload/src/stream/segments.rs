@@ -1,8 +1,8 @@
-//! The stream as a transport for a protocol above: ranges of plaintext that keep the sequence numbers of the bytes they
-//! came in and what the device said about them.
+//! The stream as the transport of a protocol above: plaintext ranges keep the sequence numbers of their wire bytes and
+//! the device's verdicts.
 
-use super::above_contexts::{AboveTls, When};
-use super::{KtlsStream, Side, Turn};
+use super::above_contexts::{ContextAvailability, UpperContexts};
+use super::{DirectionState, KtlsStream, WriteOutcome};
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
@@ -23,8 +23,8 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         self.stream.furthest_seq()
     }
 
-    /// Where the content of the next record begins, if none has begun. That is a guess: a ticket or a KeyUpdate may come
-    /// first, and what was made to begin here then has to find its place, as after a loss.
+    /// Returns the start of the next record's content, if no record is partly received. This is a guess: a ticket or a
+    /// KeyUpdate may come first. A context that begins here must then resynchronize as after a loss.
     fn next_seq(&self) -> Option<Seq> {
         if let Some(seq) = self.receive.content_seq() {
             return Some(seq);
@@ -44,8 +44,8 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         self.as_writer(room, cx)
     }
 
-    /// Makes records of `data`; gives the sequence number of the first byte of their content. The units in `tag` stay
-    /// with what a device is to seal, and a context in it works on the content before that.
+    /// Writes `data` as records and returns the sequence number of the first content byte. The units in `tag` stay with
+    /// the records for a device. A context in `tag` processes the content before TLS does.
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
         let first = self.send_pieces(&mut core::iter::once((data, tag)));
         first.or(self.send.next()).unwrap_or_default()
@@ -55,9 +55,9 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         self.next_seq().filter(|_| bytes == 0)
     }
 
-    /// Pieces share records, as far as these go.
+    /// Writes pieces that may share records.
     fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
-        // What went wrong is told by poll_room.
+        // An error here is reported by poll_room.
         if self.send.is_open() { self.write_pieces(&mut |_| pieces.next()).ok().flatten() } else { None }
     }
 
@@ -70,10 +70,11 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         let mut listens = Context::from_waker(listener);
         while self.writes_at_once(0) {
             self.waiting.wait(TaskRole::Listener, &listens);
+            // Events come first: data for a lost context would be sealed in software.
             if let Some(event) = self.above.next_event() {
                 return Poll::Ready(Ok(SendProgress::News(event)));
             }
-            if let Turn::Written(first) = ready!(self.poll_write_at_once(cx, pieces))? {
+            if let WriteOutcome::Written(first) = ready!(self.poll_write_at_once(cx, pieces))? {
                 return Poll::Ready(Ok(SendProgress::Queued(first)));
             }
         }
@@ -92,7 +93,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
 
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
         if offset > self.send.acks().content() {
-            // After an end the rest will never be sent.
+            // After an end, further data will never be sent.
             self.send.check()?;
         }
         let acked = self.stream.poll_acked(cx, self.send.acks().wire_offset(offset));
@@ -115,23 +116,23 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn abort(&mut self) {
-        let aborted = Side::Lost(io::ErrorKind::ConnectionAborted);
+        let aborted = DirectionState::Lost(io::ErrorKind::ConnectionAborted);
         self.send.end(aborted.clone());
         self.tx.abort_rekey(&mut self.counters);
-        // What is queued will never leave, so nobody needs the context any more.
-        self.send.come_back();
+        // Queued data will never leave, so the context is no longer needed.
+        self.send.return_to_software();
         if self.receive.is_open() || self.receive.has_content() {
-            // Not an end that the peer told of.
+            // The peer did not end the stream, so the direction must not look closed.
             self.receive.discard();
             self.end_reading(aborted);
         }
-        self.give_back_unused();
+        self.release_unused_contexts();
         self.note_places();
         self.stream.abort();
         self.waiting.wake_all();
     }
 
-    /// Goes below for the layers above; TLS brings its own.
+    /// Installs a sealer of a layer above at the transport. TLS installs its own sealer.
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
         if let Some(layer) = layer.above() {
             self.stream.install(layer, sealer);
@@ -145,12 +146,13 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
-        let opens = When::of(self.receive_context().is_some(), self.rx.wants_context());
-        let seals = When::of(self.transmit_context().is_some(), self.tx.wants_context());
-        if (opens, seals) != (When::Never, When::Never) {
+        let opens = ContextAvailability::from_flags(self.receive_context().is_some(), self.rx.wants_context());
+        let seals = ContextAvailability::from_flags(self.transmit_context().is_some(), self.tx.wants_context());
+        // Events are queued only for a protocol that uses the device.
+        if (opens, seals) != (ContextAvailability::Never, ContextAvailability::Never) {
             self.above.note_watching();
         }
-        self.stream.control(&mut |flow, contexts| f(flow, &mut AboveTls { contexts, opens, seals }))
+        self.stream.control(&mut |flow, contexts| f(flow, &mut UpperContexts { contexts, opens, seals }))
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {

@@ -1,18 +1,18 @@
-//! The half of a stream that sends: data become records, and records are queued.
+//! The sending half of a stream: turns data into records and queues these.
 //!
-//! Invariant: a side that ended stays so, and nothing but alerts is queued behind its end. Each key's records are left to a
+//! Invariant: a direction that ended stays so, and only alerts are queued after its end. Records of a key are left to a
 //! device only while the transport has the sealer for that key.
 
 use super::acks::AckLog;
-use super::contexts::Contexts;
+use super::contexts::StreamContexts;
 use super::offload::NotOffloaded;
 use super::policy::RetransmitPolicy;
-use super::records::{Cutter, Pieces, Records};
-use super::{Side, WRITE_MAX};
+use super::records::{Cutter, DeviceRecords, RecordPieces};
+use super::{DirectionState, WRITE_MAX};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::keys::UnsupportedKey;
-use crate::record::send::{Content, Sender};
+use crate::record::send::{Content, RecordSender};
 use crate::record::{CONTENT_MAX, ContentType};
 use crate::sealer::NoKey;
 use bytes::Bytes;
@@ -23,35 +23,35 @@ use offload_base::tasks::WaitingTasks;
 use std::io;
 
 pub(super) struct SendHalf {
-    side: Side,
-    sender: Sender,
-    /// Where the next byte queued goes, once a byte was queued.
+    side: DirectionState,
+    sender: RecordSender,
+    /// Sequence number of the next byte to queue. `None` before the first byte.
     next: Option<Seq>,
     acks: AckLog,
     record_size: usize,
     records_per_key: u64,
     pad_to: usize,
-    /// The peer is to get a KeyUpdate before the next data.
+    /// Whether a KeyUpdate must precede the next data.
     update_owed: bool,
-    /// It got one since the last data.
+    /// Whether a KeyUpdate was sent since the last data.
     update_answered: bool,
 }
 
-/// How far a turn of writing came.
+/// The outcome of an immediate write.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned to")]
-pub(super) enum AtOnce {
-    /// The device has news; nothing was written.
+pub(super) enum ImmediateWrite {
+    /// The device has events; no data were written.
     News(DeviceEvent),
-    /// Records are queued and leave; the sequence number of the first byte of content, and the content that has to wait
-    /// for something else to happen.
-    Written(Option<Seq>, Option<(Pieces, usize)>),
+    /// Records are queued. Holds the sequence number of the first content byte, and content that must wait for another
+    /// action.
+    Written(Option<Seq>, Option<(RecordPieces, usize)>),
 }
 
 impl SendHalf {
-    /// `next` says where the next byte goes and how many were sent before, if that is known.
-    pub(super) fn new(sender: Sender, next: Option<(Seq, u64)>) -> SendHalf {
+    /// Creates the half. `next` is the sequence number of the next byte and the number of bytes sent, if known.
+    pub(super) fn new(sender: RecordSender, next: Option<(Seq, u64)>) -> SendHalf {
         SendHalf {
-            side: Side::Open,
+            side: DirectionState::Open,
             sender,
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
@@ -63,43 +63,46 @@ impl SendHalf {
         }
     }
 
-    pub(super) fn side(&self) -> &Side {
+    pub(super) fn side(&self) -> &DirectionState {
         &self.side
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.side == Side::Open
+        self.side == DirectionState::Open
     }
 
-    /// Nothing more is written.
-    pub(super) fn end(&mut self, end: Side) {
+    /// Ends the direction.
+    pub(super) fn end(&mut self, end: DirectionState) {
         self.side = end;
     }
 
+    /// Checks that the direction is open.
+    ///
     /// # Errors
-    /// Why nothing can be written any more.
+    /// The error that ended the direction, or `BrokenPipe` after closing.
     pub(super) fn check(&self) -> io::Result<()> {
         match &self.side {
-            Side::Open => Ok(()),
+            DirectionState::Open => Ok(()),
             ended => Err(ended.error().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())),
         }
     }
 
-    /// The context that records are left to.
+    /// Returns the context that seals records.
     pub(super) fn context(&self) -> Option<Handle> {
         self.sender.context()
     }
 
-    /// Has a device seal from the next record on: its context, which begins there.
+    /// Creates a context and leaves records to the device from the next one on.
     pub(super) fn add_context<S: SegmentStream>(
         &mut self,
         stream: &mut S,
-        contexts: &mut Contexts,
+        contexts: &mut StreamContexts,
     ) -> Result<Handle, NotOffloaded> {
         let SendHalf { sender, next, .. } = self;
-        // Nothing sent tells where something would go.
+        // Sending an empty buffer returns the sequence number of the next byte.
         let start = *next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
         let handle = contexts.add(stream, Direction::Transmit, start, sender.number(), sender.key())?;
+        // The sealer comes before the first record for the device, which may lose the context at any time.
         if let Some(sealer) = sender.sealer() {
             stream.install(Layer::FIRST, Box::new(sealer));
         }
@@ -107,12 +110,12 @@ impl SendHalf {
         Ok(handle)
     }
 
-    /// Seals here from the next record on. True if a device did so far.
-    pub(super) fn come_back(&mut self) -> bool {
-        self.sender.come_back()
+    /// Seals in software from the next record on. Returns true if a device sealed before.
+    pub(super) fn return_to_software(&mut self) -> bool {
+        self.sender.return_to_software()
     }
 
-    /// The present key protects nothing more: the transport may forget it with its last byte.
+    /// Retires the present key: the transport may forget its sealer with the last byte of the key's records.
     pub(super) fn retire_sealer<S: SegmentStream>(&mut self, stream: &mut S) {
         if self.sender.forget_sealer() {
             stream.install(Layer::FIRST, Box::new(NoKey));
@@ -138,37 +141,38 @@ impl SendHalf {
         self.sender.lower_limit(self.records_per_key);
     }
 
-    /// Whether the version knows key updates.
+    /// Returns whether the version has key updates.
     pub(super) fn has_key_updates(&self) -> bool {
         self.sender.has_key_updates()
     }
 
-    /// Whether not even a KeyUpdate can be protected any more.
+    /// Returns whether the key cannot protect even a KeyUpdate.
     pub(super) fn is_used_up(&self) -> bool {
         self.sender.is_used_up()
     }
 
-    /// Whether a KeyUpdate comes before the next data.
+    /// Returns whether a KeyUpdate must precede the next data.
     pub(super) fn owes_update(&self) -> bool {
         self.update_owed || self.sender.must_update()
     }
 
-    /// The peer asked for a KeyUpdate. RFC 8446 section 4.6.3: before our next data at the latest, and once for any number
-    /// of requests. True: at once, which is so for the first; the peer cannot have the queue grow by asking on.
+    /// Notes that the peer requested a KeyUpdate. RFC 8446 section 4.6.3: the reply comes before our next data at the
+    /// latest, and one reply answers any number of requests. Returns true for the first request, which is answered at
+    /// once; further requests wait for data, so that the peer cannot grow the send queue.
     pub(super) fn note_update_asked(&mut self) -> bool {
         self.update_owed = true;
         !self.update_answered
     }
 
-    /// What seals with `key` as this half is to seal.
-    pub(super) fn fresh(&self, key: TlsKey) -> Result<Sender, UnsupportedKey> {
-        let mut fresh = Sender::new(0, key)?;
+    /// Creates a sender for `key` with this half's settings.
+    pub(super) fn fresh(&self, key: TlsKey) -> Result<RecordSender, UnsupportedKey> {
+        let mut fresh = RecordSender::new(0, key)?;
         fresh.set_pad_to(self.pad_to);
         Ok(fresh)
     }
 
-    /// The peer knows of the key that `fresh` has, and nothing more is protected by the one before.
-    pub(super) fn change_key<S: SegmentStream>(&mut self, stream: &mut S, fresh: Sender) {
+    /// Continues with `fresh`. The peer knows the new key, and the old one protects no further records.
+    pub(super) fn change_key<S: SegmentStream>(&mut self, stream: &mut S, fresh: RecordSender) {
         self.retire_sealer(stream);
         self.sender = fresh;
         self.sender.lower_limit(self.records_per_key);
@@ -176,22 +180,22 @@ impl SendHalf {
         self.update_answered = true;
     }
 
-    /// How much of a write of `length` bytes is taken at once: all of it, or whole records. The transport's room has no
-    /// part in it, so that record boundaries do not depend on that.
+    /// Returns the number of bytes taken from a write of `length` bytes: all, or a multiple of the record size. The
+    /// transport's room does not matter, so that record boundaries do not depend on timing.
     pub(super) fn write_len(&self, length: usize) -> usize {
         if length <= WRITE_MAX { length } else { WRITE_MAX / self.record_size * self.record_size }
     }
 
-    /// Whether a write of `bytes` bytes is records for a device and nothing else.
+    /// Returns whether a write of `bytes` bytes consists only of records for a device.
     pub(super) fn writes_at_once(&self, bytes: usize) -> bool {
-        self.side == Side::Open
+        self.side == DirectionState::Open
             && self.sender.context().is_some()
             && !self.update_owed
             && bytes.div_ceil(self.record_size) as u64 <= self.sender.records_left()
     }
 
-    /// Gives the device's news, or makes records of data and has them leave, at once for a transport behind a lock.
-    /// (Records for a device cost next to nothing to make. What is sealed here is sealed while nobody waits for a lock.)
+    /// Returns device events, or frames and sends data, in one call under the transport's lock. Framing for a device is
+    /// cheap enough to do under the lock; sealing in software is not.
     pub(super) fn poll_at_once<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -200,12 +204,12 @@ impl SendHalf {
         policy: &mut RetransmitPolicy,
         counters: &mut TlsCounters,
         cutter: &mut Cutter<'_>,
-    ) -> Poll<io::Result<AtOnce>> {
+    ) -> Poll<io::Result<ImmediateWrite>> {
         let SendHalf { sender, acks, .. } = self;
-        let mut records = Records::new(cutter, sender, acks, counters, policy);
+        let mut records = DeviceRecords::new(cutter, sender, acks, counters, policy);
         let first = match ready!(stream.poll_send(cx, waiting.waker_ref(), &mut |sent| records.next(sent)))? {
             SendProgress::Queued(first) => first,
-            SendProgress::News(event) => return Poll::Ready(Ok(AtOnce::News(event))),
+            SendProgress::News(event) => return Poll::Ready(Ok(ImmediateWrite::News(event))),
         };
         let (wire, left) = records.end();
         let first = first.map(|first| {
@@ -213,15 +217,15 @@ impl SendHalf {
             self.update_answered = false;
             first + self.sender.prefix_len() as u32
         });
-        Poll::Ready(Ok(AtOnce::Written(first, left)))
+        Poll::Ready(Ok(ImmediateWrite::Written(first, left)))
     }
 
-    /// Cuts `pieces` into contents of records.
+    /// Divides `pieces` into contents of records.
     pub(super) fn cutter<'a>(&self, pieces: &'a mut NextPiece<'a>) -> Cutter<'a> {
         Cutter::new(pieces, self.record_size)
     }
 
-    /// Queues a record of `length` bytes of data; gives the sequence number of its content.
+    /// Queues a record with `length` bytes of data. Returns the sequence number of its content.
     pub(super) fn data<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -235,7 +239,7 @@ impl SendHalf {
         Ok(seq)
     }
 
-    /// Queues one record; gives the sequence number of its content.
+    /// Queues one record. Returns the sequence number of its content.
     pub(super) fn record<S: SegmentStream>(
         &mut self,
         stream: &mut S,
@@ -244,28 +248,29 @@ impl SendHalf {
         content: Content<'_>,
     ) -> Result<Seq, TlsError> {
         let SendHalf { sender, next, acks, .. } = self;
-        // Digests that a device was to make come before the record is sealed: without the device, the transport does both.
+        // Digests must be filled in before the record is sealed. Without a device, the transport does both.
         if content.wants_digests()
             && sender.context().is_none()
             && let Some(sealer) = sender.sealer()
         {
             stream.install(Layer::FIRST, Box::new(sealer));
         }
-        let mut pieces = Pieces::new();
+        let mut pieces = RecordPieces::new();
         sender.record(content_type, content, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
         let length: usize = pieces.iter().map(|(bytes, _)| bytes.len()).sum();
+        // One call, because each call takes the lock of a shared transport.
         let first = stream.send_pieces(&mut pieces.into_iter()).unwrap_or_default();
         acks.wire(length);
         *next = Some(first + length as u32);
         Ok(first + sender.prefix_len() as u32)
     }
 
-    /// Where the next byte queued goes, once a byte was queued.
+    /// Returns the sequence number of the next byte to queue. `None` before the first byte.
     pub(super) fn next(&self) -> Option<Seq> {
         self.next
     }
 
-    /// Which bytes of the transport stand for which of the content.
+    /// Returns the map between content offsets and transport offsets.
     pub(super) fn acks(&mut self) -> &mut AckLog {
         &mut self.acks
     }

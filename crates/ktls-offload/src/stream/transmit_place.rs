@@ -1,56 +1,56 @@
-//! The way of the transmit direction to a device and back: when the device is asked, when retransmissions say that it
-//! should not have the direction, and what becomes of a key that changed.
+//! The location of the transmit direction, on the device or in software: requests to the device, the retransmission
+//! policy, and the outcome of each changed key.
 //!
-//! Invariant: each changed key ends as one of three, counted: the device got it, software kept it (the device refused, was
-//! reset, or the key changed again first), or the direction ended before that was known, which is once at most. Keys of a
-//! direction that was in software stay there.
+//! Invariant: each changed key has one of three counted outcomes. The device got the key; or software kept the key,
+//! because the device refused, was reset, or the key changed again first; or the direction ended before, at most once.
+//! Keys of a direction in software stay there.
 
 use super::offload::NotOffloaded;
-use super::policy::{MOST_SENT_AGAIN, RetransmitPolicy};
+use super::policy::{MAX_RETRANSMIT_SHARE, RetransmitPolicy};
 use crate::counters::TlsCounters;
 use offload_api::{ContextBackoff, Handle, SentBytes};
 
 #[derive(Debug)]
-pub(super) struct TransmitPlace {
+pub(super) struct TransmitLocation {
     again: ContextBackoff,
     policy: RetransmitPolicy,
-    rekey: Course,
+    rekey: RekeyState,
 }
 
-/// What is to become of the latest key.
+/// The pending outcome of the latest key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Course {
-    /// It is decided.
+enum RekeyState {
+    /// The outcome is decided.
     #[default]
     Settled,
-    /// The context of the old key has work to do.
+    /// The context of the old key still has records in flight.
     Waiting(Handle),
-    /// The device may have the new key.
+    /// The device may get the new key.
     Due,
 }
 
-impl Default for TransmitPlace {
-    fn default() -> TransmitPlace {
-        let policy = RetransmitPolicy::new(Some(MOST_SENT_AGAIN));
-        TransmitPlace { again: ContextBackoff::default(), policy, rekey: Course::Settled }
+impl Default for TransmitLocation {
+    fn default() -> TransmitLocation {
+        let policy = RetransmitPolicy::new(Some(MAX_RETRANSMIT_SHARE));
+        TransmitLocation { again: ContextBackoff::default(), policy, rekey: RekeyState::Settled }
     }
 }
 
-impl TransmitPlace {
-    /// Whether the device is to be asked, now or later.
+impl TransmitLocation {
+    /// Returns whether a request to the device is planned, now or later.
     pub(super) fn waits(&self) -> bool {
-        self.again.waits() || self.rekey != Course::Settled
+        self.again.waits() || self.rekey != RekeyState::Settled
     }
 
-    /// Whether the direction is to come to a device, or to come back to it.
+    /// Returns whether the direction should move to a device or return there.
     pub(super) fn wants_context(&self) -> bool {
         self.waits() || self.policy.holds()
     }
 
-    /// A record of data comes next: whether the device is to be asked before it. A new key is to go there once nothing is
-    /// left that the old one's context is needed for.
+    /// Returns whether to ask the device before the next record of data. A new key may move to the device once the old
+    /// key's context is no longer needed.
     pub(super) fn asks_before_record(&mut self) -> bool {
-        if self.rekey == Course::Due && !self.again.waits() {
+        if self.rekey == RekeyState::Due && !self.again.waits() {
             self.again.begin();
         }
         if !self.again.waits() {
@@ -60,20 +60,20 @@ impl TransmitPlace {
         self.again.is_due()
     }
 
-    /// The device is asked.
+    /// Notes a request to the device.
     pub(super) fn note_asked(&mut self, counters: &mut TlsCounters) {
         counters.offload_retried += u64::from(self.again.was_refused());
     }
 
-    /// It has taken the direction, and its key; `sent` had left by then.
+    /// Notes that the device took the direction with its key after `sent` had left.
     pub(super) fn note_taken(&mut self, sent: SentBytes, counters: &mut TlsCounters) {
         self.policy.begin(sent);
         counters.tx_device += 1;
         counters.offload_later += u64::from(self.again.end());
-        counters.tx_rekey_device += u64::from(self.settle());
+        counters.tx_rekey_device += u64::from(self.take_rekey_state());
     }
 
-    /// It has refused it.
+    /// Notes a refusal.
     pub(super) fn note_refused(&mut self, reason: NotOffloaded) {
         match reason {
             NotOffloaded::Device(refused) if refused.passes() => self.again.note_refused(refused),
@@ -83,61 +83,62 @@ impl TransmitPlace {
         }
     }
 
-    /// It was asked by name: whatever was before is over.
+    /// Cancels repeated requests, because the application made a new one.
     pub(super) fn end_asking(&mut self) {
         self.again.end();
     }
 
-    /// A context is gone, so nothing is under way that it was needed for.
+    /// Notes that a context is gone. Its records are all acknowledged.
     pub(super) fn note_gone(&mut self, gone: Handle) {
-        if self.rekey == Course::Waiting(gone) {
-            self.rekey = Course::Due;
+        if self.rekey == RekeyState::Waiting(gone) {
+            self.rekey = RekeyState::Due;
         }
     }
 
-    /// The device gave the context up unasked.
+    /// Notes that the device removed the context without being asked.
     pub(super) fn note_lost(&mut self) {
         self.again.note_lost();
     }
 
-    /// The device was reset, and its places are free; `had`: it had the direction.
+    /// Notes a device reset, which frees space for other contexts. `had` tells whether the device had the direction.
     pub(super) fn note_reset(&mut self, had: bool) {
         if self.waits() || had {
             self.again.begin();
         }
     }
 
-    /// The key changed; `before` is the context that the one before had.
+    /// Notes a key change. `before` is the context of the previous key.
     pub(super) fn change_key(
         &mut self,
         before: Option<Handle>,
         sent: impl FnOnce() -> SentBytes,
         counters: &mut TlsCounters,
     ) {
-        let pending = self.rekey != Course::Settled;
+        let pending = self.rekey != RekeyState::Settled;
         debug_assert!(!pending || before.is_none(), "a direction that waits for a context has none");
         match before {
             Some(context) => {
-                self.rekey = Course::Waiting(context);
+                self.rekey = RekeyState::Waiting(context);
                 self.policy.begin(sent());
             }
-            // This key waits in the place of the one before, which no device will have, or was in software as that was.
+            // Either the new key takes the waiting key's place, and no device gets the waiting one; or the direction
+            // was in software, and the new key stays there.
             None => counters.tx_rekey_sw += 1,
         }
     }
 
     pub(super) fn keep_key_in_software(&mut self, counters: &mut TlsCounters) {
-        counters.tx_rekey_sw += u64::from(self.settle());
+        counters.tx_rekey_sw += u64::from(self.take_rekey_state());
     }
 
-    /// The direction ends.
+    /// Notes the end of the direction.
     pub(super) fn abort_rekey(&mut self, counters: &mut TlsCounters) {
-        counters.tx_rekey_aborted += u64::from(self.settle());
+        counters.tx_rekey_aborted += u64::from(self.take_rekey_state());
     }
 
-    /// True if a key waited to be decided on.
-    fn settle(&mut self) -> bool {
-        core::mem::take(&mut self.rekey) != Course::Settled
+    /// Decides the latest key's outcome. Returns true if that was pending.
+    fn take_rekey_state(&mut self) -> bool {
+        core::mem::take(&mut self.rekey) != RekeyState::Settled
     }
 
     pub(super) fn policy(&mut self) -> &mut RetransmitPolicy {

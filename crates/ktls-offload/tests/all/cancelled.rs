@@ -1,6 +1,6 @@
-//! Futures that are dropped at any point, and tasks that go away: nothing that was taken is lost or sent twice, and
-//! every task that still waits is woken. Tasks run on an executor that polls only what was woken, so that a wake that is missing
-//! shows as a standstill; streams are tiny, so that everybody waits all the time.
+//! Futures dropped at any point, and tasks that leave. Accepted data must not be lost or sent twice, and every waiting
+//! task must be woken. The executor polls only woken tasks, so that a missing wake shows as a standstill. Streams are
+//! tiny, so that tasks wait often.
 
 use crate::rig;
 
@@ -9,24 +9,25 @@ use offload_api::{TlsSuite, TokioSegments};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
 use rig::tasks::{Task, run, turn, within};
-use rig::{Counting, SUITES};
+use rig::{CountingSchedule, SUITES};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-type Stream = KtlsStream<TokioSegments<DuplexStream>>;
+type TokioStream = KtlsStream<TokioSegments<DuplexStream>>;
 
-/// Two streams with room for so many bytes between them, each way.
-fn pair(suite: TlsSuite, room: usize) -> (Stream, Stream) {
-    let (one, other, keys) = Counting::pair(suite);
+/// Creates two streams with `room` bytes of buffer between them in each direction.
+fn pair(suite: TlsSuite, room: usize) -> (TokioStream, TokioStream) {
+    let (one, other, keys) = CountingSchedule::pair(suite);
     let (near, far) = tokio::io::duplex(room);
     let near = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(one)).unwrap();
     let far = KtlsStream::new(TokioSegments::new(far), keys.swapped(), Box::new(other)).unwrap();
     (near, far)
 }
 
-/// Sends runs of a number each, some given up; gives what was sent for certain, and what may have been.
-async fn send(stream: &mut Stream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize, usize)>>) {
+/// Sends runs of one number each, and drops some futures. Records how much of each run was sent for certain and at
+/// most.
+async fn send(stream: &mut TokioStream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize, usize)>>) {
     for number in 1..=20u8 {
         let length = 1 + rng.below(400) as usize;
         let data = vec![number; length];
@@ -35,7 +36,7 @@ async fn send(stream: &mut Stream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize,
             0 => within(rng.below(4), stream.send_chunk(data.into()))
                 .await
                 .map_or(0, |done| done.map(|()| length).unwrap()),
-            // A write that is given up has written nothing.
+            // A dropped write has written nothing.
             1 => {
                 let written = within(rng.below(4), stream.write(&data)).await.map_or(0, Result::unwrap);
                 sent.borrow_mut().last_mut().unwrap().2 = written;
@@ -45,8 +46,8 @@ async fn send(stream: &mut Stream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize,
                 if rng.chance(0.5) {
                     stream.update_keys(rng.chance(0.5)).unwrap();
                 }
-                let _flushed = within(rng.below(3), stream.flush()).await;
-                // Nothing comes: only a look.
+                let _ = within(rng.below(3), stream.flush()).await;
+                // No data arrive, so this only polls.
                 assert!(within(1, stream.next_chunk()).await.is_none());
                 stream.write_all(&data).await.unwrap();
                 length
@@ -59,13 +60,14 @@ async fn send(stream: &mut Stream, rng: &mut Rng, sent: &RefCell<Vec<(u8, usize,
         sent.borrow_mut().last_mut().unwrap().1 = least;
         turn().await;
     }
+    // A dropped close is repeated; it must send only one close_notify.
     while within(1 + rng.below(2), stream.close()).await.is_none() {
         turn().await;
     }
 }
 
-/// Reads to the end, with reads that are given up.
-async fn receive(stream: &mut Stream, rng: &mut Rng, got: &RefCell<Vec<u8>>) {
+/// Reads to the end, with some reads dropped.
+async fn receive(stream: &mut TokioStream, rng: &mut Rng, got: &RefCell<Vec<u8>>) {
     let mut buffer = [0; 50];
     loop {
         let polls = rng.below(4);
@@ -81,7 +83,7 @@ async fn receive(stream: &mut Stream, rng: &mut Rng, got: &RefCell<Vec<u8>>) {
                 turn().await;
                 continue;
             }
-            // Somebody has to wait in earnest.
+            // Some reads must be awaited, or the test would only spin.
             _ => Some(stream.next_chunk().await.unwrap().map(|bytes| bytes.to_vec())),
         };
         match chunk {
@@ -95,7 +97,7 @@ async fn receive(stream: &mut Stream, rng: &mut Rng, got: &RefCell<Vec<u8>>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn what_was_taken_arrives_once_wherever_futures_are_dropped(
+    fn taken_data_arrive_once_after_cancelled_futures(
         seed in any::<u64>(),
         room in prop::sample::select(vec![1usize, 7, 64, 1000, 1 << 20]),
         record in prop::sample::select(vec![1usize, 30, 16_384]),
@@ -109,7 +111,7 @@ proptest! {
             Box::pin(send(&mut near, &mut sending, &sent)),
             Box::pin(receive(&mut far, &mut receiving, &got)),
         ]);
-        prop_assert!(done, "everybody waits; {} bytes arrived of {:?}", got.borrow().len(), sent.borrow());
+        prop_assert!(done, "all tasks wait; {} bytes arrived of {:?}", got.borrow().len(), sent.borrow());
         let got = got.borrow();
         let mut rest = &got[..];
         for (number, least, most) in sent.borrow().iter() {
@@ -120,7 +122,7 @@ proptest! {
         prop_assert!(rest.is_empty(), "out of order, or twice");
     }
 
-    /// One task reads and another writes, at both ends; reads and flushes are given up, and readers go away for good.
+    /// At both ends one task reads and another writes. Reads and flushes are dropped, and readers leave for good.
     #[test]
     fn tasks_that_share_a_stream_leave_each_other_awake(
         seed in any::<u64>(),
@@ -132,6 +134,7 @@ proptest! {
         let mut tasks: Vec<Task<'_>> = Vec::new();
         let mut halves = Vec::new();
         for (side, stream) in [near, far].into_iter().enumerate() {
+            // The halves share one stream behind a lock, so each may overwrite the other's waker.
             let (reader, mut writer) = tokio::io::split(stream);
             let rng = Rc::new(RefCell::new(Seed(seed).stream(["near", "far"][side])));
             let writes = rng.clone();
@@ -142,7 +145,7 @@ proptest! {
                     writer.write_all(&vec![7; length]).await.unwrap();
                     left -= length;
                     let polls = writes.borrow_mut().below(3);
-                    let _flushed = within(polls, writer.flush()).await;
+                    let _ = within(polls, writer.flush()).await;
                 }
                 writer.flush().await.unwrap();
             }));
@@ -155,24 +158,25 @@ proptest! {
                     let polls = rng.borrow_mut().below(4);
                     match within(polls, reader.read(&mut buffer)).await {
                         Some(read) => got += read.unwrap(),
-                        // Another task goes on with the same half.
+                        // Another read continues on the same half.
                         None => turn().await,
                     }
                     if leaves && got > BYTES / 2 {
+                        // The reader consumes its data, or the peer's writer could not finish.
                         reader.read_exact(&mut vec![0; BYTES - got]).await.unwrap();
                         return;
                     }
                 }
             }));
         }
-        prop_assert!(run(tasks), "everybody waits");
+        prop_assert!(run(tasks), "all tasks wait");
     }
 }
 
-/// What is queued is delivered by any task that polls, also when the stream was closed by a future that was dropped.
+/// Queued data are delivered by any task that polls, even if the closing future was dropped.
 #[test]
 fn a_close_that_is_given_up_is_carried_out_by_whoever_polls() {
-    let (_, _, keys) = Counting::pair(SUITES[0]);
+    let (_, _, keys) = CountingSchedule::pair(SUITES[0]);
     let (near, far) = tokio::io::duplex(10);
     let mut near = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(FixedKeys)).unwrap();
     let mut far = KtlsStream::new(TokioSegments::new(far), keys.swapped(), Box::new(FixedKeys)).unwrap();
@@ -180,7 +184,7 @@ fn a_close_that_is_given_up_is_carried_out_by_whoever_polls() {
         Box::pin(async move {
             near.write_all(&[7; 1000]).await.unwrap();
             assert!(within(1, near.close()).await.is_none());
-            // Only reads from now on.
+            // Only reads follow, which must deliver the queued data.
             assert_eq!(near.next_chunk().await.unwrap(), None);
         }),
         Box::pin(async move {

@@ -1,11 +1,11 @@
-//! Handshakes over transports that give them little room, and futures of handshakes that are dropped.
+//! Handshakes over transports with little room, and dropped handshake futures.
 
 use crate::rig;
 
 use ktls_offload::{
     HandshakeError, KtlsStream, SegmentStream, StartHandshake, TlsAcceptor, TlsConnector, accept, connect,
 };
-use rig::{End, Wire};
+use rig::{MockTransport, MockWire};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
@@ -31,8 +31,8 @@ fn configs(version: &'static SupportedProtocolVersion) -> (Arc<ClientConfig>, Ar
     (Arc::new(client), Arc::new(server))
 }
 
-/// Polls both ends until they are done; `None` if they wait for each other.
-fn both<A, B>(wire: &Wire, near: impl Future<Output = A>, far: impl Future<Output = B>) -> Option<(A, B)> {
+/// Polls both ends until complete. Returns `None` if they wait for each other.
+fn both<A, B>(wire: &MockWire, near: impl Future<Output = A>, far: impl Future<Output = B>) -> Option<(A, B)> {
     let (mut near, mut far) = (pin!(near), pin!(far));
     let mut cx = Context::from_waker(Waker::noop());
     let (mut near_end, mut far_end) = (None, None);
@@ -56,12 +56,12 @@ fn both<A, B>(wire: &Wire, near: impl Future<Output = A>, far: impl Future<Outpu
     Some((near_end?, far_end?))
 }
 
-/// Shakes hands with so many bytes under way at most; `None` if both wait for each other.
+/// Performs a handshake with at most `window` bytes in flight. Returns `None` if both ends wait for each other.
 fn shake(
     window: usize,
     version: &'static SupportedProtocolVersion,
-) -> Option<(Wire, KtlsStream<End>, KtlsStream<End>)> {
-    let wire = Wire::new(1);
+) -> Option<(MockWire, KtlsStream<MockTransport>, KtlsStream<MockTransport>)> {
+    let wire = MockWire::new(1);
     wire.lock().iter_mut().for_each(|half| half.window = window);
     let (a, b) = wire.ends();
     let (client, server) = configs(version);
@@ -75,7 +75,7 @@ fn a_window_smaller_than_a_record_is_enough() {
         for window in [1, 5, 300, 3000, usize::MAX] {
             let shaken = shake(window, version);
             let (wire, mut near, mut far) = shaken.unwrap_or_else(|| panic!("stuck with a window of {window} bytes"));
-            // What was told to be done with early is not told again.
+            // Bytes credited early must not be credited again.
             let mut cx = Context::from_waker(Waker::noop());
             let mut sending = pin!(near.send_chunk(vec![7; 1000].into()));
             assert!(sending.as_mut().poll(&mut cx).is_ready());
@@ -98,7 +98,7 @@ fn server_name_is_known_at_both_ends() {
     for version in [&TLS12, &TLS13] {
         let (client, server) = configs(version);
         let (connector, acceptor) = (TlsConnector::from(client.clone()), TlsAcceptor::from(server.clone()));
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (a, b) = wire.ends();
         let (near, far) =
             both(&wire, connector.connect("localhost".try_into().unwrap(), a), acceptor.accept(b)).expect("stuck");
@@ -106,8 +106,9 @@ fn server_name_is_known_at_both_ends() {
         assert_eq!(names, [Some("localhost".to_owned()), Some("localhost".to_owned())]);
 
         let mut silent = ClientConfig::clone(&client);
+        // Without SNI neither end knows a server name.
         silent.enable_sni = false;
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (a, b) = wire.ends();
         let (near, far) = both(&wire, connect(a, Arc::new(silent), "localhost".try_into().unwrap()), accept(b, server))
             .expect("stuck");
@@ -120,8 +121,9 @@ fn server_name_is_known_at_both_ends() {
 fn server_chooses_its_configuration_by_the_hello() {
     for version in [&TLS12, &TLS13] {
         let (client, server) = configs(version);
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (a, b) = wire.ends();
+        // Only the chosen configuration has the protocol that both ends negotiate below.
         let accepting = async move {
             let start = StartHandshake::read(b).await?;
             assert_eq!(start.client_hello().server_name(), Some("localhost"));
@@ -142,7 +144,7 @@ fn server_chooses_its_configuration_by_the_hello() {
 
 #[test]
 fn start_answers_garbage_with_an_alert() {
-    let wire = Wire::new(1);
+    let wire = MockWire::new(1);
     let (mut a, b) = wire.ends();
     a.send(bytes::Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n"), offload_api::TxTag::PLAIN);
     let alert = async { std::future::poll_fn(|cx| a.poll_segment(cx)).await.unwrap().unwrap().data.to_vec() };

@@ -1,4 +1,5 @@
-//! Against rustls' own record layer over kernel sockets, in both roles, with every suite; and how handshakes fail.
+//! Interoperability with rustls' own record layer over kernel sockets, in both roles and with every suite; and failing
+//! handshakes.
 
 use ktls_offload::{AlertDescription, HandshakeError, KtlsStream, TlsError, accept, connect};
 use offload_api::TokioSegments;
@@ -25,15 +26,15 @@ const CIPHERS: [(ProtocolVersion, CipherSuite); 6] = [
     (ProtocolVersion::TLSv1_3, CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
 ];
 
-struct Identity {
+struct TestIdentity {
     certificate: CertificateDer<'static>,
     key: Vec<u8>,
 }
 
-impl Identity {
-    fn new() -> Identity {
+impl TestIdentity {
+    fn new() -> TestIdentity {
         let certified = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
-        Identity { certificate: certified.cert.into(), key: certified.signing_key.serialize_der() }
+        TestIdentity { certificate: certified.cert.into(), key: certified.signing_key.serialize_der() }
     }
 
     fn roots(&self) -> RootCertStore {
@@ -69,7 +70,8 @@ fn name() -> ServerName<'static> {
     "localhost".try_into().unwrap()
 }
 
-/// A peer with rustls' own records, on a thread: echoes until it is told goodbye, and changes its keys meanwhile.
+/// Starts a peer with rustls' own records on a thread. The peer echoes until close_notify and changes its keys
+/// meanwhile.
 fn echo<C, D>(mut connection: C, mut socket: std::net::TcpStream) -> JoinHandle<io::Result<usize>>
 where
     C: DerefMut<Target = ConnectionCommon<D>> + Send + 'static,
@@ -100,7 +102,7 @@ where
     })
 }
 
-/// Sends `bytes` bytes to and fro, and says goodbye.
+/// Sends `bytes` bytes to the peer and back, and closes. Returns the numbers of key changes received and sent.
 async fn exercise(stream: KtlsStream<TokioSegments<TcpStream>>, bytes: usize) -> (u64, u64) {
     let payload: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
     let expected = payload.clone();
@@ -121,18 +123,18 @@ async fn exercise(stream: KtlsStream<TokioSegments<TcpStream>>, bytes: usize) ->
     let (writer, reader) = tokio::join!(write, read);
     let mut stream = reader.unsplit(writer);
     stream.close().await.unwrap();
-    assert_eq!(stream.next_chunk().await.unwrap(), None, "the peer says goodbye too");
+    assert_eq!(stream.next_chunk().await.unwrap(), None, "the peer closes too");
     (stream.counters().rx_rekey_ok, stream.counters().tx_rekey_ok)
 }
 
 #[tokio::test]
 async fn as_a_client_of_rustls() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let server_config = Arc::new(identity.server());
     for (version, suite) in CIPHERS {
         let config = Arc::new(identity.client(Some(suite)));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The second connection resumes with a ticket that the first got after its handshake.
+        // The second connection resumes with a ticket that the first received after its handshake.
         for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
             let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let server = ServerConnection::new(server_config.clone()).unwrap();
@@ -144,8 +146,9 @@ async fn as_a_client_of_rustls() {
             assert_eq!(stream.negotiated().kind, Some(expected));
             let (received, sent) = exercise(stream, 1_000_000).await;
             if version == ProtocolVersion::TLSv1_3 {
+                // The echo peer changes its key every 100,000 bytes.
                 assert!(received >= 5, "the peer changed keys {received} times");
-                assert!(sent >= 1, "and asked for the same");
+                assert!(sent >= 1, "and requested the same");
             }
             assert_eq!(peer.join().unwrap().unwrap(), 1_000_000);
         }
@@ -154,7 +157,7 @@ async fn as_a_client_of_rustls() {
 
 #[tokio::test]
 async fn as_a_server_of_rustls() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let config = Arc::new(identity.server());
     for (version, suite) in CIPHERS {
         let client_config = Arc::new(identity.client(Some(suite)));
@@ -164,7 +167,7 @@ async fn as_a_server_of_rustls() {
             let client = ClientConnection::new(client_config.clone(), name()).unwrap();
             let peer = echo(client, listener.accept().unwrap().0);
             let stream = accept(TokioSegments::new(socket), config.clone()).await;
-            // rustls' client shakes hands when it first reads, which the echo does.
+            // rustls' client starts its handshake with the first read, which the echo thread performs.
             let stream = stream.unwrap();
             assert_eq!(stream.negotiated().kind, Some(expected));
             assert_eq!((stream.negotiated().version, stream.negotiated().suite), (Some(version), Some(suite)));
@@ -176,7 +179,7 @@ async fn as_a_server_of_rustls() {
 
 #[tokio::test]
 async fn exporter_agrees_with_that_of_rustls() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     for (version, suite) in CIPHERS {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -200,7 +203,7 @@ async fn exporter_agrees_with_that_of_rustls() {
 
 #[tokio::test]
 async fn inner_stream_goes_on_in_plaintext() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let (near, far) = tokio::io::duplex(1 << 16);
     let (client, server) = tokio::join!(
         connect(TokioSegments::new(near), Arc::new(identity.client(None)), name()),
@@ -219,7 +222,7 @@ async fn inner_stream_goes_on_in_plaintext() {
 
 #[tokio::test]
 async fn both_ends_ours_with_a_client_certificate() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let verifier = WebPkiClientVerifier::builder(Arc::new(identity.roots())).build().unwrap();
     let key = || PrivatePkcs8KeyDer::from(identity.key.clone()).into();
     let mut server = ServerConfig::builder()
@@ -232,7 +235,7 @@ async fn both_ends_ours_with_a_client_certificate() {
         .with_client_auth_cert(vec![identity.certificate.clone()], key())
         .unwrap();
     client.enable_secret_extraction = true;
-    // A tiny pipe cuts everything everywhere.
+    // A tiny pipe splits every record and message.
     let (near, far) = tokio::io::duplex(7);
     let (client, server) = tokio::join!(
         connect(TokioSegments::new(near), Arc::new(client), name()),
@@ -250,14 +253,15 @@ async fn both_ends_ours_with_a_client_certificate() {
     let mut got = Vec::new();
     server.read_to_end(&mut got).await.unwrap();
     assert_eq!(got, [5; 40_000]);
+    // The client closed only its own direction (RFC 8446 section 6.1).
     server.write_all(b"a half-closed stream still answers").await.unwrap();
     server.close().await.unwrap();
     assert_eq!(task.await.unwrap(), "a half-closed stream still answers");
 }
 
 #[tokio::test]
-async fn a_client_that_trusts_nobody_says_why() {
-    let identity = Identity::new();
+async fn client_without_trusted_roots_sends_a_reason() {
+    let identity = TestIdentity::new();
     let mut config = ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
     config.enable_secret_extraction = true;
     config.alpn_protocols = vec![b"offload".to_vec()];
@@ -272,8 +276,8 @@ async fn a_client_that_trusts_nobody_says_why() {
 }
 
 #[tokio::test]
-async fn a_client_that_knows_no_signature_of_the_servers_is_told() {
-    let identity = Identity::new();
+async fn client_without_a_common_signature_scheme_gets_an_alert() {
+    let identity = TestIdentity::new();
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let certificate = rcgen::CertificateParams::new(["localhost".to_string()]).unwrap().self_signed(&key).unwrap();
     for (version, suite) in CIPHERS {
@@ -284,6 +288,7 @@ async fn a_client_that_knows_no_signature_of_the_servers_is_told() {
         server.enable_secret_extraction = true;
         let mut provider = identity.client(Some(suite)).crypto_provider().as_ref().clone();
         let known = provider.signature_verification_algorithms.mapping;
+        // Without a common signature scheme the server cannot choose a certificate.
         let without = known.iter().filter(|(scheme, _)| *scheme != SignatureScheme::ED25519).copied();
         provider.signature_verification_algorithms.mapping = without.collect::<Vec<_>>().leak();
         let mut client = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -297,6 +302,7 @@ async fn a_client_that_knows_no_signature_of_the_servers_is_told() {
             connect(TokioSegments::new(near), Arc::new(client), name()),
             accept(TokioSegments::new(far), Arc::new(server)),
         );
+        // Both ends must learn of the failure, not only the server.
         assert!(matches!(server, Err(HandshakeError::Tls(_))), "{version:?}: {server:?}");
         let Err(HandshakeError::Tls(rustls::Error::AlertReceived(alert))) = client else {
             panic!("{version:?}: {client:?}")
@@ -306,8 +312,8 @@ async fn a_client_that_knows_no_signature_of_the_servers_is_told() {
 }
 
 #[tokio::test]
-async fn a_rejected_client_certificate_reaches_the_client_after_its_handshake() {
-    let identity = Identity::new();
+async fn client_learns_of_a_rejected_certificate_after_its_handshake() {
+    let identity = TestIdentity::new();
     let verifier = WebPkiClientVerifier::builder(Arc::new(identity.roots())).build().unwrap();
     let key = PrivatePkcs8KeyDer::from(identity.key.clone()).into();
     let mut server = ServerConfig::builder()
@@ -328,7 +334,7 @@ async fn a_rejected_client_certificate_reaches_the_client_after_its_handshake() 
 
 #[tokio::test]
 async fn misconfigurations_are_refused_before_anything_is_sent() {
-    let identity = Identity::new();
+    let identity = TestIdentity::new();
     let mut client = identity.client(None);
     client.enable_secret_extraction = false;
     let mut server = identity.server();
@@ -342,8 +348,9 @@ async fn misconfigurations_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_no_handshake_gets_an_alert_or_an_end() {
-    let server = Arc::new(Identity::new().server());
+async fn invalid_handshake_gets_an_alert_or_a_close() {
+    let server = Arc::new(TestIdentity::new().server());
+    // A message with a length field far beyond the limit.
     let long = [&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff][..], &[0; 0x3ffc]].concat();
     let cases: [(&[u8], bool); 6] = [
         (b"GET / HTTP/1.1\r\n\r\n", true),

@@ -1,4 +1,4 @@
-//! Records by jobs that end in any order, or do not end well: the same bytes as in software.
+//! Records sealed by jobs that finish in any order, or fail. The bytes must equal software's.
 
 use crate::rig;
 
@@ -9,57 +9,57 @@ use offload_base::{Alarm, Clock, Instant, Rng, Seed, Timers};
 use offload_jobs::{CpuConfig, CpuQueue, RunQueue, SharedQueue};
 use proptest::prelude::*;
 use rig::tasks::{Task, run_beside};
-use rig::{CIPHERS, Cipher, Counting, Cut, End, Wire, data};
+use rig::{CIPHERS, CountingSchedule, MockTransport, MockWire, SegmentLengths, TestCipher, data};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-/// Time that does not pass.
-struct Still;
+/// A clock that does not advance.
+struct FixedClock;
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Instant {
         Instant::ZERO
     }
 }
 
-impl Timers for Still {
+impl Timers for FixedClock {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Still)
+        Box::new(FixedClock)
     }
 }
 
-impl Alarm for Still {
+impl Alarm for FixedClock {
     fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
         Poll::Pending
     }
 }
 
-/// An accelerator whose jobs end when the test says so, any of them first, and not all well.
+/// An accelerator whose jobs finish in random order when the test says so. Some jobs fail.
 #[derive(Clone)]
-struct Tangled(Arc<Mutex<State>>);
+struct RandomAccelerator(Arc<Mutex<AcceleratorState>>);
 
-struct State {
+struct AcceleratorState {
     depth: usize,
     under_way: Vec<CompletedJob>,
     ended: Vec<CompletedJob>,
     waker: Option<Waker>,
     rng: Rng,
-    /// Of a hundred jobs, those that an engine loses.
+    /// Percentage of jobs lost by an engine.
     lost: u64,
-    /// Jobs that ended before one that was submitted earlier.
+    /// Number of jobs that finished before an earlier one.
     overtook: usize,
     gone: bool,
 }
 
-/// As a queue, with sessions, and what does the work.
-struct Queue(Tangled, CpuQueue);
+/// The accelerator's job queue, with a CPU queue that does the work.
+struct AcceleratorQueue(RandomAccelerator, CpuQueue);
 
-impl Tangled {
-    fn new(seed: u64, depth: usize, lost: u64) -> Tangled {
-        Tangled(Arc::new(Mutex::new(State {
+impl RandomAccelerator {
+    fn new(seed: u64, depth: usize, lost: u64) -> RandomAccelerator {
+        RandomAccelerator(Arc::new(Mutex::new(AcceleratorState {
             depth,
             under_way: Vec::new(),
             ended: Vec::new(),
@@ -71,17 +71,18 @@ impl Tangled {
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AcceleratorState> {
         self.0.lock().unwrap()
     }
 
-    /// Lets a job end; whether there was one.
+    /// Finishes one job. Returns whether there was one.
     fn step(&self) -> bool {
         let mut state = self.lock();
         if state.under_way.is_empty() {
             return false;
         }
         let count = state.under_way.len() as u64;
+        // Any job may finish first, as with several engines.
         let at = state.rng.below(count) as usize;
         let mut done = state.under_way.remove(at);
         state.overtook += usize::from(at > 0);
@@ -95,7 +96,7 @@ impl Tangled {
         true
     }
 
-    /// It is reset, or never comes back: all jobs end, and sessions with them.
+    /// Resets or removes the accelerator: all jobs fail, and all sessions end.
     fn end_all(&self, status: JobStatus) {
         let mut state = self.lock();
         let mut all = core::mem::take(&mut state.under_way);
@@ -114,7 +115,7 @@ fn fail(done: &mut CompletedJob, status: JobStatus) {
     done.outcome = JobOutcome::failed(status);
 }
 
-impl JobQueue for Queue {
+impl JobQueue for AcceleratorQueue {
     fn contexts(&mut self) -> &mut dyn Contexts {
         self.1.contexts()
     }
@@ -128,7 +129,7 @@ impl JobQueue for Queue {
         if self.room() == 0 {
             return Err(job);
         }
-        let Queue(tangled, work) = self;
+        let AcceleratorQueue(tangled, work) = self;
         work.submit(now, job)?;
         let mut done = work.complete(Instant::MAX).expect("it was submitted");
         let mut state = tangled.lock();
@@ -157,13 +158,17 @@ impl JobQueue for Queue {
     }
 }
 
-type Tls = KtlsStream<LookasideStream<End>>;
+type LookasideTls = KtlsStream<LookasideStream<MockTransport>>;
 
-/// Two streams over one accelerator, and what has to run for them.
-fn streams(wire: &Wire, tangled: &Tangled, cipher: Cipher) -> (Tls, Tls, RunQueue, [RunLookaside<End>; 2]) {
-    let queue = Queue(tangled.clone(), CpuQueue::new(CpuConfig::default()));
-    let (queue, runs) = SharedQueue::new(queue, Arc::new(Still));
-    let (one, other, keys) = Counting::pair(cipher);
+/// Creates two streams over one accelerator, and the tasks that must run for them.
+fn streams(
+    wire: &MockWire,
+    tangled: &RandomAccelerator,
+    cipher: TestCipher,
+) -> (LookasideTls, LookasideTls, RunQueue, [RunLookaside<MockTransport>; 2]) {
+    let queue = AcceleratorQueue(tangled.clone(), CpuQueue::new(CpuConfig::default()));
+    let (queue, runs) = SharedQueue::new(queue, Arc::new(FixedClock));
+    let (one, other, keys) = CountingSchedule::pair(cipher);
     let (a, b) = wire.ends();
     let (a, sends_a) = LookasideStream::new(a, &queue);
     let (b, sends_b) = LookasideStream::new(b, &queue);
@@ -173,25 +178,25 @@ fn streams(wire: &Wire, tangled: &Tangled, cipher: Cipher) -> (Tls, Tls, RunQueu
 }
 
 #[derive(Clone, Debug)]
-struct Plan {
+struct LookasidePlan {
     seed: u64,
-    cipher: Cipher,
+    cipher: TestCipher,
     writes: Vec<usize>,
-    /// Keys change behind these writes.
+    /// For each write, whether the key changes afterwards.
     rekeys: Vec<bool>,
     record_size: usize,
     padding: usize,
-    cut: Cut,
+    cut: SegmentLengths,
     window: usize,
     tx: bool,
     rx: bool,
     depth: usize,
     lost: u64,
-    /// All jobs end so at this step.
+    /// The step at which the accelerator is reset, or removed if true.
     end: Option<(usize, bool)>,
 }
 
-struct Run {
+struct LookasideRun {
     wire: Vec<u8>,
     plain: Vec<u8>,
     sender: LookasideCounters,
@@ -199,11 +204,11 @@ struct Run {
     overtook: usize,
 }
 
-fn run(plan: &Plan) -> Run {
-    let wire = Wire::new(plan.seed);
+fn run(plan: &LookasidePlan) -> LookasideRun {
+    let wire = MockWire::new(plan.seed);
     wire.lock()[0].cut = plan.cut;
     wire.lock()[0].window = plan.window;
-    let tangled = Tangled::new(plan.seed, plan.depth, plan.lost);
+    let tangled = RandomAccelerator::new(plan.seed, plan.depth, plan.lost);
     let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, plan.cipher);
     let (sender, plain) = (RefCell::default(), RefCell::new((Vec::new(), LookasideCounters::default())));
     let write = async {
@@ -218,6 +223,7 @@ fn run(plan: &Plan) -> Run {
             }
         }
         near.close().await.unwrap();
+        // Read before the drop, which takes the counters with it.
         *sender.borrow_mut() = near.get_ref().counters();
         drop(near);
     };
@@ -240,26 +246,26 @@ fn run(plan: &Plan) -> Run {
             tangled.end_all(if gone { JobStatus::Gone } else { JobStatus::Reset });
             return true;
         }
-        // Jobs end when nobody has anything else to do, and now and then before.
+        // Jobs finish when no task is awake, and sometimes earlier.
         (!awake || steps % 7 == 0) && tangled.step()
     });
-    assert!(all_ended, "somebody waits for what will never come");
+    assert!(all_ended, "a task waits for an event that never comes");
     let halves = wire.lock();
     assert_eq!(halves[1].consumed, halves[1].received, "every byte was given back to the window");
     let (plain, receiver) = plain.into_inner();
     let overtook = tangled.lock().overtook;
-    Run { wire: halves[0].wire.clone(), plain, sender: sender.into_inner(), receiver, overtook }
+    LookasideRun { wire: halves[0].wire.clone(), plain, sender: sender.into_inner(), receiver, overtook }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn whatever_becomes_of_jobs_the_bytes_are_those_of_software(
+    fn bytes_equal_software_for_any_job_result(
         cipher in prop::sample::select(CIPHERS.to_vec()),
         writes in prop::collection::vec((0usize..40_000, prop::bool::weighted(0.2)), 1..6),
         record_size in prop_oneof![Just(16384usize), 200usize..2000],
         padding in prop_oneof![Just(1usize), 2usize..500],
-        cut in prop_oneof![Just(Cut::Every(1448)), (20u64..3000).prop_map(Cut::UpTo), Just(Cut::Every(65536))],
+        cut in prop_oneof![Just(SegmentLengths::Every(1448)), (20u64..3000).prop_map(SegmentLengths::UpTo), Just(SegmentLengths::Every(65536))],
         window in prop_oneof![Just(usize::MAX), 1000usize..20_000],
         tx: bool,
         rx: bool,
@@ -269,8 +275,8 @@ proptest! {
         seed: u64,
     ) {
         let (writes, rekeys) = writes.into_iter().unzip();
-        let plan = Plan { seed, cipher, writes, rekeys, record_size, padding, cut, window, tx, rx, depth, lost, end };
-        let software = run(&Plan { tx: false, rx: false, lost: 0, end: None, ..plan.clone() });
+        let plan = LookasidePlan { seed, cipher, writes, rekeys, record_size, padding, cut, window, tx, rx, depth, lost, end };
+        let software = run(&LookasidePlan { tx: false, rx: false, lost: 0, end: None, ..plan.clone() });
         let expected: Vec<u8> =
             (0..).zip(&plan.writes).flat_map(|(number, length)| data(plan.seed ^ number, *length)).collect();
         prop_assert_eq!(&software.plain, &expected);
@@ -287,15 +293,15 @@ proptest! {
     }
 }
 
-fn plan(tx: bool, rx: bool) -> Plan {
-    Plan {
+fn plan(tx: bool, rx: bool) -> LookasidePlan {
+    LookasidePlan {
         seed: 5,
         cipher: TlsSuite::Aes128Gcm.into(),
         writes: vec![200_000; 5],
         rekeys: vec![false; 5],
         record_size: 16_384,
         padding: 1,
-        cut: Cut::Every(1448),
+        cut: SegmentLengths::Every(1448),
         window: usize::MAX,
         tx,
         rx,
@@ -310,24 +316,28 @@ fn jobs_overtake_each_other_and_records_do_not() {
     let run = run(&plan(true, true));
     assert_eq!(run.plain.len(), 1_000_000);
     assert!(run.overtook > 20, "{} of them", run.overtook);
-    // 13 records a write, and the alert.
+    // 13 records per write, and the alert.
     assert_eq!(run.sender, LookasideCounters { sealed: 66, ..LookasideCounters::default() });
     assert_eq!(run.receiver, LookasideCounters { opened: 66, ..LookasideCounters::default() });
 }
 
-/// After a reset the streams come back to the accelerator by themselves.
+/// After a reset the streams return to the accelerator by themselves.
 #[test]
 fn a_reset_costs_the_records_under_way_and_no_more() {
-    let run = run(&Plan { end: Some((20, false)), ..plan(true, true) });
+    let run = run(&LookasidePlan { end: Some((20, false)), ..plan(true, true) });
     assert_eq!(run.plain.len(), 1_000_000);
     assert!(run.sender.sealed_here > 0 && run.sender.contexts_lost == 1, "{:?}", run.sender);
-    assert_eq!(run.sender.sealed + run.sender.sealed_here, 66, "none was sealed twice, and none by the stream itself");
+    assert_eq!(
+        run.sender.sealed + run.sender.sealed_here,
+        66,
+        "no record was sealed twice, and none by the stream itself"
+    );
 }
 
-/// A stream that is dropped says nothing more; what was written has its jobs, and they are waited for.
+/// A dropped stream sends no close_notify, but the jobs of written data are awaited.
 #[test]
-fn what_was_written_arrives_though_the_stream_is_dropped() {
-    let (wire, tangled) = (Wire::new(1), Tangled::new(1, 256, 0));
+fn written_data_arrive_after_the_stream_is_dropped() {
+    let (wire, tangled) = (MockWire::new(1), RandomAccelerator::new(1, 256, 0));
     let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes256Gcm.into());
     let got = RefCell::new(0);
     let write = async {
@@ -348,14 +358,14 @@ fn what_was_written_arrives_though_the_stream_is_dropped() {
     };
     let tasks: Vec<Task<'_>> =
         vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
-    assert!(run_beside(tasks, |awake| !awake && tangled.step()), "all ends");
+    assert!(run_beside(tasks, |awake| !awake && tangled.step()), "all tasks complete");
     assert_eq!(*got.borrow(), 100_000);
 }
 
-/// Nobody hands on what jobs seal any more: the stream seals itself.
+/// Without a task that passes on sealed records, the stream seals in software.
 #[test]
 fn without_its_runner_a_stream_goes_on_in_software() {
-    let (wire, tangled) = (Wire::new(2), Tangled::new(2, 256, 0));
+    let (wire, tangled) = (MockWire::new(2), RandomAccelerator::new(2, 256, 0));
     let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::ChaCha20Poly1305.into());
     let write = async {
         near.offload(Offload { tx: true, rx: false });
@@ -378,10 +388,10 @@ fn without_its_runner_a_stream_goes_on_in_software() {
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
 }
 
-/// A record that was changed on its way is nobody's plaintext: the stream above says so, as in software.
+/// A record changed in transit must not yield plaintext. The stream above reports the error as in software.
 #[test]
 fn a_forged_record_fails_the_stream() {
-    let (wire, tangled) = (Wire::new(3), Tangled::new(3, 256, 0));
+    let (wire, tangled) = (MockWire::new(3), RandomAccelerator::new(3, 256, 0));
     let (near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes128Gcm.into());
     drop(near);
     far.offload(Offload { tx: false, rx: true });
@@ -393,7 +403,7 @@ fn a_forged_record_fails_the_stream() {
         let error = far.next_chunk().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert_eq!(far.get_ref().counters().not_opened, 1);
-        // It is told before the end of the stream is.
+        // The alert is sent before the end of the stream.
         poll_fn(|cx| far.poll_committed(cx)).await.unwrap();
         drop(far);
     };
@@ -401,28 +411,29 @@ fn a_forged_record_fails_the_stream() {
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
 }
 
-/// Inline the host has plaintext only, and the wire ciphertext; by jobs the ciphertext lies in the host's memory before it leaves.
+/// With an inline device, host memory holds only plaintext. With jobs, the ciphertext is in host memory before it
+/// leaves.
 #[test]
 fn ciphertext_lies_in_host_memory_by_jobs_and_never_inline() {
     let content = data(9, 40_000);
     let has = |memory: &[u8], bytes: &[u8]| memory.windows(bytes.len()).any(|window| window == bytes);
-    // A part of the second record, on the wire and before it was sealed.
+    // A part of the second record, as on the wire and before sealing.
     let (at, length) = (16_406 + 5 + 1000, 64);
     let plain = &content[16_384 + 1000..][..length];
-    let look = |wire: &Wire| {
+    let look = |wire: &MockWire| {
         let halves = wire.lock();
         let (queued, sealed) = (halves[0].queued_bytes(), halves[0].wire[at..at + length].to_vec());
         (has(&queued, plain), has(&queued, &sealed))
     };
 
-    let inline = Wire::new(4).with_devices(0.0, 4);
+    let inline = MockWire::new(4).with_devices(0.0, 4);
     let (mut near, _far) = rig::streams(&inline, TlsSuite::Aes128Gcm);
     near.offload(Offload { tx: true, rx: false });
     let sends = async { near.send_chunk(Bytes::from(content.clone())).await.unwrap() };
     assert!(run_beside(vec![Box::pin(sends)], |_| false));
     assert_eq!(look(&inline), (true, false), "plaintext, and no ciphertext");
 
-    let (wire, tangled) = (Wire::new(4), Tangled::new(4, 256, 0));
+    let (wire, tangled) = (MockWire::new(4), RandomAccelerator::new(4, 256, 0));
     let (mut near, far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes128Gcm.into());
     near.offload(Offload { tx: true, rx: false });
     let writes = async {
@@ -431,5 +442,5 @@ fn ciphertext_lies_in_host_memory_by_jobs_and_never_inline() {
     };
     let tasks: Vec<Task<'_>> = vec![Box::pin(writes), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
-    assert_eq!(look(&wire), (false, true), "what is queued is sealed");
+    assert_eq!(look(&wire), (false, true), "queued data are sealed");
 }

@@ -1,6 +1,6 @@
-//! TLS streams over emulated NICs: one program, for one is built and linked sooner than many.
+//! Tests of TLS streams over emulated NICs. All tests form one program, because one program links faster than many.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print skip reasons and measurements")]
 
 mod cancelled;
 mod endings;

@@ -1,37 +1,36 @@
-//! Peers that do what they should not: each gets its alert, and the application a typed error and never a byte that did
-//! not verify.
+//! Peers that violate the protocol. Each must get its alert, and the application a typed error and no unverified byte.
 
 use crate::rig;
 
 use ktls_offload::{AlertDescription, FixedKeys, KtlsStream, TlsError};
 use offload_api::{Handle, RxMeta, TlsSuite, TlsVersion, Verdict};
 use proptest::prelude::*;
-use rig::{CIPHERS, Cipher, Counting, End, Wire, counted, data, record};
+use rig::{CIPHERS, CountingSchedule, MockTransport, MockWire, TestCipher, counted, data, record};
 use std::io;
 use tokio::io::AsyncReadExt;
 
 const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 
-/// An end whose peer is the test.
-fn victim() -> (Wire, KtlsStream<End>) {
+/// Creates a stream whose peer is the test.
+fn victim() -> (MockWire, KtlsStream<MockTransport>) {
     victim_with(SUITE.into())
 }
 
-fn victim_with(cipher: Cipher) -> (Wire, KtlsStream<End>) {
-    let wire = Wire::new(0);
-    let (_, schedule, keys) = Counting::pair(cipher);
+fn victim_with(cipher: TestCipher) -> (MockWire, KtlsStream<MockTransport>) {
+    let wire = MockWire::new(0);
+    let (_, schedule, keys) = CountingSchedule::pair(cipher);
     let (_, b) = wire.ends();
     let victim = KtlsStream::new(b, keys.swapped(), Box::new(schedule)).unwrap();
     (wire, victim)
 }
 
-/// A record of the peer's.
+/// Builds a record of the peer.
 fn protected(number: u64, content_type: u8, content: &[u8], padding: usize) -> Vec<u8> {
     record(&counted(SUITE, 1), number, content_type, content, padding)
 }
 
-/// What the application reads, and how it ends.
-async fn read(victim: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
+/// Reads until the end. Returns the data and the end.
+async fn read(victim: &mut KtlsStream<MockTransport>) -> (Vec<u8>, io::Result<()>) {
     let mut content = Vec::new();
     loop {
         match victim.next_chunk().await {
@@ -42,8 +41,8 @@ async fn read(victim: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
     }
 }
 
-/// Feeds bytes, in segments of any size, and gives what was read, the error and the alert that was sent.
-async fn feed(cipher: Cipher, bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
+/// Feeds bytes in segments of `cut` bytes. Returns the data read, the error, and the alert sent.
+async fn feed(cipher: TestCipher, bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
     let (wire, mut victim) = victim_with(cipher);
     for segment in bytes.chunks(cut) {
         wire.inject(1, segment, RxMeta::default());
@@ -70,9 +69,9 @@ async fn expect(bytes: &[u8], content: &[u8], error: Option<TlsError>) {
     expect_with(SUITE.into(), bytes, content, error).await;
 }
 
-async fn expect_with(cipher: Cipher, bytes: &[u8], content: &[u8], error: Option<TlsError>) {
+async fn expect_with(cipher: TestCipher, bytes: &[u8], content: &[u8], error: Option<TlsError>) {
     for cut in [1, 7, 1 << 20] {
-        // A stream that is only dropped says nothing.
+        // Closing the transport without an alert is correct for a dropped stream.
         let alert = error.as_ref().and_then(TlsError::alert);
         let (got, got_error, got_alert) = feed(cipher, bytes, cut).await;
         assert_eq!((got_error, got_alert), (error.clone(), alert), "cut {cut}");
@@ -85,11 +84,12 @@ async fn each_offence_has_its_error_and_its_alert() {
     let good = protected(0, 23, b"good", 0);
     let close = protected(1, 21, &[1, 0], 0);
     expect(&[&good[..], &close].concat(), b"good", None).await;
-    // After close_notify nothing is looked at any more.
+    // Data after close_notify are ignored.
     expect(&[&good[..], &close, b"\x00garbage"].concat(), b"good", None).await;
     expect(&good, b"good", Some(TlsError::Truncated)).await;
     expect(&good[..good.len() - 1], b"", Some(TlsError::Truncated)).await;
 
+    // A valid record comes first: its content must be delivered despite the later error.
     let after_good = |bytes: &[u8]| [&good[..], bytes].concat();
     let cases = [
         (vec![23, 3, 3, 0x41, 1], TlsError::RecordOverflow { length: 0x4101 }),
@@ -132,8 +132,10 @@ async fn offences_against_tls12_have_theirs() {
         )
         .await;
         let longest = 16384 + cipher.overhead() - 5;
+        // A length outside the bounds is reported from the header alone.
         let header = |length: usize| vec![23, 3, 3, (length >> 8) as u8, length as u8];
         let mut turned = of(1, 23, b"a record of another type");
+        // The outer type and the explicit nonce are authenticated, so changing either must fail.
         turned[0] = 22;
         let mut shorter = of(1, 23, b"nonce");
         shorter[6] ^= 1;
@@ -159,11 +161,12 @@ async fn offences_against_tls12_have_theirs() {
 }
 
 #[tokio::test]
-async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
+async fn refused_renegotiation_leaves_the_stream_open() {
     for cipher in CIPHERS.into_iter().filter(|cipher| cipher.version == TlsVersion::Tls12) {
         let (wire, mut victim) = victim_with(cipher);
         let key = counted(cipher, 1);
         wire.inject(1, &record(&key, 0, 22, &[0, 0, 0, 0], 0), RxMeta::default());
+        // The keys came without a handshake, so the stream accepts the requests of both roles.
         wire.inject(1, &record(&key, 1, 22, &[1, 0, 0, 2, 3, 3], 0), RxMeta::default());
         wire.inject(1, &record(&key, 2, 23, b"still here", 0), RxMeta::default());
         assert_eq!(victim.next_chunk().await.unwrap().unwrap(), "still here");
@@ -181,6 +184,7 @@ async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
             rest = after;
         }
         assert!(rest.is_empty());
+        // The stream is still usable, but TLS 1.2 has no key updates.
         let error = victim.update_keys(true).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         let key = counted(cipher, 1);
@@ -194,7 +198,7 @@ async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
 }
 
 #[tokio::test]
-async fn what_is_allowed_is_taken() {
+async fn allowed_messages_are_accepted() {
     let records = [
         protected(0, 23, b"", 0),
         protected(1, 23, b"a", 16383),
@@ -217,11 +221,11 @@ async fn errors_stay_and_stop_writing() {
         assert!(victim.send_chunk("no".into()).await.is_err());
         assert!(victim.close().await.is_err());
     }
-    assert_eq!(victim.counters().tx_records_sw, 1, "the alert and nothing after it");
+    assert_eq!(victim.counters().tx_records_sw, 1, "only the alert is sent");
 }
 
 #[tokio::test]
-async fn what_a_peer_spoils_is_counted() {
+async fn peer_errors_are_counted() {
     let (wire, mut victim) = victim();
     let mut record = protected(0, 23, b"text", 0);
     record[7] ^= 1;
@@ -229,9 +233,9 @@ async fn what_a_peer_spoils_is_counted() {
     assert!(victim.next_chunk().await.is_err());
     assert_eq!((victim.counters().decrypt_error, victim.counters().rx_records_sw), (1, 1));
 
-    // A KeyUpdate to an end whose keys cannot change.
-    let (_, _, keys) = Counting::pair(SUITE);
-    let wire = Wire::new(0);
+    // A KeyUpdate to an end with a fixed key.
+    let (_, _, keys) = CountingSchedule::pair(SUITE);
+    let wire = MockWire::new(0);
     let (_, b) = wire.ends();
     let mut fixed = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     wire.inject(1, &protected(0, 22, &[24, 0, 0, 1, 0], 0), RxMeta::default());
@@ -242,8 +246,8 @@ async fn what_a_peer_spoils_is_counted() {
 
 #[tokio::test]
 async fn tickets_to_a_server_are_unexpected() {
-    let (_, _, keys) = Counting::pair(SUITE);
-    let wire = Wire::new(0);
+    let (_, _, keys) = CountingSchedule::pair(SUITE);
+    let wire = MockWire::new(0);
     let (_, b) = wire.ends();
     let mut server = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     wire.inject(1, &protected(0, 22, &[4, 0, 0, 0], 0), RxMeta::default());
@@ -252,10 +256,10 @@ async fn tickets_to_a_server_are_unexpected() {
 }
 
 #[tokio::test]
-async fn a_strangers_word_about_decryption_counts_for_nothing() {
+async fn verdicts_of_unknown_contexts_are_ignored() {
     let (wire, mut victim) = victim();
     let stranger = RxMeta::default().marked(Handle { index: 9, generation: 9 }, Verdict::Done);
-    // Plaintext that somebody says was decrypted.
+    // Plaintext with a forged claim of decryption.
     let mut forged = vec![23, 3, 3, 0, 22];
     forged.extend_from_slice(b"evil!\x17");
     forged.extend_from_slice(&[0; 16]);
@@ -296,6 +300,7 @@ proptest! {
         }
         let at = flip.index(bytes.len());
         bytes[at] ^= 1 << bit;
+        // Records before the altered one are still delivered.
         let before = ends.iter().take_while(|(end, _)| *end <= at).last().map_or(0, |(_, content)| *content);
         let (got, error, _) = block_on(feed(cipher, &bytes, cut));
         prop_assert_eq!(&got[..], &content[..before]);

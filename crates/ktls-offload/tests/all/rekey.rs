@@ -1,15 +1,15 @@
-//! KeyUpdates, asked for and not, in software and while a device works with the key that is changed.
+//! KeyUpdates, requested and not, in software and while a device uses the old key.
 
 use crate::rig;
 
 use bytes::Bytes;
 use ktls_offload::{
-    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, Outcome, ScheduleError, TlsCounters,
-    TlsError, TrafficKeys,
+    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, OffloadOutcome, ScheduleError,
+    TlsCounters, TlsError, TrafficKeys,
 };
 use offload_api::{ContextRefusal, SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use proptest::prelude::*;
-use rig::{Cipher, Counting, Cut, SUITES, Wire, data, streams};
+use rig::{CountingSchedule, MockWire, SUITES, SegmentLengths, TestCipher, data, streams};
 use std::future::poll_fn;
 use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 #[tokio::test]
 async fn keys_change_in_both_directions_when_asked() {
     for suite in SUITES {
-        let wire = Wire::new(1);
+        let wire = MockWire::new(1);
         let (mut near, mut far) = streams(&wire, suite);
         let mut got = vec![0; 3];
         for round in 0..5u64 {
@@ -38,7 +38,7 @@ async fn keys_change_in_both_directions_when_asked() {
 
 #[tokio::test]
 async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
-    let wire = Wire::new(2);
+    let wire = MockWire::new(2);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     for _ in 0..10 {
         near.update_keys(true).unwrap();
@@ -48,15 +48,16 @@ async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
     assert_eq!(far.counters().rx_rekey_received, 10);
     assert_eq!(far.counters().tx_rekey_ok, 1);
     far.write_all(b"y").await.unwrap();
-    assert_eq!(far.counters().tx_rekey_ok, 2, "the later requests are answered before the data");
+    assert_eq!(far.counters().tx_rekey_ok, 2, "later requests are answered before the data");
     near.read_exact(&mut [0]).await.unwrap();
     assert_eq!(near.counters().rx_rekey_ok, 2);
 }
 
 #[tokio::test]
 async fn keys_change_by_themselves_before_they_are_used_up() {
-    let wire = Wire::new(3);
+    let wire = MockWire::new(3);
     let (mut near, mut far) = streams(&wire, SUITES[1]);
+    // 50 records, with at most four per key including the KeyUpdate.
     near.set_record_size(100);
     near.set_records_per_key(4);
     let payload = data(3, 5000);
@@ -65,13 +66,13 @@ async fn keys_change_by_themselves_before_they_are_used_up() {
     let mut got = Vec::new();
     far.read_to_end(&mut got).await.unwrap();
     assert!(got == payload);
-    assert_eq!(near.counters().tx_rekey_ok, 16, "three of data and a KeyUpdate each");
+    assert_eq!(near.counters().tx_rekey_ok, 16, "three data records and a KeyUpdate per key");
     assert_eq!(far.counters().rx_rekey_ok, 16);
 }
 
 #[tokio::test]
 async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
-    let wire = Wire::new(3);
+    let wire = MockWire::new(3);
     let (mut near, mut far) = streams(&wire, SUITES[1]);
     for _ in 0..5 {
         near.write_all(b"x").await.unwrap();
@@ -88,12 +89,13 @@ async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
 }
 
 #[tokio::test]
-async fn a_key_with_no_room_for_a_key_update_ends_the_stream_with_the_schedule_where_it_was() {
-    let (_, _, keys) = Counting::pair(SUITES[0]);
+async fn stream_ends_without_room_for_a_key_update() {
+    let (_, _, keys) = CountingSchedule::pair(SUITES[0]);
+    // The first record number is beyond the key's limit already.
     let keys = TrafficKeys { transmit: (u64::MAX - 2, keys.transmit.1), ..keys };
-    let wire = Wire::new(4);
+    let wire = MockWire::new(4);
     let (a, b) = wire.ends();
-    let mut near = KtlsStream::new(a, keys.clone(), Box::new(NeverAsked)).unwrap();
+    let mut near = KtlsStream::new(a, keys.clone(), Box::new(UnusedSchedule)).unwrap();
     let mut far = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     for _ in 0..2 {
         let error = near.write_all(b"x").await.unwrap_err();
@@ -105,12 +107,12 @@ async fn a_key_with_no_room_for_a_key_update_ends_the_stream_with_the_schedule_w
     assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&expected));
 }
 
-/// TLS 1.2 has no key updates: what the key does not allow is refused, and the peer learns that it did not get all.
+/// TLS 1.2 has no key updates. Beyond the key's limit, writes are refused, and the peer learns that data are missing.
 #[tokio::test]
 async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
-    let cipher = Cipher { version: TlsVersion::Tls12, suite: TlsSuite::Aes128Gcm };
+    let cipher = TestCipher { version: TlsVersion::Tls12, suite: TlsSuite::Aes128Gcm };
     for device in [false, true] {
-        let wire = Wire::new(5).with_devices(0.0, 5);
+        let wire = MockWire::new(5).with_devices(0.0, 5);
         let (mut near, mut far) = streams(&wire, cipher);
         if device {
             assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
@@ -119,15 +121,15 @@ async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
         for text in ["1", "2", "3"] {
             SegmentStream::send(&mut near, text.into(), TxTag::PLAIN);
         }
-        // The transport's way of sending has no result; the next question tells.
+        // `send` returns no error; the next call of `poll_room` reports it.
         SegmentStream::send(&mut near, "4".into(), TxTag::PLAIN);
         SegmentStream::flush(&mut near);
         let error = poll_fn(|cx| near.poll_room(cx)).await.unwrap_err();
         assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::KeyExhausted));
-        assert!(near.close().await.is_err(), "there is no orderly end to what is not whole");
+        assert!(near.close().await.is_err(), "incomplete data must not end orderly");
         let counters = near.counters();
         let sealed = if device { (1, 3) } else { (4, 0) };
-        assert_eq!((counters.tx_records_sw, counters.tx_records_device), sealed, "the alert is software's");
+        assert_eq!((counters.tx_records_sw, counters.tx_records_device), sealed, "software seals the alert");
         let mut got = Vec::new();
         let error = far.read_to_end(&mut got).await.unwrap_err();
         let expected = TlsError::AlertReceived(AlertDescription::INTERNAL_ERROR);
@@ -137,9 +139,9 @@ async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
 }
 
 #[tokio::test]
-async fn without_a_next_key_the_stream_ends_before_a_number_is_used_twice() {
-    let (_, _, keys) = Counting::pair(SUITES[0]);
-    let (a, b) = Wire::new(4).ends();
+async fn stream_without_a_next_key_ends_before_a_number_repeats() {
+    let (_, _, keys) = CountingSchedule::pair(SUITES[0]);
+    let (a, b) = MockWire::new(4).ends();
     let mut near = KtlsStream::new(a, keys.clone(), Box::new(FixedKeys)).unwrap();
     let mut far = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
     near.set_records_per_key(3);
@@ -156,7 +158,7 @@ async fn without_a_next_key_the_stream_ends_before_a_number_is_used_twice() {
 
 #[tokio::test]
 async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
-    let wire = Wire::new(5).with_devices(0.0, 5);
+    let wire = MockWire::new(5).with_devices(0.0, 5);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     let handle = near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     wire.lock()[0].hold = true;
@@ -168,7 +170,7 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
     wire.lock()[0].hold = false;
     wire.pump(0, usize::MAX);
     assert_eq!(wire.lock()[0].released, [handle]);
-    // The device may have the new key as well.
+    // The device may get the new key too.
     assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some_and(|again| again != handle));
     near.send_chunk(Bytes::from(data(3, 50_000))).await.unwrap();
     near.close().await.unwrap();
@@ -178,24 +180,24 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
     assert_eq!(wire.lock()[0].sealed_units, 0);
 }
 
-/// As Linux has it: software with the new key, and the device again when the old one's records are acknowledged.
+/// Like Linux: software seals with the new key until the old key's records are acknowledged, then the device.
 #[tokio::test]
-async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowledgment() {
-    let wire = Wire::new(5).with_devices(0.0, 5);
+async fn transmit_key_moves_to_the_device_after_the_last_ack() {
+    let wire = MockWire::new(5).with_devices(0.0, 5);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     wire.lock()[0].hold = true;
     near.send_chunk("old".into()).await.unwrap();
     near.update_keys(false).unwrap();
     near.send_chunk("new, software".into()).await.unwrap();
-    assert_eq!(near.transmit_context(), None, "what the old context is for is still under way");
+    assert_eq!(near.transmit_context(), None, "records of the old context are in flight");
     assert_eq!(near.counters().tx_rekey_device, 0);
     wire.lock()[0].hold = false;
     wire.pump(0, usize::MAX);
     near.send_chunk("new, device".into()).await.unwrap();
     assert!(near.transmit_context().is_some());
     assert_eq!((near.counters().tx_rekey_ok, near.counters().tx_rekey_device), (1, 1));
-    // A key that changes again before the device has it stays in software, and so does one that it refuses.
+    // A key that changes again before the device has it stays in software, and so does a refused key.
     wire.lock()[0].hold = true;
     near.update_keys(false).unwrap();
     near.update_keys(false).unwrap();
@@ -204,7 +206,7 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     wire.lock()[0].device.as_mut().unwrap().refuse = Some(ContextRefusal::Unsupported);
     near.send_chunk("software".into()).await.unwrap();
     assert_eq!((near.counters().tx_rekey_sw, near.counters().curr_tx_sw), (2, 1));
-    // One that waits when the direction ends is neither.
+    // A key that waits when the direction ends has the third outcome.
     wire.lock()[0].device.as_mut().unwrap().refuse = None;
     near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     near.update_keys(false).unwrap();
@@ -217,11 +219,12 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_sw), (4, 4));
 }
 
-/// The transport drops a sealer for the one that follows it, which no next key may ever bring.
+/// The transport drops a sealer when the next one is installed, but a next key may never come.
 #[tokio::test]
-async fn the_sealer_of_a_replaced_key_is_followed_by_one_without_a_key() {
-    for end in [|stream: &mut KtlsStream<rig::End>| stream.update_keys(false).unwrap(), SegmentStream::finish] {
-        let wire = Wire::new(5).with_devices(0.0, 5);
+async fn sealer_without_a_key_follows_the_replaced_sealer() {
+    for end in [|stream: &mut KtlsStream<rig::MockTransport>| stream.update_keys(false).unwrap(), SegmentStream::finish]
+    {
+        let wire = MockWire::new(5).with_devices(0.0, 5);
         let (mut near, _far) = streams(&wire, SUITES[0]);
         near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
         near.send_chunk("sealed by the device".into()).await.unwrap();
@@ -234,7 +237,7 @@ async fn the_sealer_of_a_replaced_key_is_followed_by_one_without_a_key() {
 
 #[tokio::test]
 async fn a_receive_key_goes_to_the_device_by_itself() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITES[1]);
     near.send_chunk("go".into()).await.unwrap();
     far.next_chunk().await.unwrap();
@@ -251,7 +254,7 @@ async fn a_receive_key_goes_to_the_device_by_itself() {
     }
 }
 
-/// What becomes of changed keys adds up, once both directions have ended.
+/// Checks that the outcomes of changed keys add up, once both directions have ended.
 fn check_rekeys(counters: &TlsCounters) {
     let TlsCounters { tx_rekey_device, tx_rekey_sw, tx_rekey_aborted, .. } = *counters;
     assert_eq!(tx_rekey_device + tx_rekey_sw + tx_rekey_aborted, counters.tx_rekey_ok, "{counters:?}");
@@ -261,7 +264,7 @@ fn check_rekeys(counters: &TlsCounters) {
 }
 
 #[derive(Clone, Debug)]
-enum Turn {
+enum RekeyStep {
     Write(usize),
     Rekey(bool),
     Offload(Offload),
@@ -271,27 +274,27 @@ enum Turn {
     Hold(bool),
 }
 
-fn turns() -> impl Strategy<Value = Vec<(usize, Turn)>> {
-    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Turn::Offload(Offload { tx, rx }));
+fn turns() -> impl Strategy<Value = Vec<(usize, RekeyStep)>> {
+    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| RekeyStep::Offload(Offload { tx, rx }));
     let turn = prop_oneof![
-        4 => (1usize..3_000).prop_map(Turn::Write),
-        4 => any::<bool>().prop_map(Turn::Rekey),
-        2 => Just(Turn::Offload(Offload::BOTH)),
+        4 => (1usize..3_000).prop_map(RekeyStep::Write),
+        4 => any::<bool>().prop_map(RekeyStep::Rekey),
+        2 => Just(RekeyStep::Offload(Offload::BOTH)),
         1 => ask,
-        3 => Just(Turn::Read),
-        1 => prop::sample::select(vec![None, Some(ContextRefusal::Unsupported), Some(ContextRefusal::NoSpace), Some(ContextRefusal::Busy)]).prop_map(Turn::Refuse),
-        1 => Just(Turn::Reset),
-        1 => any::<bool>().prop_map(Turn::Hold),
+        3 => Just(RekeyStep::Read),
+        1 => prop::sample::select(vec![None, Some(ContextRefusal::Unsupported), Some(ContextRefusal::NoSpace), Some(ContextRefusal::Busy)]).prop_map(RekeyStep::Refuse),
+        1 => Just(RekeyStep::Reset),
+        1 => any::<bool>().prop_map(RekeyStep::Hold),
     ];
     prop::collection::vec((0usize..2, turn), 1..60)
 }
 
 proptest! {
-    /// The oracle of rekeying: keys that the device got, that stayed in software and that nobody waited for any more are
-    /// the KeyUpdates sent, in both directions; and every byte arrives.
+    /// Invariant of key updates: the keys received by the device, kept in software, or abandoned at the end add up to
+    /// the KeyUpdates sent, in both directions. All data arrive.
     #[test]
-    fn what_becomes_of_keys_adds_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
-        let wire = Wire::new(seed).with_devices(miss, seed);
+    fn key_counters_add_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
+        let wire = MockWire::new(seed).with_devices(miss, seed);
         let streams = streams(&wire, SUITES[0]);
         let mut ends = [streams.0, streams.1];
         let (mut written, mut read) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
@@ -300,26 +303,27 @@ proptest! {
             for (side, turn) in turns {
                 let end = &mut ends[side];
                 match turn {
-                    Turn::Write(bytes) => {
+                    RekeyStep::Write(bytes) => {
                         let payload = data(written[side].len() as u64, bytes);
                         written[side].extend_from_slice(&payload);
                         end.send_chunk(payload.into()).await.unwrap();
                     }
-                    // Without data in between there may not be many.
-                    Turn::Rekey(both) => {
+                    // Each KeyUpdate is followed by data, because a reader limits KeyUpdates without data.
+                    RekeyStep::Rekey(both) => {
                         let payload = data(7, 1);
                         written[side].extend_from_slice(&payload);
                         end.update_keys(both).unwrap();
                         end.send_chunk(payload.into()).await.unwrap();
                     }
-                    Turn::Offload(ask) => {
+                    RekeyStep::Offload(ask) => {
                         end.offload(ask);
                     }
-                    Turn::Read => read_what_is_there(end, &mut read[side]).await,
-                    Turn::Refuse(refusal) => wire.lock()[side].device.as_mut().unwrap().refuse = refusal,
-                    Turn::Reset => wire.lock()[side].device.as_mut().unwrap().reset(),
-                    Turn::Hold(hold) => {
+                    RekeyStep::Read => read_what_is_there(end, &mut read[side]).await,
+                    RekeyStep::Refuse(refusal) => wire.lock()[side].device.as_mut().unwrap().refuse = refusal,
+                    RekeyStep::Reset => wire.lock()[side].device.as_mut().unwrap().reset(),
+                    RekeyStep::Hold(hold) => {
                         wire.lock()[side].hold = hold;
+                        // Held data must leave when the hold ends.
                         if !hold {
                             wire.pump(side, usize::MAX);
                         }
@@ -345,7 +349,7 @@ proptest! {
     }
 }
 
-async fn read_what_is_there(end: &mut KtlsStream<rig::End>, read: &mut Vec<u8>) {
+async fn read_what_is_there(end: &mut KtlsStream<rig::MockTransport>, read: &mut Vec<u8>) {
     loop {
         let chunk = poll_fn(|cx| match end.poll_chunk(cx) {
             Poll::Ready(chunk) => Poll::Ready(chunk),
@@ -357,10 +361,15 @@ async fn read_what_is_there(end: &mut KtlsStream<rig::End>, read: &mut Vec<u8>) 
 }
 
 #[tokio::test]
-async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
-    for (cut, miss) in [(Cut::Every(100), 0.0), (Cut::Every(1448), 0.0), (Cut::UpTo(300), 0.3), (Cut::Every(37), 0.5)] {
+async fn bytes_decrypted_with_a_replaced_key_are_restored() {
+    for (cut, miss) in [
+        (SegmentLengths::Every(100), 0.0),
+        (SegmentLengths::Every(1448), 0.0),
+        (SegmentLengths::UpTo(300), 0.3),
+        (SegmentLengths::Every(37), 0.5),
+    ] {
         for suite in SUITES {
-            let wire = Wire::new(6).with_devices(miss, 6);
+            let wire = MockWire::new(6).with_devices(miss, 6);
             wire.lock()[0].cut = cut;
             let (mut near, mut far) = streams(&wire, suite);
             near.set_record_size(1000);
@@ -368,7 +377,7 @@ async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
             far.next_chunk().await.unwrap();
             far.offload(Offload { tx: false, rx: true });
             far.ready().await.unwrap();
-            // All of it arrives at the device before anybody opens the KeyUpdates, which change the key twice.
+            // All data reach the device before the reader opens the KeyUpdates, which change the key twice.
             let mut expected = Vec::new();
             for round in 0..3 {
                 let payload = data(round, 7_500);
@@ -383,9 +392,14 @@ async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
             far.read_to_end(&mut got).await.unwrap();
             assert!(got == expected, "{cut:?} {suite:?}");
             assert_eq!(far.counters().rx_rekey_ok, 2);
-            // A packet with a record's end in it has a wrong tag, so only smaller ones show it.
+            // A packet with the end of a record has a wrong tag and passes up as ciphertext. Only smaller packets are
+            // garbled.
             let restored = far.counters().rx_restored_bytes > 0;
-            assert_eq!(restored, !matches!(cut, Cut::Every(1448)), "{cut:?}: the model decrypts what it should not");
+            assert_eq!(
+                restored,
+                !matches!(cut, SegmentLengths::Every(1448)),
+                "{cut:?}: the model decrypts with the old key"
+            );
             assert_eq!(far.counters().decrypt_error, 0);
             assert_eq!(far.counters().rx_sw, 3, "at first, and after each of two keys");
         }
@@ -394,7 +408,7 @@ async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
 
 #[tokio::test]
 async fn the_device_may_have_the_next_key() {
-    let wire = Wire::new(7).with_devices(0.0, 7);
+    let wire = MockWire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = streams(&wire, SUITES[2]);
     let mut handles = Vec::new();
     for round in 0..4 {
@@ -402,7 +416,7 @@ async fn the_device_may_have_the_next_key() {
         near.send_chunk("go".into()).await.unwrap();
         assert_eq!(far.next_chunk().await.unwrap().unwrap(), "go");
         far.offload(Offload { tx: false, rx: true });
-        let Outcome::Device(handle) = far.ready().await.unwrap() else { panic!("refused") };
+        let OffloadOutcome::Device(handle) = far.ready().await.unwrap() else { panic!("refused") };
         handles.push(handle);
         near.send_chunk(Bytes::from(data(round, 9_000))).await.unwrap();
         let segment = poll_fn(|cx| far.poll_segment(cx)).await.unwrap().unwrap();
@@ -417,10 +431,10 @@ async fn the_device_may_have_the_next_key() {
 }
 
 #[tokio::test]
-async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
-    let wire = Wire::new(8).with_devices(0.0, 8);
-    // Packets smaller than a record: the device decrypts some with a key that is no longer the one.
-    wire.lock()[0].cut = Cut::Every(37);
+async fn bytes_of_one_context_survive_later_keys() {
+    let wire = MockWire::new(8).with_devices(0.0, 8);
+    // With packets smaller than a record, the device decrypts some with an outdated key.
+    wire.lock()[0].cut = SegmentLengths::Every(37);
     let (mut near, mut far) = streams(&wire, SUITES[0]);
     near.send_chunk("go".into()).await.unwrap();
     far.next_chunk().await.unwrap();
@@ -435,18 +449,18 @@ async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
         far.read_exact(&mut got).await.unwrap();
         assert!(got == data(round, 1000), "round {round}");
         let outcome = far.offload(Offload { tx: false, rx: true }).rx;
-        // The first context decrypted all of it, so seven may follow while some of that is unread.
-        let refused = outcome == Outcome::Refused(NotOffloaded::Unread);
+        // The first context decrypted all data, so at most seven more may follow while some are unread.
+        let refused = outcome == OffloadOutcome::Refused(NotOffloaded::Unread);
         assert_eq!(refused, (7..11).contains(&round), "round {round}: {outcome:?}");
     }
     assert!(far.counters().rx_restored_bytes > 0);
     assert_eq!(far.counters().decrypt_error, 0);
 }
 
-/// The schedule of an end that has no business asking for a key.
-struct NeverAsked;
+/// A key schedule that must not be used.
+struct UnusedSchedule;
 
-impl KeySchedule for NeverAsked {
+impl KeySchedule for UnusedSchedule {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
         panic!("asked for a key that nothing can announce")
     }

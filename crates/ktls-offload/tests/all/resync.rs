@@ -1,4 +1,5 @@
-//! The three ways to help a device that lost its place, step by step: what it is told, when, and what it is not told.
+//! The three resynchronization modes, step by step: the times at which the device is told a position, and the
+//! positions.
 
 use crate::rig;
 
@@ -6,14 +7,14 @@ use ktls_offload::{KtlsStream, Offload};
 use offload_api::{DeviceEvent, EventLog, Handle, ResyncMode, RxMeta, TlsSuite, Verdict};
 use offload_base::Seq;
 use rig::device::FLOW;
-use rig::{End, Wire, counted, data, record, streams};
+use rig::{MockTransport, MockWire, counted, data, record, streams};
 use tokio::io::AsyncReadExt;
 
-/// A receiver on a device that decrypts nothing, and its peer. Every record is 52 bytes on the wire.
-struct Setup {
-    wire: Wire,
-    near: KtlsStream<End>,
-    far: KtlsStream<End>,
+/// A receiver on a device that decrypts nothing, with its peer. Every record has 52 bytes on the wire.
+struct ResyncSetup {
+    wire: MockWire,
+    near: KtlsStream<MockTransport>,
+    far: KtlsStream<MockTransport>,
     context: Handle,
     start: Seq,
     sent: u32,
@@ -21,9 +22,9 @@ struct Setup {
 
 const RECORD: u32 = 52;
 
-impl Setup {
-    async fn new(mode: ResyncMode) -> Setup {
-        let wire = Wire::new(3).with_devices(1.0, 3);
+impl ResyncSetup {
+    async fn new(mode: ResyncMode) -> ResyncSetup {
+        let wire = MockWire::new(3).with_devices(1.0, 3);
         wire.lock()[1].device.as_mut().unwrap().resync = mode;
         let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
         far.offload(Offload { tx: false, rx: true });
@@ -31,10 +32,10 @@ impl Setup {
         let start = near.offload(Offload { tx: true, rx: false });
         assert!(start.tx.handle().is_some());
         let start = wire.first(0);
-        Setup { wire, near, far, context, start, sent: 0 }
+        ResyncSetup { wire, near, far, context, start, sent: 0 }
     }
 
-    /// Where record `number` begins.
+    /// Returns the position of record `number`.
     fn at(&self, number: u32) -> Seq {
         self.start + number * RECORD
     }
@@ -46,13 +47,13 @@ impl Setup {
         self.sent += records;
     }
 
-    /// Sends so many records and reads each.
+    /// Sends `records` records and reads each at once.
     async fn exchange(&mut self, records: u32) {
         for _ in 0..records {
             self.send(1).await;
             self.read(1).await;
         }
-        // Looks for more in vain.
+        // Polls once more without data, which is when hints are given.
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(self.far.poll_chunk(&mut cx).is_pending());
     }
@@ -75,7 +76,7 @@ impl Setup {
         self.event(DeviceEvent::ResyncRequested { flow: FLOW, handle: self.context, header });
     }
 
-    /// What the device was told since this was asked last.
+    /// Returns the answers to the device since the last call.
     fn told(&self) -> Vec<(Seq, Option<u64>)> {
         let told = std::mem::take(&mut self.wire.lock()[1].device.as_mut().unwrap().told);
         assert!(told.iter().all(|(handle, ..)| *handle == self.context));
@@ -85,21 +86,21 @@ impl Setup {
 
 #[tokio::test]
 async fn a_request_is_answered_early_late_and_with_no() {
-    let mut setup = Setup::new(ResyncMode::DriverRequest).await;
+    let mut setup = ResyncSetup::new(ResyncMode::DriverRequest).await;
     setup.exchange(3).await;
     setup.asks(setup.at(3));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(3), Some(3))], "of a record that had not arrived");
+    assert_eq!(setup.told(), [(setup.at(3), Some(3))], "about a record that had not arrived");
     setup.asks(setup.at(1));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(1), Some(1))], "of one long read");
+    assert_eq!(setup.told(), [(setup.at(1), Some(1))], "about a record read earlier");
     setup.asks(setup.at(2) + 1);
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(2) + 1, None)], "there is none");
+    assert_eq!(setup.told(), [(setup.at(2) + 1, None)], "no record begins there");
     setup.exchange(70).await;
     setup.asks(setup.at(1));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(1), None)], "forgotten; it may ask about a later one");
+    assert_eq!(setup.told(), [(setup.at(1), None)], "forgotten; the device may ask about a later one");
     assert_eq!(setup.far.counters().rx_device_resync, 2);
 }
 
@@ -108,7 +109,7 @@ fn resync_events_carry_the_span_of_their_stream() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let ((), lines) = EventLog::collect(|| {
         runtime.block_on(async {
-            let mut setup = Setup::new(ResyncMode::DriverRequest).await;
+            let mut setup = ResyncSetup::new(ResyncMode::DriverRequest).await;
             setup.exchange(1).await;
             setup.asks(setup.at(1));
             setup.exchange(1).await;
@@ -119,8 +120,9 @@ fn resync_events_carry_the_span_of_their_stream() {
 }
 
 #[tokio::test]
-async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
-    let mut setup = Setup::new(ResyncMode::CoreHint).await;
+async fn hints_follow_the_3rd_5th_and_9th_encrypted_record() {
+    let mut setup = ResyncSetup::new(ResyncMode::CoreHint).await;
+    // The device decrypts nothing, so every record counts.
     let mut hinted = Vec::new();
     for record in 1..=150 {
         setup.exchange(1).await;
@@ -137,12 +139,12 @@ async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
     setup.exchange(2).await;
     assert_eq!(setup.told(), []);
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(154), Some(154))], "anew");
+    assert_eq!(setup.told(), [(setup.at(154), Some(154))], "the count restarts");
 }
 
 #[tokio::test]
-async fn a_hint_waits_for_the_socket_to_drain_and_tells_of_what_is_behind_all_of_it() {
-    let mut setup = Setup::new(ResyncMode::CoreHint).await;
+async fn hint_waits_for_a_drained_socket_and_names_the_next_record() {
+    let mut setup = ResyncSetup::new(ResyncMode::CoreHint).await;
     setup.send(10).await;
     setup.read(9).await;
     assert_eq!(setup.told(), [], "the device is past everything up to the tenth");
@@ -157,7 +159,7 @@ async fn a_hint_waits_for_the_socket_to_drain_and_tells_of_what_is_behind_all_of
 
 #[tokio::test]
 async fn a_hint_waits_for_a_header_that_is_here_in_part() {
-    let mut setup = Setup::new(ResyncMode::CoreHint).await;
+    let mut setup = ResyncSetup::new(ResyncMode::CoreHint).await;
     setup.send(3).await;
     setup.wire.lock()[0].hold = true;
     setup.send(1).await;
@@ -173,14 +175,14 @@ async fn a_hint_waits_for_a_header_that_is_here_in_part() {
 
 #[tokio::test]
 async fn an_asynchronous_question_is_answered_long_after() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     setup.exchange(5).await;
-    // The packet with which the device lost its place held the headers of records 5, 6 and 7.
+    // The packet at which the device lost its position held the headers of records 5, 6 and 7.
     setup.started(setup.at(4) + 30, setup.at(7) + 5);
     setup.exchange(200).await;
     setup.asks(setup.at(6));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(6), Some(6))], "more records ago than are remembered otherwise");
+    assert_eq!(setup.told(), [(setup.at(6), Some(6))], "older than the records remembered otherwise");
     setup.asks(setup.at(6));
     setup.exchange(1).await;
     assert_eq!(setup.told(), [(setup.at(6), None)], "the log is done with one answer");
@@ -188,7 +190,7 @@ async fn an_asynchronous_question_is_answered_long_after() {
 
 #[tokio::test]
 async fn headers_read_before_the_announcement_count() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     setup.exchange(8).await;
     setup.started(setup.at(4) + 30, setup.at(7) + 5);
     setup.exchange(100).await;
@@ -198,8 +200,8 @@ async fn headers_read_before_the_announcement_count() {
 }
 
 #[tokio::test]
-async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_nothing() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+async fn asynchronous_request_off_a_header_is_denied() {
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     setup.started(setup.at(2), setup.at(4));
     setup.exchange(6).await;
     setup.asks(setup.at(3) + 1);
@@ -212,8 +214,8 @@ async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_
     assert_eq!(setup.told(), []);
     setup.asks(setup.at(8));
     setup.exchange(1).await;
-    assert_eq!(setup.told(), [(setup.at(8), None)], "it was cancelled, and is too old to be remembered otherwise");
-    // A question about what has not arrived is answered when it has.
+    assert_eq!(setup.told(), [(setup.at(8), None)], "cancelled, and too old to be remembered otherwise");
+    // A question about data that have not arrived is answered on arrival.
     setup.started(setup.at(setup.sent), setup.at(setup.sent) + 2000);
     let next = setup.sent + 1;
     setup.asks(setup.at(next));
@@ -221,10 +223,10 @@ async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_
     assert_eq!(setup.told(), [(setup.at(next), Some(next.into()))]);
 }
 
-/// Linux' limit: 65,535 records.
+/// Uses Linux' limit of 65,535 records.
 #[tokio::test]
 async fn an_asynchronous_question_that_never_comes_is_given_up() {
-    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
+    let mut setup = ResyncSetup::new(ResyncMode::Asynchronous).await;
     let key = counted(TlsSuite::Aes128Gcm, 1);
     let sealed = |number: u64| record(&key, number, 23, b"x", 0);
     let length = sealed(0).len() as u32;
@@ -237,14 +239,14 @@ async fn an_asynchronous_question_that_never_comes_is_given_up() {
     setup.asks(setup.start);
     setup.wire.inject(1, &sealed(65_600), RxMeta::default());
     setup.far.next_chunk().await.unwrap();
-    assert_eq!(setup.told(), [(setup.start, None)], "what was noted is forgotten");
+    assert_eq!(setup.told(), [(setup.start, None)], "the log is discarded");
 }
 
-/// Of a record that a device decrypted in part software decrypts the rest, and no byte twice.
+/// Software decrypts only the remaining bytes of a partly decrypted record.
 #[tokio::test]
-async fn a_partial_record_costs_what_is_left_of_it() {
+async fn software_decrypts_only_the_rest_of_a_partial_record() {
     for decrypted in [1, 16, 400, 999, 1000] {
-        let setup = Setup::new(ResyncMode::DriverRequest).await;
+        let setup = ResyncSetup::new(ResyncMode::DriverRequest).await;
         let (wire, mut far) = (setup.wire, setup.far);
         let content = data(5, 1000);
         let sealed = record(&counted(TlsSuite::Aes128Gcm, 1), 0, 23, &content, 0);
@@ -256,7 +258,7 @@ async fn a_partial_record_costs_what_is_left_of_it() {
         assert!(got == content);
         let counters = far.counters();
         assert_eq!(counters.rx_records_partial, 1);
-        // The type at the end of the plaintext is software's.
+        // The content type after the plaintext is decrypted in software too.
         assert_eq!(counters.rx_partial_sw_bytes, 1001 - decrypted as u64);
     }
 }

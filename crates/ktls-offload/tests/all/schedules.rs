@@ -1,8 +1,10 @@
-//! Two applications that do whatever a seed says with a stream each, in two tasks, a reader and a writer: writes, reads,
-//! futures given up at any poll, keys that change, devices asked for, reset and evicting, readers that go away, ends that
-//! are meant, and streams dropped or aborted. What was accepted arrives in order, or a part of it and an error; a clean end
-//! only after a close; nobody waits when nothing is under way any more; queues are bounded; no context stays in a device.
-//! On the CPU and on devices, and where nothing is given up, with the same outcome.
+//! Two applications that act at random on one stream each, in two tasks, a reader and a writer. Actions: writes, reads,
+//! futures dropped at any poll, key changes, offload requests, device resets and evictions, readers that leave, regular
+//! ends, drops and aborts.
+//!
+//! Invariants: accepted data arrive in order, or a part arrives with an error. A clean end occurs only after a close.
+//! No task waits when nothing is in flight. Queues are bounded. No context stays in a device. Runs on the CPU and on
+//! devices; without dropped futures, the outcomes are equal.
 
 use crate::rig;
 
@@ -12,7 +14,7 @@ use offload_api::{ContextRefusal, SegmentStream, TlsVersion, TxTag};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
 use rig::tasks::{Task, run_beside, turn, within};
-use rig::{CIPHERS, Cipher, Cut, End, Wire, streams};
+use rig::{CIPHERS, MockTransport, MockWire, SegmentLengths, TestCipher, streams};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -20,47 +22,51 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How a writer ends.
+/// The end of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum WriterEnd {
     Close,
-    /// It polls a close once, and goes.
+    /// The writer polls a close once, and leaves.
     CloseGivenUp,
-    /// The stream is dropped, whatever its reader is doing.
+    /// The writer drops the stream, regardless of the reader.
     Drop,
     Abort,
 }
 
 #[derive(Clone, Debug)]
-struct Plan {
+struct SchedulePlan {
     seed: u64,
-    cipher: Cipher,
+    cipher: TestCipher,
     window: usize,
     send_buffer: usize,
-    cut: Cut,
+    cut: SegmentLengths,
     record_size: usize,
     padding: usize,
     miss: f64,
-    endings: [Ending; 2],
-    /// The reader of the first end goes away.
+    endings: [WriterEnd; 2],
+    /// Whether the reader of the first end leaves early.
     leaves: bool,
-    /// Futures are given up.
+    /// Whether futures are dropped.
     gives_up: bool,
 }
 
-fn plans() -> impl Strategy<Value = Plan> {
+fn plans() -> impl Strategy<Value = SchedulePlan> {
     let ending = || {
         prop_oneof![
-            4 => Just(Ending::Close),
-            1 => Just(Ending::CloseGivenUp),
-            1 => Just(Ending::Drop),
-            1 => Just(Ending::Abort),
+            4 => Just(WriterEnd::Close),
+            1 => Just(WriterEnd::CloseGivenUp),
+            1 => Just(WriterEnd::Drop),
+            1 => Just(WriterEnd::Abort),
         ]
     };
     let wire = (
         prop::sample::select(vec![1usize, 100, 3000, 1 << 20]),
         prop::sample::select(vec![1usize, 500, 1 << 16]),
-        prop_oneof![Just(Cut::Every(1)), Just(Cut::Every(1448)), (2u64..600).prop_map(Cut::UpTo)],
+        prop_oneof![
+            Just(SegmentLengths::Every(1)),
+            Just(SegmentLengths::Every(1448)),
+            (2u64..600).prop_map(SegmentLengths::UpTo)
+        ],
         prop_oneof![Just(0.0), 0.0..0.3f64],
     );
     let stream = (
@@ -71,16 +77,16 @@ fn plans() -> impl Strategy<Value = Plan> {
     let plan = (any::<u64>(), wire, stream, [ending(), ending()], any::<bool>(), any::<bool>());
     plan.prop_map(|(seed, (window, send_buffer, cut, miss), stream, endings, leaves, gives_up)| {
         let (cipher, record_size, padding) = stream;
-        Plan { seed, cipher, window, send_buffer, cut, record_size, padding, miss, endings, leaves, gives_up }
+        SchedulePlan { seed, cipher, window, send_buffer, cut, record_size, padding, miss, endings, leaves, gives_up }
     })
 }
 
-/// An application: its stream, and what it did with it.
-struct Side {
+/// An application: its stream and its history.
+struct Application {
     number: usize,
     /// `None` once dropped.
-    stream: RefCell<Option<KtlsStream<End>>>,
-    /// Tasks that use it.
+    stream: RefCell<Option<KtlsStream<MockTransport>>>,
+    /// Number of tasks that use the stream.
     users: Cell<usize>,
     accepted: Cell<usize>,
     closed: Cell<bool>,
@@ -89,13 +95,13 @@ struct Side {
     got: Cell<usize>,
     ended: RefCell<Option<io::Result<()>>>,
     left: Cell<bool>,
-    /// The tasks that wait, for when the stream is dropped.
+    /// Wakers of waiting tasks, woken when the stream is dropped.
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Side {
-    fn new(number: usize, stream: KtlsStream<End>) -> Side {
-        Side {
+impl Application {
+    fn new(number: usize, stream: KtlsStream<MockTransport>) -> Application {
+        Application {
             number,
             stream: RefCell::new(Some(stream)),
             users: Cell::new(2),
@@ -110,8 +116,11 @@ impl Side {
         }
     }
 
-    /// Waits for what `poll` gives; `None` if the stream was dropped.
-    async fn wait<T>(&self, mut poll: impl FnMut(&mut KtlsStream<End>, &mut Context<'_>) -> Poll<T>) -> Option<T> {
+    /// Waits for the result of `poll`. Returns `None` if the stream was dropped.
+    async fn wait<T>(
+        &self,
+        mut poll: impl FnMut(&mut KtlsStream<MockTransport>, &mut Context<'_>) -> Poll<T>,
+    ) -> Option<T> {
         poll_fn(|cx| match &mut *self.stream.borrow_mut() {
             None => Poll::Ready(None),
             Some(stream) => {
@@ -125,7 +134,7 @@ impl Side {
         .await
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut KtlsStream<End>) -> T) -> Option<T> {
+    fn with<T>(&self, f: impl FnOnce(&mut KtlsStream<MockTransport>) -> T) -> Option<T> {
         self.stream.borrow_mut().as_mut().map(f)
     }
 
@@ -134,7 +143,7 @@ impl Side {
         self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
     }
 
-    /// A task is done. The last one drops the stream.
+    /// Ends a task. The last task drops the stream.
     fn leave(&self) {
         self.users.set(self.users.get() - 1);
         if self.users.get() == 0 {
@@ -143,18 +152,18 @@ impl Side {
     }
 }
 
-/// The byte that `side` sends at `place`.
+/// Returns the byte that `side` sends at offset `place`.
 fn byte(side: usize, place: usize) -> u8 {
     (place as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ side as u8
 }
 
-/// Patience for a future: any number of polls, or few.
-fn polls(plan: &Plan, rng: &mut Rng) -> u64 {
+/// Returns the number of polls after which a future is dropped.
+fn polls(plan: &SchedulePlan, rng: &mut Rng) -> u64 {
     if plan.gives_up && rng.chance(0.4) { rng.below(4) } else { u64::MAX }
 }
 
-async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng) {
-    let tiny = plan.record_size == 1 || matches!(plan.cut, Cut::Every(1));
+async fn write(plan: &SchedulePlan, wire: &MockWire, side: &Application, peer: &Application, rng: &mut Rng) {
+    let tiny = plan.record_size == 1 || matches!(plan.cut, SegmentLengths::Every(1));
     let most = if tiny { 100 } else { 3000 };
     for _ in 0..STEPS {
         let result = match rng.below(9) {
@@ -174,6 +183,7 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
                         Pin::new(stream).poll_write(cx, &data)
                     };
                     if let Poll::Ready(Ok(bytes)) = written {
+                        // Recorded within the poll: a dropped future must not lose the count.
                         side.accepted.set(from + bytes);
                     }
                     written.map_ok(|_| ())
@@ -185,15 +195,16 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
                 within(polls(plan, rng), flushed).await
             }
             5 => {
+                // Only accepted data may be awaited, or the wait would not end.
                 let accepted = side.accepted.get() as u64;
                 let acked = side.wait(|stream, cx| stream.poll_acked(cx, accepted));
-                // Its peer may read no more.
+                // The peer may no longer read.
                 let polls = if plan.leaves && side.number == 1 { rng.below(4) } else { polls(plan, rng) };
                 within(polls, acked).await
             }
             6 => {
                 let (both, times) = (rng.chance(0.5), 1 + rng.below(3));
-                let update = |stream: &mut KtlsStream<End>| match stream.update_keys(both) {
+                let update = |stream: &mut KtlsStream<MockTransport>| match stream.update_keys(both) {
                     Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                         assert_eq!(plan.cipher.version, TlsVersion::Tls12);
                         Ok(())
@@ -212,35 +223,36 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
             }
         };
         match result {
-            Some(None) => return side.leave(), // dropped by another
+            Some(None) => return side.leave(), // dropped by the other task
             Some(Some(Err(error))) => {
                 let failed = side.ended.borrow().as_ref().is_some_and(Result::is_err);
-                assert!(peer.aborted.get() || side.aborted.get() || failed, "nobody is to blame: {error}");
+                assert!(peer.aborted.get() || side.aborted.get() || failed, "no end caused this error: {error}");
                 return side.leave();
             }
             Some(Some(Ok(()))) => {}
             None => turn().await,
         }
         let waiting = wire.lock()[side.number].waiting();
+        // The transport's room counts wire bytes, so record overhead may exceed the buffer.
         let overhead = 1 + (plan.cipher.overhead() + plan.padding) / plan.record_size.min(most as usize);
         assert!(waiting <= plan.send_buffer + most as usize * overhead + 8192, "{waiting} bytes queued");
     }
     match plan.endings[side.number] {
-        Ending::Close => {
+        WriterEnd::Close => {
             side.closed.set(true);
             if let Some(Err(error)) = side.wait(|stream, cx| Pin::new(stream).poll_shutdown(cx)).await {
                 assert!(peer.aborted.get() || side.ended.borrow().as_ref().is_some_and(Result::is_err), "{error}");
             }
         }
-        Ending::CloseGivenUp => {
+        WriterEnd::CloseGivenUp => {
             side.closed.set(true);
             within(1, side.wait(|stream, cx| Pin::new(stream).poll_shutdown(cx))).await;
         }
-        Ending::Drop => {
+        WriterEnd::Drop => {
             side.dropped.set(true);
             side.drop_stream();
         }
-        Ending::Abort => {
+        WriterEnd::Abort => {
             side.aborted.set(true);
             side.with(SegmentStream::abort);
         }
@@ -248,9 +260,9 @@ async fn write(plan: &Plan, wire: &Wire, side: &Side, peer: &Side, rng: &mut Rng
     side.leave();
 }
 
-/// What devices do.
-fn trouble(wire: &Wire, side: usize, rng: &mut Rng) {
-    // Drawn without a device as well: the rest of the schedule is the same.
+/// Applies a random device failure.
+fn trouble(wire: &MockWire, side: usize, rng: &mut Rng) {
+    // Random numbers are drawn without a device too, so that both runs have the same schedule.
     let (kind, refuse) =
         (rng.below(4), [None, None, Some(ContextRefusal::Busy), Some(ContextRefusal::NoSpace)][rng.below(4) as usize]);
     if wire.lock()[side].device.is_none() {
@@ -263,17 +275,18 @@ fn trouble(wire: &Wire, side: usize, rng: &mut Rng) {
     }
 }
 
-async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
+async fn read(plan: &SchedulePlan, side: &Application, peer: &Application, rng: &mut Rng) {
     let leaves_at = if plan.leaves && side.number == 0 { rng.below(5000) as usize } else { usize::MAX };
     loop {
         if side.got.get() >= leaves_at {
             side.left.set(true);
             return side.leave();
         }
+        // Small reads leave content behind for the next read of another kind.
         let room = 1 + rng.below(100) as usize;
         let read = match rng.below(4) {
             0 => {
-                // Over transports that cannot tell, it waits for the peer.
+                // A transport that cannot tell the next position makes this wait for the peer, so it is always limited.
                 let ready = side.wait(|stream, cx| stream.poll_ready(cx));
                 match within(rng.below(4), ready).await {
                     Some(Some(Err(error))) => Some(Some(Err(error))),
@@ -313,7 +326,7 @@ async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
             Some(None) => return side.leave(),
             Some(Some(Ok(bytes))) if !bytes.is_empty() => {
                 let at = side.got.get();
-                assert!(at + bytes.len() <= peer.accepted.get(), "more than was sent");
+                assert!(at + bytes.len() <= peer.accepted.get(), "more data than were sent");
                 assert!(bytes.iter().zip(at..).all(|(got, at)| *got == byte(peer.number, at)), "other bytes at {at}");
                 side.got.set(at + bytes.len());
             }
@@ -325,11 +338,11 @@ async fn read(plan: &Plan, side: &Side, peer: &Side, rng: &mut Rng) {
     }
 }
 
-/// Bytes that arrived, and how they ended, in each direction.
-type Outcome = [(usize, bool); 2];
+/// For each direction, the number of bytes that arrived, and whether the end was clean.
+type RunOutcome = [(usize, bool); 2];
 
-fn play(plan: &Plan, device: bool) -> Outcome {
-    let mut wire = Wire::new(plan.seed);
+fn play(plan: &SchedulePlan, device: bool) -> RunOutcome {
+    let mut wire = MockWire::new(plan.seed);
     if device {
         wire = wire.with_devices(plan.miss, plan.seed);
     }
@@ -342,7 +355,7 @@ fn play(plan: &Plan, device: bool) -> Outcome {
         stream.set_record_size(plan.record_size);
         stream.set_padding(plan.padding);
         number += 1;
-        Side::new(number - 1, stream)
+        Application::new(number - 1, stream)
     });
     let mut random =
         ["one writes", "one reads", "other writes", "other reads", "wire"].map(|name| Seed(plan.seed).stream(name));
@@ -356,7 +369,8 @@ fn play(plan: &Plan, device: bool) -> Outcome {
     let mut steps = 0;
     let mut step = |busy: bool| {
         steps += 1;
-        assert!(steps < MOST_STEPS, "it never comes to an end");
+        assert!(steps < MAX_STEPS, "the run does not terminate");
+        // The wire is slower than the tasks, so queues fill up.
         if busy && network.chance(0.7) {
             return true;
         }
@@ -365,29 +379,30 @@ fn play(plan: &Plan, device: bool) -> Outcome {
     };
     let done = run_beside(tasks, &mut step);
     let state = || sides.each_ref().map(|side| (side.accepted.get(), side.got.get(), format!("{:?}", side.stream)));
-    assert!(done, "everybody waits, and nothing is under way: {:?}", state());
+    assert!(done, "all tasks wait, and nothing is in flight: {:?}", state());
+    // Delivers the remaining data, because a dropped stream may still have some queued.
     while step(false) {}
 
     for (side, peer) in [(&sides[0], &sides[1]), (&sides[1], &sides[0])] {
         let half = &wire.lock()[side.number];
-        assert_eq!(half.device.as_ref().map_or(0, |device| device.contexts()), 0, "contexts that nobody gave back");
+        assert_eq!(half.device.as_ref().map_or(0, |device| device.contexts()), 0, "contexts were not removed");
         let ended = side.ended.borrow();
         let Some(ended) = &*ended else {
-            assert!(side.left.get() || side.dropped.get(), "a reader ends with an end");
+            assert!(side.left.get() || side.dropped.get(), "a reader ended without reaching the end");
             continue;
         };
         match ended {
             Ok(()) => {
-                assert!(peer.closed.get(), "an end that nobody meant");
-                assert_eq!(side.got.get(), peer.accepted.get(), "a clean end of less than all");
+                assert!(peer.closed.get(), "a clean end without a close");
+                assert_eq!(side.got.get(), peer.accepted.get(), "a clean end with missing data");
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => assert!(side.aborted.get(), "{error}"),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => assert!(peer.aborted.get(), "{error}"),
             Err(error) => {
                 let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
                 assert_eq!(inner, Some(&TlsError::Truncated), "{error}");
-                assert!(peer.dropped.get(), "cut short, and nobody did it");
-                assert_eq!(side.got.get(), peer.accepted.get(), "what was accepted before a drop is delivered");
+                assert!(peer.dropped.get(), "truncated without a drop");
+                assert_eq!(side.got.get(), peer.accepted.get(), "data accepted before a drop are delivered");
             }
         }
     }
@@ -397,17 +412,17 @@ fn play(plan: &Plan, device: bool) -> Outcome {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_was_accepted_arrives_whatever_two_applications_do(plan in plans()) {
+    fn accepted_data_arrive_under_any_schedule(plan in plans()) {
         let plain = play(&plan, false);
         let offloaded = play(&plan, true);
-        if !plan.gives_up && !plan.leaves && plan.endings.iter().all(|ending| *ending == Ending::Close) {
+        if !plan.gives_up && !plan.leaves && plan.endings.iter().all(|ending| *ending == WriterEnd::Close) {
             prop_assert_eq!(plain, offloaded);
             prop_assert!(plain.iter().all(|(_, clean)| *clean));
         }
     }
 }
 
-/// Things that a writer does.
+/// Actions of a writer.
 const STEPS: usize = 30;
-/// Polls and steps of the wire together.
-const MOST_STEPS: u32 = 2_000_000;
+/// Maximum number of polls and wire steps in a run.
+const MAX_STEPS: u32 = 2_000_000;

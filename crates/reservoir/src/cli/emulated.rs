@@ -1,4 +1,5 @@
-//! `reservoir serve` on an emulated host, whose wire ends at a TAP of this machine or at a QEMU's network card, and whose NIC does the TLS.
+//! `reservoir serve` on an emulated host with TLS offload to its NIC. The wire ends at a TAP device of this machine or
+//! at a QEMU network card.
 
 use crate::serve::ServeOptions;
 use clap::Args;
@@ -6,75 +7,78 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The host, and where its wire ends.
+/// Options of the emulated host and its wire.
 #[derive(Args, Debug)]
 pub(crate) struct HostOptions {
-    /// Serve from an emulated host whose wire ends at this TAP, which is made if it is not there
+    /// Serve from an emulated host whose wire ends at this TAP device, which is created if missing
     #[arg(long, value_name = "NAME", group = "end")]
     tap: Option<String>,
-    /// Serve from an emulated host whose wire ends at a QEMU's `-netdev dgram`: the socket this side receives at, and the other side's
+    /// Serve from an emulated host whose wire ends at a QEMU's `-netdev dgram`: the socket of this side, and the socket
+    /// of the other side
     #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, group = "end")]
     dgram: Vec<PathBuf>,
-    /// The emulated host's address
+    /// IPv4 address of the emulated host
     #[arg(long, default_value = "10.77.0.1", requires = "end")]
     address: Ipv4Addr,
-    /// The address that the other end is told to take
+    /// IPv4 address that the other end should take
     #[arg(long, default_value = "10.77.0.2", requires = "end")]
     peer: Ipv4Addr,
-    /// The emulated host's IPv6 address, which it has beside the IPv4 one
+    /// Additional IPv6 address of the emulated host
     #[arg(long, value_name = "ADDRESS", default_value = "fd77::1", requires = "end")]
     address6: Ipv6Addr,
-    /// Largest IP packet of the emulated host
+    /// Maximum length of IP packets of the emulated host
     #[arg(long, value_name = "SIZE", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..=9216), requires = "end")]
     mtu: u16,
-    /// Bytes of a connection's send buffer, and of its receive buffer, on the emulated host: 64MiB. Default: 4 MiB and 6 MiB
+    /// Send and receive buffer of a connection on the emulated host: 64MiB. Default: 4 MiB and 6 MiB
     #[arg(long, value_name = "SIZE", requires = "end", value_parser = buffer)]
     buffers: Option<bytesize::ByteSize>,
-    /// The emulated host's CPU does the TLS, not its NIC
+    /// Do the TLS on the emulated host's CPU instead of its NIC
     #[arg(long, requires = "end")]
     cpu: bool,
 }
 
 impl HostOptions {
-    /// Whether there is to be one.
+    /// Returns whether an emulated host is requested.
     pub(crate) fn is_asked_for(&self) -> bool {
         self.tap.is_some() || !self.dgram.is_empty()
     }
 }
 
-/// The size of a buffer: with less than a few packets a connection stands still.
+/// Parses the size of a buffer. A connection stalls with less than a few packets.
 fn buffer(text: &str) -> Result<bytesize::ByteSize, String> {
     let size = text.parse::<bytesize::ByteSize>().ok().filter(|size| (64 << 10..=1 << 30).contains(&size.0));
     size.ok_or_else(|| "takes a size from 64KiB to 1GiB".to_owned())
 }
 
-/// Serves until a signal, or until the TAP is deleted.
+/// Serves until a signal, or until the TAP device is deleted.
 #[cfg(feature = "tap")]
 pub(crate) fn run(options: &ServeOptions) -> ExitCode {
     match host::serve_from_host(options) {
         Ok(counted) => {
-            crate::tell(&counted);
+            crate::print(&counted);
             ExitCode::SUCCESS
         }
         Err((message, status)) => crate::fail(&message, status),
     }
 }
 
-/// This was built without.
+/// Reports that this program was built without emulated hosts.
 #[cfg(not(feature = "tap"))]
 pub(crate) fn run(options: &ServeOptions) -> ExitCode {
     let HostOptions { address, peer, address6, mtu, buffers, cpu, .. } = &options.host;
-    let _unused = (address, peer, address6, mtu, buffers, cpu);
+    let _ = (address, peer, address6, mtu, buffers, cpu);
     crate::fail("this was built without emulated hosts: build with --features tap", crate::UNUSABLE)
 }
 
 #[cfg(feature = "tap")]
 mod host {
     use super::HostOptions;
-    use crate::serve::{Door, Handshake, Http3, NobodyComes, ServeOptions, Stop, serve, unusable};
+    use crate::serve::{
+        AcceptError, ClientSource, ExitReason, HandshakeFuture, Http3Options, ServeOptions, serve, unusable,
+    };
     use core::time::Duration;
     use ktls_offload::Offload;
-    use offload_reservoir::dial::Wire;
+    use offload_reservoir::dial::DialStream;
     use offload_reservoir::quic::quic_offload::{self, Endpoint};
     use offload_reservoir::rustls::ServerConfig;
     use offload_testbed::attach::End;
@@ -86,8 +90,8 @@ mod host {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
-    /// Tells what was counted.
-    pub(super) fn serve_from_host(options: &ServeOptions) -> Result<String, Stop> {
+    /// Serves, and returns the counters as text.
+    pub(super) fn serve_from_host(options: &ServeOptions) -> Result<String, ExitReason> {
         let end = options.host.end().map_err(unusable)?;
         let mut bed = options.host.bed(&end).map_err(unusable)?;
         let mut config = options.tls()?;
@@ -100,30 +104,31 @@ mod host {
             let listener =
                 host.stack().listen(port, BACKLOG).map_err(|error| unusable(format!("port {port}: {error}")))?;
             let by_nic = !options.host.cpu;
-            let door = Emulated { listener, config: Arc::new(config), address, by_nic, end };
+            let door = EmulatedListener { listener, config: Arc::new(config), address, by_nic, end };
             let mut kept = None;
             let http3 = match options.http3(address)? {
-                Some(Http3 { tls, config, kept: key }) => {
+                Some(Http3Options { tls, config, kept: key }) => {
                     kept = key;
                     let about = |error: io::Error| unusable(format!("UDP port {port}: {error}"));
                     let socket = host.stack().bind_udp(Some(port)).map_err(about)?;
                     let offload = if by_nic { quic_offload::Offload::Both } else { quic_offload::Offload::None };
                     let config = config.with(|c| c.offload = offload).for_mtu(options.host.mtu);
                     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).map_err(about)?;
-                    let _runs = host.spawn("quic", driver);
+                    let _quic_task = host.spawn("quic", driver);
                     Some(endpoint)
                 }
                 None => None,
             };
             serve(options, door, http3, &options.host.instructions()).await?;
-            // Connections are over when their last bytes are queued, and nobody sends them when this host is gone.
+            // Connections end when their last bytes are queued, but these bytes can be sent only while this host
+            // exists.
             let sent = async {
                 while host.stack().tcp_memory() > 0 {
                     tokio::time::sleep(TICK).await;
                 }
                 tokio::time::sleep(CLOSING).await;
             };
-            let _sent_or_not = tokio::time::timeout(crate::serve::FAREWELL, sent).await;
+            let _ = tokio::time::timeout(crate::serve::FAREWELL, sent).await;
             drop(kept);
             Ok(())
         });
@@ -150,7 +155,7 @@ mod host {
                 mtu: self.mtu,
                 delays: Delays::NONE,
                 line_rate: None,
-                // A host thread that waits for a core must not cost packets.
+                // A host thread that waits for a core must not cause packet loss.
                 receive_ring: 8192,
                 ..NicConfig::default()
             };
@@ -163,7 +168,7 @@ mod host {
                 ..usual
             };
             let wire = LinkConfig { rate: None, delay: Duration::ZERO, ..LinkConfig::default() };
-            // Nothing is drawn from the seed: a wire that loses nothing, and a host whose secrets come from the system.
+            // The seed is not used: the wire loses no packets, and secrets come from the system.
             Testbed::builder(Seed(1))
                 .clock(ClockKind::Real)
                 .host("server", nic, tcp)
@@ -173,19 +178,19 @@ mod host {
                 .build()
         }
 
-        /// What to do at the other end.
+        /// Returns the commands for the other end.
         fn instructions(&self) -> String {
             let device = self.tap.as_deref().unwrap_or("eth0");
             format!(
                 "At the other end, as root:\n  ip addr add {}/24 dev {device}\n  ip link set {device} mtu {} up\n\
-                 Ctrl-C ends it and shows what was counted.\n",
+                 Ctrl-C ends the server and prints its counters.\n",
                 self.peer, self.mtu
             )
         }
     }
 
-    /// The emulated host's TCP, and TLS by its NIC.
-    struct Emulated<'a> {
+    /// The emulated host's TCP, with TLS on its NIC.
+    struct EmulatedListener<'a> {
         listener: TcpListener,
         config: Arc<ServerConfig>,
         address: SocketAddr,
@@ -193,40 +198,40 @@ mod host {
         end: &'a End,
     }
 
-    impl Door for Emulated<'_> {
+    impl ClientSource for EmulatedListener<'_> {
         fn address(&self) -> String {
             self.address.to_string()
         }
 
-        async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes> {
+        async fn next(&mut self) -> Result<(SocketAddr, HandshakeFuture), AcceptError> {
             let stream = tokio::select! {
                 biased;
-                error = self.end.gone() => return Err(NobodyComes::AnyMore(error)),
-                accepted = self.listener.accept() => accepted.map_err(NobodyComes::Now)?,
+                error = self.end.gone() => return Err(AcceptError::AnyMore(error)),
+                accepted = self.listener.accept() => accepted.map_err(AcceptError::Now)?,
             };
             let (peer, config, by_nic) = (stream.peer_addr(), self.config.clone(), self.by_nic);
-            // TCP goes on for what is queued when the connection is over.
+            // TCP continues to send queued data after the connection is closed.
             stream.set_user_timeout(Some(LINGER));
             let handshake = async move {
                 let mut stream = ktls_offload::accept(stream, config).await.ok()?;
                 if by_nic {
-                    // Whatever the NIC refuses, the CPU does.
-                    let _told = stream.offload(Offload::BOTH);
+                    // If the NIC refuses, the CPU does the TLS.
+                    let _ = stream.offload(Offload::BOTH);
                 }
-                Some(Box::new(stream) as Box<dyn Wire>)
+                Some(Box::new(stream) as Box<dyn DialStream>)
             };
             Ok((peer, Box::pin(handshake)))
         }
     }
 
-    /// How often it is looked whether all is sent.
+    /// Interval of checks whether all data are sent.
     const TICK: Duration = Duration::from_millis(20);
-    /// How long the host stays afterwards: longer than TCP waits before it sends a closing packet again.
+    /// Time for which the host continues: longer than TCP waits before it repeats a FIN.
     const CLOSING: Duration = Duration::from_secs(1);
-    /// Connections that may wait to be accepted.
+    /// Maximum number of connections waiting to be accepted.
     const BACKLOG: usize = 1024;
-    /// How long a peer may keep its window closed and answer.
+    /// Maximum time for which a peer may keep its window closed.
     const ZERO_WINDOW: Duration = Duration::from_secs(300);
-    /// How long bytes may wait to be acknowledged.
+    /// Maximum time for which sent data may remain unacknowledged.
     const LINGER: Duration = Duration::from_secs(60);
 }

@@ -1,4 +1,4 @@
-//! `reservoir manual`: pages for `man`, made of the options themselves.
+//! `reservoir manual`: manual pages, generated from the options.
 
 use crate::{FAILED, fail};
 use clap::{Args, Command};
@@ -9,11 +9,11 @@ use std::process::ExitCode;
 
 /// Print the manual page, or write all pages into a folder
 ///
-/// `reservoir manual | man -l -` shows the page of the program; with --into FOLDER there is one for each command as well: reservoir.1,
-/// reservoir-copy.1 and so on.
+/// `reservoir manual | man -l -` shows the page of the program. With --into FOLDER, each command has a page too:
+/// reservoir.1, reservoir-copy.1 and so on.
 #[derive(Debug, Args)]
 pub(crate) struct ManualOptions {
-    /// The folder for the pages
+    /// Folder for the pages
     #[arg(long, value_name = "FOLDER")]
     into: Option<PathBuf>,
 }
@@ -30,14 +30,14 @@ pub(crate) fn run(options: &ManualOptions, command: Command) -> ExitCode {
     }
 }
 
-/// The page of each command, and its file's name.
+/// Returns the manual page of each command with its file name.
 fn pages(mut command: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     command.build();
     let name = command.get_name().to_owned();
     let mut pages = vec![(format!("{name}.1"), page(command.clone())?)];
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
         let title = format!("{name}-{}", sub.get_name());
-        // man finds pages by one word, and shows usage by two.
+        // man finds pages by one word; the usage line has two.
         let sub = sub.clone().display_name(title.clone());
         pages.push((format!("{title}.1"), page(sub)?));
     }

@@ -1,61 +1,61 @@
-//! How a copy goes: a bar on a terminal, a line in ten seconds elsewhere.
+//! Progress of a copy: a bar on a terminal, otherwise a line every ten seconds.
 
 use core::convert::Infallible;
 use core::time::Duration;
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use offload_reservoir::copy::Progress;
+use offload_reservoir::copy::CopyProgress;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub(crate) struct Shown {
-    progress: Arc<Progress>,
+pub(crate) struct ProgressDisplay {
+    progress: Arc<CopyProgress>,
     began: Instant,
     bar: ProgressBar,
-    how: How,
+    how: DisplayMode,
 }
 
 #[derive(PartialEq)]
-enum How {
+enum DisplayMode {
     Bar,
     Lines,
     Silent,
 }
 
-impl Shown {
-    pub(crate) fn new(progress: Arc<Progress>, silent: bool) -> Shown {
+impl ProgressDisplay {
+    pub(crate) fn new(progress: Arc<CopyProgress>, silent: bool) -> ProgressDisplay {
         let how = match () {
-            () if silent => How::Silent,
-            () if std::io::stderr().is_terminal() => How::Bar,
-            () => How::Lines,
+            () if silent => DisplayMode::Silent,
+            () if std::io::stderr().is_terminal() => DisplayMode::Bar,
+            () => DisplayMode::Lines,
         };
-        let target = if how == How::Bar { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if how == DisplayMode::Bar { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {msg}") {
             bar.set_style(style);
         }
-        Shown { progress, began: Instant::now(), bar, how }
+        ProgressDisplay { progress, began: Instant::now(), bar, how }
     }
 
-    /// Shows it until the copy ends.
+    /// Shows the progress until dropped.
     pub(crate) async fn go_on(&self) -> Infallible {
-        let every = if self.how == How::Bar { Duration::from_millis(500) } else { Duration::from_secs(10) };
+        let every = if self.how == DisplayMode::Bar { Duration::from_millis(500) } else { Duration::from_secs(10) };
         let mut before = self.progress.streams();
         loop {
             tokio::time::sleep(every).await;
             let now = self.progress.streams();
             let text = self.text(&before, &now, every);
             match self.how {
-                How::Bar => {
+                DisplayMode::Bar => {
                     self.bar.set_length(self.progress.all_bytes());
                     self.bar.set_position(self.progress.bytes() + self.progress.skipped());
                     self.bar.set_message(text);
                 }
-                How::Lines => {
+                DisplayMode::Lines => {
                     let (done, all) = (self.progress.bytes() + self.progress.skipped(), self.progress.all_bytes());
                     offload_console::say!("{} of {}: {text}", HumanBytes(done), HumanBytes(all));
                 }
-                How::Silent => {}
+                DisplayMode::Silent => {}
             }
             before = now;
         }
@@ -70,7 +70,7 @@ impl Shown {
         let mean = gigabits(self.progress.bytes(), elapsed);
         let left = self.progress.all_bytes().saturating_sub(self.progress.bytes() + self.progress.skipped());
         let time = if mean > 0.0 { left as f64 * 8.0 / 1e9 / mean } else { 0.0 };
-        let each: Vec<String> = rates.iter().take(MOST_SHOWN).map(|rate| format!("{rate:.1}")).collect();
+        let each: Vec<String> = rates.iter().take(MAX_SHOWN).map(|rate| format!("{rate:.1}")).collect();
         format!(
             "now {:.2}, mean {mean:.2} Gb/s, streams {}, {} left, file {} of {}: {}",
             rates.iter().sum::<f64>(),
@@ -87,5 +87,5 @@ impl Shown {
     }
 }
 
-/// Streams whose rates are shown.
-const MOST_SHOWN: usize = 16;
+/// Maximum number of streams with separate rates.
+const MAX_SHOWN: usize = 16;

@@ -1,5 +1,4 @@
-//! `reservoir serve`: what is served, to whom, and until when. Clients come by a [`Door`]: the kernel's TCP here, an emulated host's in
-//! `emulated`.
+//! `reservoir serve`. Clients arrive through a [`ClientSource`]: kernel TCP here, an emulated host's TCP in `emulated`.
 
 use crate::emulated::HostOptions;
 use crate::{FAILED, UNUSABLE, fail};
@@ -7,19 +6,19 @@ use clap::Args;
 use core::num::NonZeroU64;
 use core::pin::Pin;
 use offload_reservoir::base::descriptors;
-use offload_reservoir::dial::Wire;
+use offload_reservoir::dial::DialStream;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
-use offload_reservoir::quic::{self, KeptKey};
+use offload_reservoir::quic::{self, LockedResetKey};
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::rustls::ServerConfig;
 use offload_reservoir::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server, Shell, tls};
+use offload_reservoir::{Server, ServerLimits, Shell, tls};
 #[cfg(feature = "third-party")]
 use offload_reservoir::{
-    quic::Quic,
-    tls::{Allowed, Tls},
+    quic::QuicDialer,
+    tls::{AllowlistDialer, TlsDialer},
 };
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -34,106 +33,110 @@ use tokio_rustls::TlsAcceptor;
 
 /// Serve a folder over HTTPS, by TLS 1.3 with AES-256-GCM
 ///
-/// GET with ranges, HEAD, PUT whole or by Content-Range; digests as RFC 9530 and RFC 3230 have them. No path leads out of the
-/// folder, neither by dots nor by links. Uploads appear under their names once they are whole.
+/// Supports GET with ranges, HEAD, and PUT of whole files or by Content-Range, with digests of RFC 9530 and RFC 3230.
+/// No path leads out of the folder, neither by dots nor by links. Uploads appear under their names when complete.
 ///
-/// SIGHUP reads the tokens again. SIGINT or SIGTERM ends it; requests under way have ten more seconds, or until a second one.
+/// SIGHUP reads the tokens again. SIGINT or SIGTERM ends the server; requests in progress get ten more seconds, or
+/// until a second signal.
 ///
-/// FILE of --tokens is TOML, a table for each token: `[[token]]` with name = "lab", sha256 = "..." (of the token: `printf %s "$TOKEN" |
-/// sha256sum`), rights = ["read", "write"], and if wanted path = "/incoming", rate = "2G", expires = "2027-01-31T00:00:00Z".
+/// FILE of --tokens is TOML with a table for each token: `[[token]]` with name = "lab", sha256 = "..." (of the token:
+/// `printf %s "$TOKEN" | sha256sum`), rights = ["read", "write"], and optionally path = "/incoming", rate = "2G",
+/// expires = "2027-01-31T00:00:00Z".
 ///
-/// With --tap or --dgram the server is on an emulated host, whose NIC does the TLS; it serves at the port of --listen there, and tells at its end
-/// what was counted.
+/// With --tap or --dgram the server runs on an emulated host, whose NIC does the TLS. It listens on the port of
+/// --listen there, and prints its counters at the end.
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     pub(crate) listen: SocketAddr,
     #[command(flatten)]
     pub(crate) host: HostOptions,
-    /// The folder
+    /// Folder to serve
     #[arg(long, value_name = "FOLDER")]
     root: PathBuf,
-    /// The certificate, and the chain up to its authority (PEM)
+    /// Certificate with the chain up to its authority (PEM)
     #[arg(long, value_name = "FILE")]
     cert: PathBuf,
-    /// Its key (PEM)
+    /// Key of the certificate (PEM)
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// Who may do what
+    /// File with the rights of tokens
     #[arg(long, value_name = "FILE", required_unless_present = "open_to_all")]
     tokens: Option<PathBuf>,
-    /// Everybody may read and write everything, without a token
+    /// Let all clients read and write all files, without a token
     #[arg(long, conflicts_with = "tokens")]
     open_to_all: bool,
-    /// Serve over HTTP/3 too, at the UDP port of the same number
+    /// Serve over HTTP/3 too, on the UDP port of the same number
     #[arg(long)]
     http3: bool,
-    /// Bytes of a connection of HTTP/3 that may be under way, each way
+    /// Flow-control window of an HTTP/3 connection, for each direction
     #[arg(long, value_name = "SIZE", default_value_t = HTTP3_WINDOW, value_parser = window, requires = "http3")]
     http3_window: bytesize::ByteSize,
-    /// Read and write large files past the page cache (O_DIRECT), where the file system takes that
+    /// Bypass the page cache (O_DIRECT) for large files, if the file system supports it
     #[arg(long)]
     direct: bool,
-    /// Bits per second of each connection, to which the kernel spaces the packets that it sends: 1G
+    /// Rate in bits per second at which the kernel paces the packets of each connection: 1G
     #[arg(long, value_name = "RATE", conflicts_with = "end")]
     pace: Option<Rate>,
-    /// Tell of each request on standard error: peer, user, method, path, status
+    /// Log each request on standard error: peer, user, method, path, status
     #[arg(long)]
     log: bool,
-    /// Copy files from and to this server when a client asks for it (COPY): HOST or HOST:PORT, an address of IPv6 in brackets; may be given several times
+    /// Allow copies from and to this server at a client's request (COPY): HOST or HOST:PORT, an IPv6 address in
+    /// brackets; may be repeated
     #[cfg(feature = "third-party")]
     #[arg(long, value_name = "HOST", conflicts_with = "end")]
     tpc_allow: Vec<tls::Host>,
-    /// The authorities to trust with those servers (PEM). Default: those of this machine
+    /// Trusted authorities for these servers (PEM). Default: the system's
     #[cfg(feature = "third-party")]
     #[arg(long, value_name = "FILE", requires = "tpc_allow")]
     tpc_cacert: Option<PathBuf>,
-    /// Ask those servers by HTTP/3, at the UDP port of the same number
+    /// Use HTTP/3 with these servers, on the UDP port of the same number
     #[cfg(feature = "third-party")]
     #[arg(long, requires = "tpc_allow")]
     tpc_http3: bool,
-    /// Such copies at a time
+    /// Maximum number of concurrent copies of this kind
     #[cfg(feature = "third-party")]
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     tpc_copies: usize,
-    /// Maximum of connections at a time. A further one replaces a connection without a token, or else one without a request under way
-    #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().connections)]
+    /// Maximum number of connections. A further one replaces a connection without a token, or else one without a
+    /// request in progress
+    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::defaults().connections)]
     max_connections: usize,
-    /// Unfinished files of a user
-    #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().uploads_of_a_user)]
+    /// Maximum number of unfinished files of a user
+    #[arg(long, value_name = "COUNT", default_value_t = ServerLimits::defaults().uploads_of_a_user)]
     max_uploads: usize,
 }
 
-/// Why it ends, in words, and the exit status that says so.
-pub(crate) type Stop = (String, u8);
+/// The reason for ending, as a text and an exit status.
+pub(crate) type ExitReason = (String, u8);
 
-pub(crate) fn unusable(error: impl ToString) -> Stop {
+pub(crate) fn unusable(error: impl ToString) -> ExitReason {
     (error.to_string(), UNUSABLE)
 }
 
-/// Where clients come in.
-pub(crate) trait Door: Sized {
-    /// What it is called, for the first line.
+/// A source of clients.
+pub(crate) trait ClientSource: Sized {
+    /// Returns the address for the first line of output.
     fn address(&self) -> String;
 
-    /// The next client, whose handshake is not done yet.
-    async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes>;
+    /// Waits for the next client, before its handshake.
+    async fn next(&mut self) -> Result<(SocketAddr, HandshakeFuture), AcceptError>;
 }
 
-/// Why nobody comes in.
-pub(crate) enum NobodyComes {
-    /// Out of descriptors, for example: others will end.
+/// The reason for which no client arrives.
+pub(crate) enum AcceptError {
+    /// A temporary error, such as a lack of descriptors.
     Now(io::Error),
-    /// The door is gone, as a TAP may be; the kernel's TCP stays.
+    /// A permanent error, such as a deleted TAP device. Kernel TCP has none.
     #[cfg_attr(not(feature = "tap"), expect(dead_code, reason = "the kernel's TCP stays"))]
     AnyMore(io::Error),
 }
 
-/// A client that shakes hands; `None`: it went away, or knows another TLS.
-pub(crate) type Handshake = Pin<Box<dyn Future<Output = Option<Box<dyn Wire>>> + Send>>;
+/// A pending handshake. `None` if the client left or does not support this TLS version.
+pub(crate) type HandshakeFuture = Pin<Box<dyn Future<Output = Option<Box<dyn DialStream>>> + Send>>;
 
-/// Serves over the kernel's TCP.
+/// Serves over kernel TCP.
 pub(crate) async fn run(options: ServeOptions) -> ExitCode {
     let served = async {
         let listener = TcpListener::bind(options.listen).await;
@@ -149,7 +152,7 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
             }
             None => None,
         };
-        let served = serve(&options, Kernel { listener, acceptor, pace: options.pace }, http3, "").await;
+        let served = serve(&options, KernelListener { listener, acceptor, pace: options.pace }, http3, "").await;
         drop(kept);
         served
     };
@@ -159,20 +162,21 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
     }
 }
 
-/// Serves who comes by `door` until a signal, or until that is gone. `instructions` follow the first line.
+/// Serves the clients of `door` until a signal, or until the door fails. `instructions` follow the first line of
+/// output.
 pub(crate) async fn serve(
     options: &ServeOptions,
-    mut door: impl Door,
+    mut door: impl ClientSource,
     http3: Option<Endpoint>,
     instructions: &str,
-) -> Result<(), Stop> {
+) -> Result<(), ExitReason> {
     let server = options.server()?;
-    // Signals are heard before anybody can know that it serves.
+    // Signal handlers are installed before the first line tells that the server is ready.
     let mut hangup = signal(SignalKind::hangup()).map_err(unusable)?;
     let mut signals = Signals::listen().map_err(unusable)?;
-    crate::tell(&format!("{} at https://{}/\n{instructions}", options.root.display(), door.address()));
+    crate::print(&format!("{} at https://{}/\n{instructions}", options.root.display(), door.address()));
 
-    // Each connection holds one end: the other is told when all have gone.
+    // Each connection holds a sender, so the receiver learns when all connections have ended.
     let (open, mut all_gone) = mpsc::channel::<()>(1);
     let mut takes_http3 = http3.as_ref();
     let ended = loop {
@@ -189,15 +193,15 @@ pub(crate) async fn serve(
                     });
                 }
                 None => {
-                    let why = takes_http3.and_then(Endpoint::failure).map_or("it is closed".into(), |why| why.to_string());
-                    offload_console::say!("reservoir: no more HTTP/3 until the server is begun anew: {why}");
+                    let why = takes_http3.and_then(Endpoint::failure).map_or("the endpoint is closed".into(), |why| why.to_string());
+                    offload_console::say!("reservoir: no more HTTP/3 until the server is restarted: {why}");
                     takes_http3 = None;
                 }
             },
             came = door.next() => match came {
                 Ok((peer, handshake)) => welcome(&server, peer, handshake, open.clone()),
-                Err(NobodyComes::AnyMore(error)) => break Err((error.to_string(), FAILED)),
-                Err(NobodyComes::Now(error)) => {
+                Err(AcceptError::AnyMore(error)) => break Err((error.to_string(), FAILED)),
+                Err(AcceptError::Now(error)) => {
                     offload_console::say!("reservoir: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -216,15 +220,15 @@ pub(crate) async fn serve(
     }
     if let Some(endpoint) = http3 {
         endpoint.close(NO_ERROR, "");
-        let _told_or_not = tokio::time::timeout(GOODBYE, endpoint.drained()).await;
+        let _ = tokio::time::timeout(GOODBYE, endpoint.drained()).await;
     }
     ended
 }
 
 impl ServeOptions {
-    fn server(&self) -> Result<Server, Stop> {
+    fn server(&self) -> Result<Server, ExitReason> {
         let root = Rooted::open(&self.root).map_err(|error| unusable(format!("{}: {error}", self.root.display())))?;
-        let mut limits = Limits::default();
+        let mut limits = ServerLimits::default();
         (limits.connections, limits.uploads_of_a_user) = (self.connections()?, self.max_uploads);
         let mut server = Server::new(Arc::new(root.direct(self.direct)), Shell::tokio(), limits);
         if self.open_to_all {
@@ -237,13 +241,13 @@ impl ServeOptions {
         if !self.tpc_allow.is_empty() {
             let trusted = crate::copy::authorities(self.tpc_cacert.as_deref()).map_err(unusable)?;
             let wrong = |error| unusable(format!("the authorities: {error}"));
-            let tls = || -> Result<Tls, Stop> {
-                Ok(Tls::new(Arc::new(tls::client_config(trusted.clone(), None).map_err(wrong)?)))
+            let tls = || -> Result<TlsDialer, ExitReason> {
+                Ok(TlsDialer::new(Arc::new(tls::client_config(trusted.clone(), None).map_err(wrong)?)))
             };
-            let mut dial = Allowed::new(tls()?, self.tpc_allow.clone());
+            let mut dial = AllowlistDialer::new(tls()?, self.tpc_allow.clone());
             if self.tpc_http3 {
                 let quic = quic::client_tls(trusted.clone(), None).map_err(wrong)?;
-                dial = dial.by_http3(Quic::new(tls()?, quic, self.http3_window.0 as u32));
+                dial = dial.by_http3(QuicDialer::new(tls()?, quic, self.http3_window.0 as u32));
             }
             server = server.with_third_party(Arc::new(dial), self.tpc_copies);
         }
@@ -254,12 +258,12 @@ impl ServeOptions {
     }
 
     /// Returns the number of connections that the limit of open files allows, at most `--max-connections`.
-    fn connections(&self) -> Result<usize, Stop> {
+    fn connections(&self) -> Result<usize, ExitReason> {
         let about = |error| unusable(format!("the limit of open files cannot be raised: {error}"));
         let Some(limit) = descriptors::raise_limit().map_err(about)? else { return Ok(self.max_connections) };
-        // A connection has a socket, and a file with its journal; past the page cache, a file is opened twice.
+        // A connection has a socket, and a file with its journal. With --direct, a file is opened twice.
         let of_connection = if self.direct { 4 } else { 3 };
-        // Uploads that wait for their next request have files open too.
+        // Uploads between requests have open files too.
         let others = OTHER_FILES + 2 * self.max_uploads as u64;
         let fit = (limit.saturating_sub(others.min(limit / 2)) / of_connection) as usize;
         if fit >= self.max_connections {
@@ -274,13 +278,13 @@ impl ServeOptions {
         if fit == 0 {
             return Err(unusable(format!("{said}: {remedy}")));
         }
-        // Standard error may be gone, or full.
-        let _unseen = writeln!(io::stderr(), "reservoir: {said}, which it serves at a time then: {remedy}");
+        // Standard error may be closed or full.
+        let _ = writeln!(io::stderr(), "reservoir: {said}, so at most {fit} are served at a time: {remedy}");
         Ok(fit)
     }
 
-    /// The server's side of QUIC at `address`, if it is wanted.
-    pub(crate) fn http3(&self, address: SocketAddr) -> Result<Option<Http3>, Stop> {
+    /// Returns the configuration of HTTP/3 at `address`, if requested.
+    pub(crate) fn http3(&self, address: SocketAddr) -> Result<Option<Http3Options>, ExitReason> {
         if !self.http3 {
             return Ok(None);
         }
@@ -289,7 +293,7 @@ impl ServeOptions {
         let kept = kept
             .inspect_err(|error| {
                 offload_console::say!(
-                    "reservoir: {error}: clients of HTTP/3 will learn of a server that is begun anew after ten seconds"
+                    "reservoir: {error}: HTTP/3 clients will notice a restarted server only after ten seconds"
                 )
             })
             .ok();
@@ -300,29 +304,29 @@ impl ServeOptions {
         let pacing_rate = self.pace.and_then(|rate| NonZeroU64::new(rate.as_bits() / 8));
         let config = quic::config(self.http3_window.0 as u32)
             .with(|c| (c.max_connections, c.reset_key, c.pacing_rate) = (max_connections, reset_key, pacing_rate));
-        Ok(Some(Http3 { tls, config, kept }))
+        Ok(Some(Http3Options { tls, config, kept }))
     }
 
-    fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Stop> {
+    fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ExitReason> {
         Ok((tls::certificates(&self.cert).map_err(unusable)?, tls::key(&self.key).map_err(unusable)?))
     }
 
-    /// The server's side of TLS.
-    pub(crate) fn tls(&self) -> Result<ServerConfig, Stop> {
+    /// Returns the TLS configuration.
+    pub(crate) fn tls(&self) -> Result<ServerConfig, ExitReason> {
         let (chain, key) = self.identity()?;
         tls::server_config(chain, key).map_err(|error| unusable(format!("{}: {error}", self.cert.display())))
     }
 }
 
-/// What a server needs for HTTP/3.
-pub(crate) struct Http3 {
+/// The configuration of HTTP/3.
+pub(crate) struct Http3Options {
     pub(crate) tls: ServerTls,
     pub(crate) config: Config,
-    /// Held as long as it serves.
-    pub(crate) kept: Option<KeptKey>,
+    /// The lock of the reset key, held while serving.
+    pub(crate) kept: Option<LockedResetKey>,
 }
 
-/// The next client of HTTP/3; never, without an endpoint. `None`: there will be no more.
+/// Waits for the next HTTP/3 connection, forever without an endpoint. Returns `None` if there will be no more.
 async fn next_of(endpoint: Option<&Endpoint>) -> Option<Connection> {
     match endpoint {
         Some(endpoint) => endpoint.accept().await,
@@ -330,39 +334,39 @@ async fn next_of(endpoint: Option<&Endpoint>) -> Option<Connection> {
     }
 }
 
-/// The window of a connection of HTTP/3: more than nothing, and at most what its configuration can say.
+/// Parses the flow-control window of an HTTP/3 connection, within the bounds of its configuration.
 pub(crate) fn window(text: &str) -> Result<bytesize::ByteSize, String> {
     let size = text.parse::<bytesize::ByteSize>().ok().filter(|size| (64 << 10..=2 << 30).contains(&size.0));
     size.ok_or_else(|| "takes a size from 64KiB to 2GiB".to_owned())
 }
 
-/// The kernel's TCP, and TLS by the CPU.
-struct Kernel {
+/// Kernel TCP, with TLS on the CPU.
+struct KernelListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
     pace: Option<Rate>,
 }
 
-impl Door for Kernel {
+impl ClientSource for KernelListener {
     fn address(&self) -> String {
         self.listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
     }
 
-    async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes> {
-        let (stream, peer) = self.listener.accept().await.map_err(NobodyComes::Now)?;
+    async fn next(&mut self) -> Result<(SocketAddr, HandshakeFuture), AcceptError> {
+        let (stream, peer) = self.listener.accept().await.map_err(AcceptError::Now)?;
         let acceptor = self.acceptor.clone();
         tls::pace(&stream, self.pace);
         let handshake = async move {
-            // A wish: without it small answers come later.
-            let _not_granted = stream.set_nodelay(true);
-            acceptor.accept(stream).await.ok().map(|stream| Box::new(stream) as Box<dyn Wire>)
+            // An optimization only: without it small responses are delayed.
+            let _ = stream.set_nodelay(true);
+            acceptor.accept(stream).await.ok().map(|stream| Box::new(stream) as Box<dyn DialStream>)
         };
         Ok((peer, Box::pin(handshake)))
     }
 }
 
-fn welcome(server: &Server, peer: SocketAddr, handshake: Handshake, open: mpsc::Sender<()>) {
-    // The stream is closed if it gets no slot.
+fn welcome(server: &Server, peer: SocketAddr, handshake: HandshakeFuture, open: mpsc::Sender<()>) {
+    // Without a slot the stream is closed.
     let Some(slot) = server.enter(peer.ip()) else { return };
     let server = server.clone();
     tokio::spawn(async move {
@@ -401,7 +405,7 @@ impl Signals {
         Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Ready when somebody wants the program to end.
+    /// Waits for a signal to end.
     async fn end(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -410,15 +414,15 @@ impl Signals {
     }
 }
 
-/// The usual window of a connection of HTTP/3.
+/// Default flow-control window of an HTTP/3 connection.
 pub(crate) const HTTP3_WINDOW: bytesize::ByteSize = bytesize::ByteSize(16 << 20);
-/// HTTP/3's code for an end without an error (RFC 9114 8.1).
+/// HTTP/3's code for an end without an error (RFC 9114 section 8.1).
 const NO_ERROR: u64 = 0x100;
-/// For packets that tell clients of HTTP/3 that it ends.
+/// Time for telling HTTP/3 clients about the end.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// Open files besides the files of connections and uploads: listening sockets, the root, the runtime's own.
+/// Open files besides the files of connections and uploads: listening sockets, the root, and the runtime's own.
 const OTHER_FILES: u64 = 64;
-/// For a TLS handshake.
+/// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// For requests under way at the end.
+/// Time for requests in progress at the end.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(10);

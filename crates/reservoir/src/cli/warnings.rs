@@ -1,20 +1,20 @@
-//! Shows what the library warns of: a line each on standard error.
+//! Prints the library's warnings, one per line, on standard error.
 
 use core::fmt::{self, Write};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// From now on, for the whole process.
+/// Installs the printer for the whole process.
 pub(crate) fn show() {
-    // Nobody else sets one in this program.
-    let _there_is_one = tracing::subscriber::set_global_default(Lines);
+    // No other code in this program sets a subscriber.
+    let _ = tracing::subscriber::set_global_default(WarningPrinter);
 }
 
-/// Knows events, no spans.
-struct Lines;
+/// A subscriber for events; spans are ignored.
+struct WarningPrinter;
 
-impl Subscriber for Lines {
+impl Subscriber for WarningPrinter {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN
     }
@@ -28,7 +28,7 @@ impl Subscriber for Lines {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
+        let mut line = EventText::default();
         event.record(&mut line);
         offload_console::say!("reservoir: {}{}", line.message, line.fields);
     }
@@ -39,15 +39,15 @@ impl Subscriber for Lines {
 }
 
 #[derive(Default)]
-struct Line {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Visit for Line {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // To a string, writing does not fail.
-        let _written = match field.name() {
+        // Writing to a string cannot fail.
+        let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, ", {name}: {value:?}"),
         };

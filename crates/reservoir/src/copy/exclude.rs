@@ -1,40 +1,44 @@
-//! Patterns of names that are left out.
+//! Patterns of excluded names.
 
 use crate::name::Name;
 use core::str::FromStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A pattern: `*` stands for any characters but a slash, `?` for one. With a slash in it, it is held against the path below the
-/// source; without, against each of its components.
+/// A pattern: `*` matches any characters except a slash, `?` matches one. A pattern with a slash is compared with the
+/// path below the source, a pattern without a slash with each component.
 ///
 /// ```
-/// use offload_reservoir::copy::Pattern;
+/// use offload_reservoir::copy::ExcludePattern;
 /// use offload_reservoir::name::Name;
 ///
-/// let fits = |pattern: &str, path| pattern.parse::<Pattern>().unwrap().fits(&Name::from_url(path).unwrap());
+/// let fits = |pattern: &str, path| pattern.parse::<ExcludePattern>().unwrap().fits(&Name::from_url(path).unwrap());
 /// assert!(fits("*.tmp", "/a/b.tmp") && fits("cache", "/a/cache/b"));
 /// assert!(fits("a/*", "/a/b") && !fits("a/*", "/b/a"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(Vec<u8>);
+pub struct ExcludePattern(Vec<u8>);
 
-impl FromStr for Pattern {
+impl FromStr for ExcludePattern {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Pattern, String> {
+    fn from_str(text: &str) -> Result<ExcludePattern, String> {
         let text = text.trim_matches('/');
-        if text.is_empty() { Err("a pattern has at least one character".into()) } else { Ok(Pattern(text.into())) }
+        if text.is_empty() {
+            Err("a pattern has at least one character".into())
+        } else {
+            Ok(ExcludePattern(text.into()))
+        }
     }
 }
 
-impl Pattern {
-    /// Whether `name` is left out by it, or a folder that it is in.
+impl ExcludePattern {
+    /// Returns whether the pattern matches `name` or a folder that contains it.
     pub fn fits(&self, name: &Name) -> bool {
         self.fits_path(name.path())
     }
 
-    /// Tests the same for a path that need not be the name of a file.
+    /// Tests a path that need not be a valid name.
     pub(super) fn fits_path(&self, path: &Path) -> bool {
         let mut parts = path.components().map(|part| part.as_os_str().as_bytes());
         if !self.0.contains(&b'/') {
@@ -51,7 +55,7 @@ impl Pattern {
     }
 }
 
-/// Without recursion: after a star that took too little, it takes one more, and never goes back behind the last star.
+/// Matches without recursion: on a mismatch the last star takes one more character. Earlier stars are never revisited.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t, mut star) = (0, 0, None);
     while t < text.len() {

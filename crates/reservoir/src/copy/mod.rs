@@ -1,11 +1,11 @@
 //! Copies files between places: folders of this machine and servers, over many streams, block by block.
 //!
-//! - `place`: where files are; `list`: what is to be copied; `exclude`: what is not;
-//! - `work`: who copies which block when; `packs`: many small files at once;
-//! - `file`: one file from its first block to its name; `source`, `target`: its two ends, by traits; `local`, `upload`, `request`, `multipart`
-//!   (feature `s3`), `third_party` (feature of that name): the targets;
-//! - `presence`: whether a file is at its destination already; `hash`: whether two files are the same;
-//! - `progress`: how far it is; [`plan`]: a copy in parts, for several machines.
+//! - `place`: the location of files; `list`: the files to copy; `exclude`: excluded names;
+//! - `work`: the assignment of blocks to streams; `packs`: many small files at once;
+//! - `file`: one file from its first block to its name; `source`, `target`: the traits of its two ends; `local`,
+//!   `upload`, `request`, `multipart` (feature `s3`), `third_party` (feature of that name): the targets;
+//! - `presence`: tests whether a file is at its destination already; `hash`: tests whether two files are equal;
+//! - `progress`: the progress of a copy; [`plan`]: a copy in parts, for several machines.
 
 mod exclude;
 mod file;
@@ -29,13 +29,13 @@ mod third_party;
 mod upload;
 mod work;
 
-pub use exclude::Pattern;
-pub use list::Item;
-pub use place::{Place, Plain};
-pub use progress::Progress;
+pub use exclude::ExcludePattern;
+pub use list::CopyItem;
+pub use place::{CopyLocation, PlainDialer};
+pub use progress::CopyProgress;
 
 use crate::attributes::Preserve;
-use crate::blocks::USUAL_BLOCK;
+use crate::blocks::DEFAULT_BLOCK;
 use crate::credentials::ServerTokens;
 use crate::dial::Dial;
 use crate::pace::{Pace, Rate};
@@ -43,7 +43,7 @@ use crate::remote::RemoteError;
 #[cfg(feature = "third-party")]
 use crate::remote::ThirdParty;
 #[cfg(feature = "s3")]
-use crate::s3::Account;
+use crate::s3::BucketAccount;
 use crate::shell::Shell;
 use crate::tls::Host;
 use core::time::Duration;
@@ -52,11 +52,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Without the feature `third-party`, no copy has a value.
+/// Uninhabited without the feature `third-party`.
 #[cfg(not(feature = "third-party"))]
 type ThirdParty = core::convert::Infallible;
 
-/// A copy that is to be made.
+/// A copy to perform.
 ///
 /// See [`Server`](crate::Server) for an example.
 #[derive(Clone)]
@@ -68,16 +68,16 @@ pub struct Copy {
     pace: Option<Arc<Pace>>,
     resume: bool,
     verify: bool,
-    sync: Sync,
-    exclude: Vec<Pattern>,
+    sync: SyncMode,
+    exclude: Vec<ExcludePattern>,
     retries: u32,
     #[cfg(feature = "s3")]
-    account: Option<Account>,
+    account: Option<BucketAccount>,
     tokens: Arc<ServerTokens>,
     stripe: Vec<Host>,
-    /// Preconditions of files that arrive in a folder of this machine.
+    /// Preconditions of files received in a folder of this machine.
     preconditions: Preconditions,
-    /// Preconditions of files of this machine that are read.
+    /// Preconditions of files read from this machine.
     source_preconditions: Preconditions,
     sparse: bool,
     preserve: Preserve,
@@ -85,88 +85,88 @@ pub struct Copy {
     third_party: Option<ThirdParty>,
     replaces: bool,
     proves: bool,
-    progress: Arc<Progress>,
+    progress: Arc<CopyProgress>,
 }
 
-/// Which files are left as they are at the destination.
+/// The files at the destination that are left unchanged.
 ///
 /// ```
-/// assert_eq!("size-time".parse(), Ok(offload_reservoir::copy::Sync::SizeTime));
+/// assert_eq!("size-time".parse(), Ok(offload_reservoir::copy::SyncMode::SizeTime));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Sync {
-    /// None: all are copied.
+pub enum SyncMode {
+    /// No files: all are copied.
     Nothing,
-    /// Those of the same size.
+    /// Files of equal size.
     Size,
-    /// Those of the same size that were modified in the same second.
+    /// Files of equal size and modification second.
     SizeTime,
-    /// Those of the same size and hash. A server that tells no hash has none of them.
+    /// Files of equal size and hash. Files of a server without hashes are copied.
     Hash,
 }
 
-impl core::str::FromStr for Sync {
+impl core::str::FromStr for SyncMode {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Sync, String> {
+    fn from_str(text: &str) -> Result<SyncMode, String> {
         match text {
-            "size" => Ok(Sync::Size),
-            "size-time" => Ok(Sync::SizeTime),
-            "hash" => Ok(Sync::Hash),
+            "size" => Ok(SyncMode::Size),
+            "size-time" => Ok(SyncMode::SizeTime),
+            "hash" => Ok(SyncMode::Hash),
             _ => Err("size, size-time or hash".into()),
         }
     }
 }
 
-/// What came of a copy.
+/// The outcome of a copy.
 ///
 /// See [`Server`](crate::Server) for an example.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Outcome {
-    /// Files that are there now.
+pub struct CopyOutcome {
+    /// Files copied.
     pub copied: u64,
-    /// Files that were there already.
+    /// Files that were present already.
     pub present: u64,
     /// Empty folders that exist at the destination now.
     pub folders: u64,
-    /// Files of which this part has done its own; others have the rest.
+    /// Files of which this part copied its blocks, and other parts copy the rest.
     pub left_to_others: u64,
-    /// Bytes that went through here, or between servers that were asked.
+    /// Bytes copied through this machine, or between servers at its request.
     pub bytes: u64,
-    /// Bytes of blocks that were there from an earlier run.
+    /// Bytes of blocks present from an earlier run.
     pub resumed: u64,
-    /// Blocks that the medium had wrong, and that were sent again.
+    /// Blocks that the medium had wrong and that were sent again.
     pub healed: u64,
-    /// Files that failed, and why.
+    /// Failed files with their errors.
     pub failed: Vec<(String, String)>,
 }
 
-/// Why a copy, or a file of it, fails.
+/// Error of a copy, or of a file.
 ///
-/// See [`Place`] for an example.
+/// See [`CopyLocation`] for an example.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// A server, or the way there.
+    /// A server, or the connection to it, failed.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// A file that arrives here.
+    /// A file could not be received here.
     #[error(transparent)]
-    Landing(#[from] crate::landing::LandingError),
-    /// A name that cannot be.
+    LandingFile(#[from] crate::landing::LandingError),
+    /// A name is invalid.
     #[error("{0}")]
     Name(#[from] crate::name::BadName),
-    /// A place that cannot be used.
+    /// A local path cannot be used.
     #[error("{}: {error}", .path.display())]
     Local {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// The source was written to.
+    /// The source was changed during the copy.
     #[error("{0} was changed while it was copied: copy it again")]
     Changed(String),
     /// The preconditions of the source are not met: another file has its name now.
@@ -178,29 +178,29 @@ pub enum CopyError {
     /// The digests at both ends cannot be compared, or differ.
     #[error("the arrival of {0} is not proved: {1}")]
     Unproved(String, &'static str),
-    /// What was written is not what was read.
-    #[error("{0}: block {1} differs from what its source says it is")]
+    /// The bytes written differ from the bytes read.
+    #[error("{0}: block {1} differs from the checksum of its source")]
     Differs(String, u64),
-    /// Reading it again found other bytes, again and again.
-    #[error("{0}: the destination's disk does not give back what was written: {1} blocks differ, after three attempts")]
+    /// The medium repeatedly returned other bytes than written.
+    #[error("{0}: the destination's disk does not return the bytes written: {1} blocks differ, after three attempts")]
     Unhealed(String, u64),
-    /// What was asked for cannot be done.
+    /// The request cannot be satisfied.
     #[error("{0}")]
     Unusable(String),
 }
 
 impl Copy {
-    /// A copy over eight streams, by usual blocks; servers are reached by `dial`.
+    /// Creates a copy with eight streams and the default block size. `dial` connects to servers.
     pub fn new(shell: Shell, dial: Arc<dyn Dial>) -> Copy {
         Copy {
             shell,
             dial,
             streams: 8,
-            block: USUAL_BLOCK,
+            block: DEFAULT_BLOCK,
             pace: None,
             resume: false,
             verify: false,
-            sync: Sync::Nothing,
+            sync: SyncMode::Nothing,
             exclude: Vec::new(),
             retries: 8,
             #[cfg(feature = "s3")]
@@ -219,137 +219,141 @@ impl Copy {
         }
     }
 
-    /// Over so many streams.
+    /// Sets the number of streams.
     #[must_use]
     pub fn streams(mut self, streams: usize) -> Copy {
+        // Zero streams would never finish.
         self.streams = streams.clamp(1, 1024);
         self
     }
 
-    /// By blocks of so many bytes, a power of two from 1024.
+    /// Sets the block size in bytes, a power of two from 1024.
     ///
     /// # Errors
-    /// If these are no power of two.
+    /// If `bytes` is not a power of two within the limits.
     pub fn block(mut self, bytes: u64) -> Result<Copy, String> {
+        // `Blocks` checks the size, which BLAKE3's tree needs to be a power of two.
         crate::blocks::Blocks::new(0, bytes).ok_or("a block has a power of two of bytes, from 1 KiB to 1 GiB")?;
         self.block = bytes;
         Ok(self)
     }
 
-    /// No faster than this, all streams together.
+    /// Limits the rate of all streams together.
     #[must_use]
     pub fn rate(mut self, rate: Option<Rate>) -> Copy {
         self.pace = rate.map(|rate| Arc::new(Pace::new(rate)));
         self
     }
 
-    /// Takes up what an earlier copy left unfinished.
+    /// Enables resuming an unfinished earlier copy.
     #[must_use]
     pub fn resume(mut self, resume: bool) -> Copy {
         self.resume = resume;
         self
     }
 
-    /// Reads each file again from the destination's medium before it gets its name.
+    /// Enables reading each file back from the destination's medium before it gets its name.
     #[must_use]
     pub fn verify(mut self, verify: bool) -> Copy {
         self.verify = verify;
         self
     }
 
-    /// Leaves files as they are that are there already.
+    /// Leaves files unchanged that are at the destination already.
     #[must_use]
-    pub fn sync(mut self, sync: Sync) -> Copy {
+    pub fn sync(mut self, sync: SyncMode) -> Copy {
         self.sync = sync;
         self
     }
 
-    /// Leaves out what fits one of these.
+    /// Excludes names that match one of these patterns.
     #[must_use]
-    pub fn exclude(mut self, patterns: Vec<Pattern>) -> Copy {
+    pub fn exclude(mut self, patterns: Vec<ExcludePattern>) -> Copy {
         self.exclude = patterns;
         self
     }
 
-    /// Tries a block so many times more, with longer and longer waits.
+    /// Sets the number of retries per block. The waits between them increase.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Copy {
         self.retries = retries;
         self
     }
 
-    /// Asks for buckets as this account.
+    /// Sets the account for buckets.
     #[cfg(feature = "s3")]
     #[must_use]
-    pub fn account(mut self, account: Option<Account>) -> Copy {
+    pub fn account(mut self, account: Option<BucketAccount>) -> Copy {
         self.account = account;
         self
     }
 
-    /// Sets the tokens for servers. The token of a [`Place`] goes before these.
+    /// Sets the tokens for servers. The token of a [`CopyLocation`] takes precedence.
     #[must_use]
     pub fn tokens(mut self, tokens: ServerTokens) -> Copy {
         self.tokens = Arc::new(tokens);
         self
     }
 
-    /// Each server has the same files as these, at port 443 where none is named: streams read from them by turns, and write to them, a small
-    /// file to one. For servers of one file system; to read, for copies of one as well.
+    /// Sets further servers with the same files, with default port 443. Streams read from all servers in turn, or write
+    /// to them; a small file is written by one. For writing, the servers must share a file system; for reading, copies
+    /// suffice.
     #[must_use]
     pub fn stripe(mut self, others: Vec<Host>) -> Copy {
         self.stripe = others;
         self
     }
 
-    /// Has runs of zeros become holes at the destination, where its medium has such.
+    /// Turns runs of zeros into holes at the destination, if its medium supports holes.
     #[must_use]
     pub fn sparse(mut self, sparse: bool) -> Copy {
         self.sparse = sparse;
         self
     }
 
-    /// Has these go with files, between folders and our servers.
+    /// Sets the attributes to copy, between folders and reservoir servers.
     #[must_use]
     pub fn preserve(mut self, preserve: Preserve) -> Copy {
         self.preserve = preserve;
         self
     }
 
-    /// Has large reads and writes of this machine's files go past the page cache, as [`Rooted::direct`](crate::rooted::Rooted::direct) has it.
+    /// Makes large accesses to local files bypass the page cache; see
+    /// [`Rooted::direct`](crate::rooted::Rooted::direct).
     #[must_use]
     pub fn direct(mut self, direct: bool) -> Copy {
         self.direct = direct;
         self
     }
 
-    /// How far it is.
-    pub fn progress(&self) -> Arc<Progress> {
+    /// Returns the progress.
+    pub fn progress(&self) -> Arc<CopyProgress> {
         self.progress.clone()
     }
 
-    /// Copies what is at `sources` to `to`: into it, if it is a folder, ends with a slash, or there are several sources.
+    /// Copies `sources` to `to`: into it, if `to` is a folder, ends with a slash, or there are several sources.
     ///
     /// # Errors
-    /// If nothing can be copied. Files that fail by themselves are in the outcome.
-    pub async fn run(&self, sources: &[Place], to: &Place) -> Result<Outcome, CopyError> {
+    /// If nothing can be copied. Errors of single files are in the outcome.
+    pub async fn run(&self, sources: &[CopyLocation], to: &CopyLocation) -> Result<CopyOutcome, CopyError> {
         let items = self.list(sources, to).await?;
         Ok(self.copy(items).await)
     }
 
-    /// What [`run`](Self::run) copies, and where to.
+    /// Lists the files that [`run`](Self::run) would copy, with their destinations.
     ///
     /// # Errors
-    /// If a source is not there, or cannot be listed.
-    pub async fn list(&self, sources: &[Place], to: &Place) -> Result<Vec<Item>, CopyError> {
+    /// If a source does not exist, or cannot be listed.
+    pub async fn list(&self, sources: &[CopyLocation], to: &CopyLocation) -> Result<Vec<CopyItem>, CopyError> {
         list::list(self, sources, to).await
     }
 
-    /// Copies what was listed. What fails is in the outcome.
-    pub async fn copy(&self, items: Vec<Item>) -> Outcome {
+    /// Copies listed files. Errors are in the outcome.
+    pub async fn copy(&self, items: Vec<CopyItem>) -> CopyOutcome {
         work::copy(self, items).await
     }
 
-    /// Waits until so many bytes may go.
+    /// Waits until `bytes` bytes may be sent.
     async fn take_turn(&self, bytes: usize) {
         if let Some(pace) = &self.pace
             && let Some(turn) = pace.wait_after(self.shell.now(), bytes as u64)
@@ -359,8 +363,9 @@ impl Copy {
     }
 }
 
-/// How many streams fill a path of this rate and round-trip time, if each may have `window` bytes on the way: TCP's window ends at
-/// 1 GiB, and often before. Four at least, so that one loss does not stop all.
+/// Returns the number of streams that fill a path of this rate and round-trip time, if each may have `window` bytes in
+/// flight. TCP's window is limited to 1 GiB, often to less. At least four, so that one loss does not stop the whole
+/// transfer.
 ///
 /// ```
 /// use core::time::Duration;

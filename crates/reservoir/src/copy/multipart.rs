@@ -1,52 +1,53 @@
-//! An upload to a bucket in parts, a block each. The server keeps the parts that have come, which stands for the journal of our own servers:
-//! a copy that goes on reads their blocks again. If the MD5 of one is another, the upload is that of another version of the file, and a new one is begun.
+//! A multipart upload to a bucket, one part per block. The server's list of parts serves as the journal: a resumed copy
+//! reads the blocks of these parts again. If the MD5 of a part differs, the upload belongs to another version of the
+//! file, and a new one is created.
 
-use super::file::{Block, FileJob, Finished};
-use super::list::Item;
+use super::file::{FileBlock, FileJob, FinishOutcome};
+use super::list::CopyItem;
 use super::presence::has_arrived;
-use super::source::{BlockSource, Pending, Put, SendBody, unreadable};
+use super::source::{BlockSource, BlockUpload, Pending, SendBody, unreadable};
 use super::target::BlockTarget;
-use super::{Copy, CopyError, Sync};
+use super::{Copy, CopyError, SyncMode};
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
-use crate::digest::{Algorithm, Summer};
+use crate::digest::{DigestHasher, HashAlgorithm};
 use crate::direct::aligned;
 use crate::mtime;
 use crate::remote::{Remote, RemoteError};
-use crate::s3::{LEAST_PART, MOST_PARTS, Part};
-use crate::storage::{Stored, read_exactly};
+use crate::s3::{BucketPart, MAX_PARTS, MIN_PART};
+use crate::storage::{StoredFile, read_exactly};
 use core::ops::Range;
 use hyper::StatusCode;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An upload that has begun.
+/// An upload in progress.
 pub(super) struct Multipart {
     server: Arc<Remote>,
     upload: String,
-    /// What the server calls each part, by its block.
+    /// The server's tag of each part, by block.
     tags: Mutex<BTreeMap<u64, String>>,
 }
 
 impl Multipart {
-    /// Begins one, or takes up the last one of the same name; gives the blocks that are there too.
+    /// Creates an upload, or resumes the last one of the same name. Also returns the present blocks.
     pub(super) async fn open(
         copy: &Copy,
-        item: &Item,
+        item: &CopyItem,
         blocks: Blocks,
         source: &dyn BlockSource,
         server: &Arc<Remote>,
     ) -> Result<(Multipart, BTreeMap<u64, BlockSum>), CopyError> {
-        if blocks.count() > MOST_PARTS || blocks.block() < LEAST_PART {
+        if blocks.count() > MAX_PARTS || blocks.block() < MIN_PART {
             let text = format!(
-                "{}: an upload to a bucket has at most {MOST_PARTS} parts, of 5 MiB at least: choose another --block",
+                "{}: an upload to a bucket has at most {MAX_PARTS} parts, of 5 MiB at least: choose another --block",
                 item.source()
             );
             return Err(CopyError::Unusable(text));
         }
         let (mut tags, mut present) = (BTreeMap::new(), BTreeMap::new());
         let name = &item.to.1;
-        // What came by way of here from another server can be compared with nothing.
+        // A relayed file from another server has no local bytes for comparison.
         let before = match source.file() {
             Some(file) if copy.resume => server.last_upload(name).await?.map(|upload| (upload, file)),
             _ => None,
@@ -54,10 +55,11 @@ impl Multipart {
         let mut upload = None;
         if let Some(((id, begun), file)) = before {
             let parts = server.parts(name, &id).await?;
-            // The time of its source is a part of an upload from its beginning. Servers tell times in whole seconds, and not all when uploads were begun.
+            // The source's modification time is part of an upload from its start. Servers tell times in whole seconds,
+            // and not all tell the start of uploads.
             let since = mtime::in_seconds(item.about.modified);
             let mut is_of_this = parts.iter().map(|part| part.came).chain([begun]).flatten().any(|time| time >= since);
-            for Part { number, size, tag, .. } in if is_of_this { parts } else { Vec::new() } {
+            for BucketPart { number, size, tag, .. } in if is_of_this { parts } else { Vec::new() } {
                 let block = u64::from(number).checked_sub(1).filter(|block| *block < blocks.count());
                 let block = block.filter(|block| size == blocks.range(*block).end - blocks.range(*block).start);
                 let mut came = None;
@@ -68,7 +70,7 @@ impl Multipart {
                     let is_equal = tag.trim_matches('"').eq_ignore_ascii_case(&crate::digest::hexadecimal(&md5));
                     came = is_equal.then_some((block, sum));
                 }
-                // A part of another file, or of other blocks: the upload's time is that file's as well.
+                // The part belongs to another file or block size, and so does the upload with its modification time.
                 let Some((block, sum)) = came else {
                     is_of_this = false;
                     break;
@@ -95,10 +97,10 @@ impl Multipart {
 }
 
 impl BlockTarget for Multipart {
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {
         Box::pin(async move {
             let size = block.range.end - block.range.start;
-            // The server checks it, if the part can be read twice.
+            // The server verifies the MD5. It can be computed only if the part can be read twice.
             let md5 = md5(job, block.range.clone()).await?;
             let (number, name) = (block.number, &job.item.to.1);
             let send: SendBody<'a> = Box::new(move |body, _| {
@@ -109,22 +111,22 @@ impl BlockTarget for Multipart {
                     Ok(())
                 })
             });
-            let _no_peer_compares = job.source.send(job, block, Put { has_trailers: false, send }).await?;
+            let _ = job.source.send(job, block, BlockUpload { has_trailers: false, send }).await?;
             Ok(())
         })
     }
 
-    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished> {
+    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, FinishOutcome> {
         Box::pin(async move {
             let tags: Vec<String> = self.tags().values().cloned().collect();
             let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
             match self.server.complete_upload(&job.item.to.1, &self.upload, &tags).await {
-                // The answer of an earlier attempt was lost.
+                // The response to an earlier attempt may have been lost.
                 Err(gone @ RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
-                    let there = has_arrived(&job.copy, &job.item, Sync::SizeTime).await?;
-                    if there { Ok(Finished::Done) } else { Err(gone.into()) }
+                    let there = has_arrived(&job.copy, &job.item, SyncMode::SizeTime).await?;
+                    if there { Ok(FinishOutcome::Done) } else { Err(gone.into()) }
                 }
-                done => Ok(done.map(|()| Finished::Done)?),
+                done => Ok(done.map(|()| FinishOutcome::Done)?),
             }
         })
     }
@@ -134,16 +136,16 @@ impl BlockTarget for Multipart {
 pub(super) async fn md5(job: &FileJob, range: Range<u64>) -> Result<Option<Vec<u8>>, CopyError> {
     let Some(file) = job.source.file().cloned() else { return Ok(None) };
     let summed = job.copy.shell.blocking(move || {
-        let mut summer = Summer::new(Algorithm::Md5);
+        let mut summer = DigestHasher::new(HashAlgorithm::Md5);
         each_piece(&*file, range, |piece| summer.update(piece))?;
         Ok(summer.finish())
     });
     summed.await.map(Some).map_err(|error| unreadable(&job.item, error))
 }
 
-/// The MD5 of a block, and its own checksums.
-fn sums(file: &dyn Stored, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, BlockSum)> {
-    let (mut summer, mut hasher) = (Summer::new(Algorithm::Md5), BlockHasher::new(blocks, number));
+/// Returns the MD5 of a block, and its checksums.
+fn sums(file: &dyn StoredFile, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, BlockSum)> {
+    let (mut summer, mut hasher) = (DigestHasher::new(HashAlgorithm::Md5), BlockHasher::new(blocks, number));
     each_piece(file, blocks.range(number), |piece| {
         summer.update(piece);
         hasher.update(piece);
@@ -151,7 +153,7 @@ fn sums(file: &dyn Stored, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, 
     Ok((summer.finish(), hasher.finish()))
 }
 
-fn each_piece(file: &dyn Stored, range: Range<u64>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+fn each_piece(file: &dyn StoredFile, range: Range<u64>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let mut piece = aligned(crate::body::PIECE.min((range.end - range.start) as usize));
     let mut at = range.start;
     while at < range.end {

@@ -1,18 +1,18 @@
-//! How far a copy is: counters that its streams add to, and anybody may read.
+//! Progress of a copy: counters that streams update and any task may read.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How far a copy is.
+/// The progress of a copy.
 ///
 /// ```
-/// use offload_reservoir::copy::Progress;
+/// use offload_reservoir::copy::CopyProgress;
 ///
-/// let progress = Progress::default();
+/// let progress = CopyProgress::default();
 /// assert_eq!((progress.bytes(), progress.all_bytes(), progress.file()), (0, 0, String::new()));
 /// ```
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CopyProgress {
     all_bytes: AtomicU64,
     all_files: AtomicU64,
     bytes: AtomicU64,
@@ -22,38 +22,38 @@ pub struct Progress {
     file: Mutex<String>,
 }
 
-impl Progress {
-    /// Bytes that were moved.
+impl CopyProgress {
+    /// Returns the number of bytes copied.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that need not be moved, for they are there.
+    /// Returns the number of bytes present already.
     pub fn skipped(&self) -> u64 {
         self.skipped.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all files.
+    /// Returns the number of bytes of all files.
     pub fn all_bytes(&self) -> u64 {
         self.all_bytes.load(Ordering::Relaxed)
     }
 
-    /// Files that are done, whatever came of them.
+    /// Returns the number of files that are done or have failed.
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// All files.
+    /// Returns the number of files.
     pub fn all_files(&self) -> u64 {
         self.all_files.load(Ordering::Relaxed)
     }
 
-    /// Bytes that each stream has moved.
+    /// Returns the number of bytes copied by each stream.
     pub fn streams(&self) -> Vec<u64> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The file that was begun last.
+    /// Returns the name of the file started last.
     pub fn file(&self) -> String {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,15 +1,15 @@
-//! Targets on a server that get the whole file in one request.
+//! Targets on a server that receive the whole file in one request.
 
-use super::file::{Block, FileJob, Finished};
-use super::source::{Pending, Put, SendBody, unreadable};
+use super::file::{FileBlock, FileJob, FinishOutcome};
+use super::source::{BlockUpload, Pending, SendBody, unreadable};
 use super::target::BlockTarget;
 use super::{CopyError, hash};
-use crate::remote::{Expected, Remote, UploadConditions};
-use crate::storage::{Stored, read_exactly};
+use crate::remote::{ExpectedDigest, Remote, UploadConditions};
+use crate::storage::{StoredFile, read_exactly};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A file in one request, to a server that knows nothing else.
+/// A file sent in one request, to a server without uploads by blocks.
 pub(super) struct SingleRequest(Arc<Remote>);
 
 impl SingleRequest {
@@ -17,16 +17,16 @@ impl SingleRequest {
         SingleRequest(server.clone())
     }
 
-    /// Returns the digest that the server checks.
-    async fn expected(&self, job: &FileJob) -> Result<Expected, CopyError> {
+    /// Returns the digest that the server verifies.
+    async fn expected(&self, job: &FileJob) -> Result<ExpectedDigest, CopyError> {
         #[cfg(feature = "s3")]
         if self.0.is_bucket()
             && let Some(md5) = super::multipart::md5(job, 0..job.blocks.size()).await?
         {
-            return Ok(Expected::Md5(md5));
+            return Ok(ExpectedDigest::Md5(md5));
         }
-        let _no_bucket = job;
-        Ok(Expected::Nothing)
+        let _ = job;
+        Ok(ExpectedDigest::Nothing)
     }
 }
 
@@ -35,36 +35,36 @@ impl BlockTarget for SingleRequest {
         true
     }
 
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {
         Box::pin(async move {
             let conditions = UploadConditions { digest: self.expected(job).await?, replaces: job.copy.replaces };
             let (name, size, modified) = (&job.item.to.1, job.blocks.size(), job.item.modified());
             let attributes = (&job.attributes, None);
             let send: SendBody<'a> =
                 Box::new(move |body, _| Box::pin(self.0.put_whole(name, body, size, modified, conditions, attributes)));
-            let _no_peer_compares = job.source.send(job, block, Put { has_trailers: false, send }).await?;
+            let _ = job.source.send(job, block, BlockUpload { has_trailers: false, send }).await?;
             Ok(())
         })
     }
 
-    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished> {
+    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, FinishOutcome> {
         Box::pin(async move {
             if job.copy.proves && !hash::is_proved(&job.copy, &job.item).await? {
                 return Err(job.unproved("the server of the destination tells no digest, or another one"));
             }
-            Ok(Finished::Done)
+            Ok(FinishOutcome::Done)
         })
     }
 }
 
-/// A small file of this machine, which is read whole, so that its digest goes ahead of it.
+/// A small file of this machine, read as a whole, so that its digest is sent before it.
 pub(super) struct SmallFile {
     server: Arc<Remote>,
-    file: Arc<dyn Stored>,
+    file: Arc<dyn StoredFile>,
 }
 
 impl SmallFile {
-    pub(super) fn new(server: &Arc<Remote>, file: &Arc<dyn Stored>) -> SmallFile {
+    pub(super) fn new(server: &Arc<Remote>, file: &Arc<dyn StoredFile>) -> SmallFile {
         SmallFile { server: server.clone(), file: file.clone() }
     }
 }
@@ -74,7 +74,7 @@ impl BlockTarget for SmallFile {
         true
     }
 
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {
         Box::pin(async move {
             let (file, size) = (self.file.clone(), job.blocks.size());
             let read = job.copy.shell.blocking(move || {
@@ -86,7 +86,7 @@ impl BlockTarget for SmallFile {
             job.source.check(job).await?;
             job.copy.take_turn(bytes.len()).await;
             let (body, modified) = (crate::body::full(bytes), job.item.modified());
-            let conditions = UploadConditions { digest: Expected::Blake3(digest), replaces: job.copy.replaces };
+            let conditions = UploadConditions { digest: ExpectedDigest::Blake3(digest), replaces: job.copy.replaces };
             let attributes = (&job.attributes, job.mode.get().copied());
             self.server.put_whole(&job.item.to.1, body, size, modified, conditions, attributes).await?;
             job.copy.progress.moved(block.stream, size as usize);

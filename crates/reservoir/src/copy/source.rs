@@ -1,16 +1,16 @@
-//! The source of a file's blocks: a file of this machine, or of a server.
+//! Sources of a file's blocks: a file of this machine, or of a server.
 
-use super::file::{Block, FileJob};
-use super::list::Item;
-use super::place::Side;
+use super::file::{FileBlock, FileJob};
+use super::list::CopyItem;
+use super::place::CopyEnd;
 use super::{Copy, CopyError};
 use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum};
-use crate::body::{Body, FileBody, Relayed, fields_of, known, read_error};
+use crate::body::{Body, ChannelBody, FileRangeBody, fields_of, finished_sum, read_error};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
-use crate::remote::{Reading, Remote, RemoteError, Version};
-use crate::storage::{About, Folder, Stored, evaluate_for};
+use crate::remote::{FileVersion, RangeReader, Remote, RemoteError};
+use crate::storage::{FileInfo, Folder, StoredFile, evaluate_for};
 use bytes::Bytes;
 use core::pin::Pin;
 use http_body_util::BodyExt;
@@ -20,29 +20,29 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 
-/// The work of a source or a target.
+/// A pending operation of a source or a target.
 pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, CopyError>> + Send + 'a>>;
 
-/// The work of a request to the destination's server.
-pub(super) type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), RemoteError>> + Send + 'a>>;
+/// A pending request to the destination's server.
+pub(super) type RequestFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RemoteError>> + Send + 'a>>;
 
-/// A request that takes a block to the destination.
-pub(super) struct Put<'a> {
-    /// Whether the block's checksums follow it.
+/// A request that sends a block to the destination.
+pub(super) struct BlockUpload<'a> {
+    /// Whether the block's checksums follow as trailers.
     pub(super) has_trailers: bool,
     pub(super) send: SendBody<'a>,
 }
 
-/// Sends the body of a request; over the line of a stream, if one is given.
-pub(super) type SendBody<'a> = Box<dyn FnOnce(Body, Option<usize>) -> Sending<'a> + Send + 'a>;
+/// Sends the body of a request; over the pipelined connection of a stream, if one is given.
+pub(super) type SendBody<'a> = Box<dyn FnOnce(Body, Option<usize>) -> RequestFuture<'a> + Send + 'a>;
 
 /// The source of a file's blocks.
 pub(super) trait BlockSource: Send + Sync {
-    /// Tests whether several range requests are sure to read one version. If not, one request reads the whole file.
+    /// Tests whether several range requests are certain to read one version. If not, one request reads the whole file.
     fn has_ranges(&self) -> bool;
 
     /// Returns the open file. `None` if the source is on a server.
-    fn file(&self) -> Option<&Arc<dyn Stored>> {
+    fn file(&self) -> Option<&Arc<dyn StoredFile>> {
         None
     }
 
@@ -51,43 +51,48 @@ pub(super) trait BlockSource: Send + Sync {
         None
     }
 
-    /// Reads the attributes that go with the file.
-    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes>;
+    /// Reads the attributes to copy with the file.
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a CopyItem) -> Pending<'a, Attributes>;
 
     /// Opens a block for a file of this machine.
-    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces>;
+    fn open<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, BlockPieces>;
 
     /// Sends a block. Returns its checksums, if they were computed.
-    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>>;
+    fn send<'a>(&'a self, job: &'a FileJob, block: FileBlock, put: BlockUpload<'a>) -> Pending<'a, Option<BlockSum>>;
 
     /// Tests that the source is still the file that was opened.
     ///
     /// # Errors
-    /// If it was written to: the copy is neither the old file nor the new one. Requests to a server name the version instead.
+    /// If the source was written to, because the copy would mix two versions. Requests to a server specify the version
+    /// instead.
     fn check<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// Opens the source of an item. If the source's rights are known, they are put into `mode`.
-pub(super) async fn open(copy: &Copy, item: &Item, mode: &OnceLock<u32>) -> Result<Box<dyn BlockSource>, CopyError> {
+/// Opens the source of an item. If the source's mode is known, sets `mode`.
+pub(super) async fn open(
+    copy: &Copy,
+    item: &CopyItem,
+    mode: &OnceLock<u32>,
+) -> Result<Box<dyn BlockSource>, CopyError> {
     Ok(match &item.from.0 {
-        Side::Local(folder, _) => Box::new(LocalSource::open(copy, item, folder, mode).await?),
-        Side::Remote(server, _) => Box::new(RemoteSource::open(copy, item, server).await?),
+        CopyEnd::Local(folder, _) => Box::new(LocalSource::open(copy, item, folder, mode).await?),
+        CopyEnd::Remote(server, _) => Box::new(RemoteSource::open(copy, item, server).await?),
     })
 }
 
 /// A file of this machine.
 struct LocalSource {
-    file: Arc<dyn Stored>,
+    file: Arc<dyn StoredFile>,
     /// The file's state when it was opened.
-    before: About,
+    before: FileInfo,
 }
 
 impl LocalSource {
     async fn open(
         copy: &Copy,
-        item: &Item,
+        item: &CopyItem,
         folder: &Arc<dyn Folder>,
         mode: &OnceLock<u32>,
     ) -> Result<LocalSource, CopyError> {
@@ -96,6 +101,7 @@ impl LocalSource {
             let file = folder.open(&name)?;
             let about = file.about()?;
             let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+            // Files of /proc have the size 0, and a copy would be silently empty.
             if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
                 let text = "the system does not tell its size (a file of /proc): copy the output of `cat`";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -104,20 +110,21 @@ impl LocalSource {
         });
         let (file, before, told) = opened.await.map_err(|error| unreadable(item, error))?;
         told.into_iter().for_each(|told| _ = mode.set(told));
+        // The blocks of an earlier run, if any, are those of the listed version.
         if item.tag.as_ref().is_none_or(|tag| *tag != before.entity_tag()) {
             return Err(CopyError::Changed(item.source()));
         }
-        // Another file may have taken the name since the request was checked. This one is read from now on.
+        // Another file may have taken the name since the request was checked. The opened one is read from now on.
         evaluate_for(&before, &copy.source_preconditions).map_err(|unmet| CopyError::Unmet(item.source(), unmet))?;
         Ok(LocalSource { file, before })
     }
 
-    fn body(&self, job: &FileJob, block: &Block, has_trailers: bool) -> FileBody {
+    fn body(&self, job: &FileJob, block: &FileBlock, has_trailers: bool) -> FileRangeBody {
         let hasher = BlockHasher::new(job.blocks, block.number);
         let (progress, stream) = (job.copy.progress.clone(), block.stream);
-        FileBody::new(job.copy.shell.clone(), self.file.clone(), block.range.clone(), Some(hasher), has_trailers)
+        FileRangeBody::new(job.copy.shell.clone(), self.file.clone(), block.range.clone(), Some(hasher), has_trailers)
             .paced(job.copy.pace.clone())
-            .telling(Arc::new(move |bytes| progress.moved(stream, bytes)))
+            .with_progress(Arc::new(move |bytes| progress.moved(stream, bytes)))
     }
 }
 
@@ -126,11 +133,11 @@ impl BlockSource for LocalSource {
         true
     }
 
-    fn file(&self) -> Option<&Arc<dyn Stored>> {
+    fn file(&self) -> Option<&Arc<dyn StoredFile>> {
         Some(&self.file)
     }
 
-    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes> {
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a CopyItem) -> Pending<'a, Attributes> {
         Box::pin(async move {
             let (file, wanted) = (self.file.clone(), copy.preserve);
             let read = copy.shell.blocking(move || file.attributes(wanted));
@@ -138,22 +145,23 @@ impl BlockSource for LocalSource {
         })
     }
 
-    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces> {
-        Box::pin(async move { Ok(Pieces::File(self.body(job, &block, false))) })
+    fn open<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, BlockPieces> {
+        Box::pin(async move { Ok(BlockPieces::File(self.body(job, &block, false))) })
     }
 
-    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>> {
+    fn send<'a>(&'a self, job: &'a FileJob, block: FileBlock, put: BlockUpload<'a>) -> Pending<'a, Option<BlockSum>> {
         Box::pin(async move {
             let body = self.body(job, &block, put.has_trailers);
+            // The body is moved into the request, which fills in the checksums as it reads.
             let sum = body.sum();
             let sent = (put.send)(body.boxed_unsync(), Some(block.stream)).await;
-            // An error of reading the file is no fault of the server or of the way there.
+            // An error of reading the file is not an error of the server or the connection.
             if let Some(error) = read_error(&sum) {
                 return Err(unreadable(&job.item, error));
             }
             sent?;
             self.check(job).await?;
-            Ok(known(&sum))
+            Ok(finished_sum(&sum))
         })
     }
 
@@ -167,17 +175,17 @@ impl BlockSource for LocalSource {
     }
 }
 
-/// A file of a server, of one version.
+/// One version of a file on a server.
 struct RemoteSource {
     server: Arc<Remote>,
-    version: Version,
+    version: FileVersion,
 }
 
 impl RemoteSource {
-    /// Finds the version of the source. A list may have a weak tag or no tag of a file that itself has a date.
-    async fn open(copy: &Copy, item: &Item, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
+    /// Determines the version of the source. A listing may have a weak tag or no tag, while the file itself has a date.
+    async fn open(copy: &Copy, item: &CopyItem, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
         let server = server.clone();
-        let listed = Version::from_tag(item.tag.as_deref());
+        let listed = FileVersion::from_tag(item.tag.as_deref());
         // Servers that copy between each other check the version themselves.
         if listed.is_strong() || copy.third_party.is_some() {
             return Ok(RemoteSource { server, version: listed });
@@ -191,16 +199,16 @@ impl RemoteSource {
         if is_same { Ok(RemoteSource { server, version: found.version }) } else { Err(changed()) }
     }
 
-    /// Requests a block; over the line of the block's stream, if `on_line` and the server is a reservoir.
-    async fn get(&self, job: &FileJob, block: &Block, on_line: bool) -> Result<Pieces, CopyError> {
-        let server = self.server.of_stream(block.stream);
+    /// Requests a block; over the pipelined connection of its stream, if `on_line` and the server is a reservoir.
+    async fn get(&self, job: &FileJob, block: &FileBlock, on_line: bool) -> Result<BlockPieces, CopyError> {
+        let server = self.server.for_stream(block.stream);
         let is_reservoir = job.item.is_reservoir;
         let size = is_reservoir.then_some(job.blocks.block());
         let line = (on_line && is_reservoir).then_some(block.stream);
         let (name, range) = (&job.item.from.1, block.range.clone());
         let reading = server.get(name, range, job.blocks.size(), &self.version, size, line).await?;
         reading.mode().into_iter().for_each(|told| _ = job.mode.set(told));
-        Ok(Pieces::Net(Some(Box::new(reading)), server.clone()))
+        Ok(BlockPieces::Net(Some(Box::new(reading)), server.clone()))
     }
 }
 
@@ -213,7 +221,7 @@ impl BlockSource for RemoteSource {
         Some(&self.server)
     }
 
-    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes> {
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a CopyItem) -> Pending<'a, Attributes> {
         Box::pin(async move {
             if !item.is_reservoir {
                 return Err(keeps_no_attributes(&item.from));
@@ -224,27 +232,28 @@ impl BlockSource for RemoteSource {
         })
     }
 
-    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces> {
+    fn open<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, BlockPieces> {
         Box::pin(async move { self.get(job, &block, true).await })
     }
 
-    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>> {
+    fn send<'a>(&'a self, job: &'a FileJob, block: FileBlock, put: BlockUpload<'a>) -> Pending<'a, Option<BlockSum>> {
         Box::pin(async move {
             let pieces = self.get(job, &block, false).await?;
             let (into, frames) = mpsc::channel(2);
             let length = (!put.has_trailers).then_some(block.range.end - block.range.start);
-            let sending = (put.send)(Relayed::new(frames, length).boxed_unsync(), None);
+            let sending = (put.send)(ChannelBody::new(frames, length).boxed_unsync(), None);
+            // Both requests run at once, so that memory holds only a few pieces.
             let (sent, relayed) = tokio::join!(sending, relay(job, &block, pieces, put.has_trailers, into));
             relayed.sum(sent).map(Some)
         })
     }
 }
 
-/// Passes a block from one server to the request to another, with its checksums behind it if `has_trailers`.
+/// Relays a block from one server to the request to another, followed by its checksums if `has_trailers`.
 async fn relay(
     job: &FileJob,
-    block: &Block,
-    mut pieces: Pieces,
+    block: &FileBlock,
+    mut pieces: BlockPieces,
     has_trailers: bool,
     into: mpsc::Sender<io::Result<Frame<Bytes>>>,
 ) -> RelayOutcome {
@@ -254,8 +263,8 @@ async fn relay(
             Ok(Some(piece)) => piece,
             Ok(None) => break,
             Err(error) => {
-                // Its end would be taken for the file's.
-                let _nobody_reads = into.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
+                // A clean end would look like the end of the file.
+                let _ = into.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
                 return RelayOutcome::Failed(error);
             }
         };
@@ -265,8 +274,9 @@ async fn relay(
         }
     }
     let sum = hasher.finish();
+    // The bytes were damaged between the source's medium and here, and must not reach the destination.
     if pieces.end().is_some_and(|told| told != sum) {
-        let _nobody_reads = into.send(Err(io::ErrorKind::InvalidData.into())).await;
+        let _ = into.send(Err(io::ErrorKind::InvalidData.into())).await;
         return RelayOutcome::Failed(CopyError::Differs(job.item.source(), block.number));
     }
     if has_trailers && into.send(Ok(Frame::trailers(fields_of(&sum)))).await.is_err() {
@@ -299,19 +309,19 @@ impl RelayOutcome {
 }
 
 /// The bytes of a block, in pieces.
-pub(super) enum Pieces {
-    File(FileBody),
-    Net(Option<Box<Reading>>, Arc<Remote>),
+pub(super) enum BlockPieces {
+    File(FileRangeBody),
+    Net(Option<Box<RangeReader>>, Arc<Remote>),
 }
 
-impl Pieces {
+impl BlockPieces {
     pub(super) async fn next(&mut self, job: &FileJob, stream: usize) -> Result<Option<Bytes>, CopyError> {
         match self {
-            Pieces::File(body) => match body.frame().await {
+            BlockPieces::File(body) => match body.frame().await {
                 Some(frame) => Ok(frame.map_err(|error| unreadable(&job.item, error))?.into_data().ok()),
                 None => Ok(None),
             },
-            Pieces::Net(reading, _) => {
+            BlockPieces::Net(reading, _) => {
                 let Some(open) = reading else { return Ok(None) };
                 let piece = open.next().await?;
                 if let Some(piece) = &piece {
@@ -323,22 +333,22 @@ impl Pieces {
         }
     }
 
-    /// Returns the checksums that the source tells behind the last piece.
+    /// Returns the checksums that the source sent after the last piece.
     pub(super) fn end(self) -> Option<BlockSum> {
         match self {
-            Pieces::File(body) => known(&body.sum()),
-            Pieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
+            BlockPieces::File(body) => finished_sum(&body.sum()),
+            BlockPieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
         }
     }
 }
 
-/// Returns the error of a source that cannot be read.
-pub(super) fn unreadable(item: &Item, error: io::Error) -> CopyError {
+/// Returns the error of an unreadable source.
+pub(super) fn unreadable(item: &CopyItem, error: io::Error) -> CopyError {
     CopyError::Local { path: PathBuf::from(item.source()), error }
 }
 
-/// Returns the error of an end that keeps no attributes.
-pub(super) fn keeps_no_attributes((side, name): &(Side, Name)) -> CopyError {
+/// Returns the error of a server without attributes.
+pub(super) fn keeps_no_attributes((side, name): &(CopyEnd, Name)) -> CopyError {
     let text = "this server keeps no modes and attributes: leave --preserve out";
     CopyError::Unusable(format!("{}: {text}", side.shown(name)))
 }

@@ -1,25 +1,25 @@
-//! The target of a file's blocks. Which one it is depends on the destination, and on how the source can be read.
+//! Targets of a file's blocks. The choice depends on the destination, and on the source's support for ranges.
 //!
 //! | target | destination |
 //! |---|---|
 //! | [`LocalFile`] | a folder of this machine |
-//! | [`Upload`] | reservoir servers, block by block |
-//! | [`SmallFile`] | a reservoir server, in one request with the file's digest ahead |
+//! | [`ReservoirUpload`] | reservoir servers, block by block |
+//! | [`SmallFile`] | a reservoir server, in one request with the file's digest first |
 //! | [`SingleRequest`] | any server, in one request |
 //! | `Multipart` | a bucket, in parts |
 //! | `ThirdPartyCopy` | any server; two servers copy the file between them |
 
-use super::file::{Block, FileJob, Finished};
-use super::list::Item;
+use super::file::{FileBlock, FileJob, FinishOutcome};
+use super::list::CopyItem;
 use super::local::LocalFile;
 #[cfg(feature = "s3")]
 use super::multipart::Multipart;
-use super::place::Side;
+use super::place::CopyEnd;
 use super::request::{SingleRequest, SmallFile};
 use super::source::{BlockSource, Pending};
 #[cfg(feature = "third-party")]
 use super::third_party::ThirdPartyCopy;
-use super::upload::Upload;
+use super::upload::ReservoirUpload;
 use super::{Copy, CopyError};
 use crate::attributes::Attributes;
 use crate::blocks::{BlockSum, Blocks};
@@ -34,37 +34,37 @@ pub(super) trait BlockTarget: Send + Sync {
         false
     }
 
-    /// Returns the server whose answers a stream waits for, if several blocks of the stream may be under way.
+    /// Returns the server whose responses a stream waits for, if several blocks of the stream may be in flight.
     fn pipelined<'a>(&'a self, _job: &'a FileJob, _stream: usize) -> Option<&'a Arc<Remote>> {
         None
     }
 
     /// Copies a block.
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()>;
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()>;
 
-    /// Gives the file its name, unless some blocks are not there as they should be.
-    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, Finished> {
-        Box::pin(async { Ok(Finished::Done) })
+    /// Completes the file, unless some blocks are wrong.
+    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, FinishOutcome> {
+        Box::pin(async { Ok(FinishOutcome::Done) })
     }
 
-    /// Tests whether [`resume`](Self::resume) may help if the server has forgotten the file.
+    /// Tests whether [`resume`](Self::resume) may help if the server has forgotten the upload.
     fn can_resume(&self) -> bool {
         false
     }
 
-    /// Has the server resume the file from its journal. Returns `true` if the file is there already.
+    /// Makes the server resume the upload from its journal. Returns `true` if the file is complete already.
     fn resume<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, bool> {
         Box::pin(async { Ok(false) })
     }
 }
 
-/// An open target, and the checksums of the blocks that are there already.
+/// An open target, and the checksums of the present blocks.
 pub(super) type OpenTarget = (Box<dyn BlockTarget>, BTreeMap<u64, BlockSum>);
 
 /// Opens the target of an item.
 pub(super) async fn open(
     copy: &Copy,
-    item: &Item,
+    item: &CopyItem,
     blocks: Blocks,
     source: &dyn BlockSource,
     attributes: &Attributes,
@@ -73,19 +73,20 @@ pub(super) async fn open(
     if let Some(way) = copy.third_party {
         return Ok((Box::new(ThirdPartyCopy::new(copy, item, way)?), BTreeMap::new()));
     }
-    if matches!(&item.to.0, Side::Remote(..)) {
+    if matches!(&item.to.0, CopyEnd::Remote(..)) {
         let unusable = |why| CopyError::Unusable(format!("{}: {why}: leave xattrs out of --preserve", item.source()));
         attributes.check().map_err(unusable)?;
     }
+    // Without a strong version, two range requests may read different versions.
     let one_request = !source.has_ranges();
     if one_request && item.blocks.is_some() {
         return Err(CopyError::Changed(item.source()));
     }
-    // The bytes that are there may belong to another version than the source's present one.
+    // Present bytes may belong to another version than the source's present one.
     let resume = (copy.resume || item.blocks.is_some()) && !one_request;
     let server = match &item.to.0 {
-        Side::Local(folder, _) => return LocalFile::open(copy, item, blocks, folder, attributes, resume).await,
-        Side::Remote(server, _) => server,
+        CopyEnd::Local(folder, _) => return LocalFile::open(copy, item, blocks, folder, attributes, resume).await,
+        CopyEnd::Remote(server, _) => server,
     };
     let name = &item.to.1;
     if one_request {
@@ -95,7 +96,7 @@ pub(super) async fn open(
                 item.source()
             )));
         }
-        return Ok((Box::new(SingleRequest::new(server.of_name(name))), BTreeMap::new()));
+        return Ok((Box::new(SingleRequest::new(server.for_name(name))), BTreeMap::new()));
     }
     #[cfg(feature = "s3")]
     if server.is_bucket() && item.size() > copy.block {
@@ -109,16 +110,16 @@ pub(super) async fn open(
                 "{shown}: this server cannot be asked to read its medium: leave --verify out"
             )));
         }
-        return Ok((Box::new(SingleRequest::new(server.of_name(name))), BTreeMap::new()));
+        return Ok((Box::new(SingleRequest::new(server.for_name(name))), BTreeMap::new()));
     }
     if let Some(file) = source.file()
         && item.size() <= SMALL.min(copy.block)
         && !copy.verify
     {
-        return Ok((Box::new(SmallFile::new(server.of_name(name), file)), BTreeMap::new()));
+        return Ok((Box::new(SmallFile::new(server.for_name(name), file)), BTreeMap::new()));
     }
-    Upload::open(copy, item, blocks, server, attributes, resume).await
+    ReservoirUpload::open(copy, item, blocks, server, attributes, resume).await
 }
 
-/// Bytes of a file that goes in one request, with its digest ahead.
+/// Maximum length of a file sent in one request with its digest first.
 const SMALL: u64 = 1 << 20;

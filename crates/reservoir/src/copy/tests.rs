@@ -1,11 +1,11 @@
 //! Copies from and to servers in memory: scripted servers, and a reservoir.
 
-use super::{Copy, Place, Plain, Sync};
+use super::{Copy, CopyLocation, PlainDialer, SyncMode};
 use crate::credentials::ServerTokens;
 use crate::mtime;
 use crate::name::Name;
 use crate::rooted::Rooted;
-use crate::{Limits, Server, Shell};
+use crate::{Server, ServerLimits, Shell};
 use bytes::Bytes;
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -23,10 +23,11 @@ use std::time::SystemTime;
 
 type Scripted = Arc<dyn Fn(&str, &Parts, Bytes) -> Response<Full<Bytes>> + Send + core::marker::Sync>;
 
-/// Makes a copy from and to the host `store`, which is a reservoir over `root`, and other hosts, which follow scripts.
+/// Creates a copy. Its host `store` is a reservoir over `root`, and its other hosts follow scripts.
 fn copy(root: &Path, scripted: Scripted) -> Copy {
-    let server = Server::new(Arc::new(Rooted::open(root).unwrap()), Shell::tokio(), Limits::default()).open_to_all();
-    let dial = Plain::new(move |host: &str, port| {
+    let server =
+        Server::new(Arc::new(Rooted::open(root).unwrap()), Shell::tokio(), ServerLimits::default()).open_to_all();
+    let dial = PlainDialer::new(move |host: &str, port| {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         if host == "store" {
             let server = server.clone();
@@ -72,8 +73,8 @@ fn file(head: &Parts, builder: Builder, bytes: &[u8]) -> Response<Full<Bytes>> {
     builder.body(Full::from(bytes.to_vec())).unwrap()
 }
 
-fn url(text: &str) -> Place {
-    Place::parse(text, None).unwrap()
+fn url(text: &str) -> CopyLocation {
+    CopyLocation::parse(text, None).unwrap()
 }
 
 fn set_modified(path: &Path, time: &str) {
@@ -100,16 +101,17 @@ async fn token_reaches_its_own_server_only() {
     let servers = ["mine", "other", "third"].map(|host| (host.to_owned(), 443)).into();
     let tokens = ServerTokens::read("mine SECRET\nthird THIRD").unwrap().bind(&servers).unwrap();
     let copy = copy(folder.path(), scripted).tokens(tokens);
-    let to = Place::local(&folder.path().join("copied")).unwrap();
+    let to = CopyLocation::local(&folder.path().join("copied")).unwrap();
     copy.run(&[url("https://MINE/a")], &to).await.unwrap();
     copy.run(&[url("https://other/a")], &to).await.unwrap();
     copy.clone().stripe(vec!["third".parse().unwrap()]).run(&[url("https://mine/a")], &to).await.unwrap();
-    // A token of a place is not sent to other servers.
-    let place = Place::parse("https://other/a", Some("OWN")).unwrap();
+    // The token of a place is not sent to other servers.
+    let place = CopyLocation::parse("https://other/a", Some("OWN")).unwrap();
     copy.clone().stripe(vec!["other:444".parse().unwrap()]).run(&[place], &to).await.unwrap();
     copy.run(&[url("https://other/a")], &url("https://mine/b")).await.unwrap();
     let heard = core::mem::take(&mut *heard.lock().unwrap());
     for (host, token) in &heard {
+        // Requests to the striped port of `other` must carry no token at all.
         let allowed: &[Option<&str>] = match &host[..] {
             "mine" => &[Some("Bearer SECRET")],
             "third" => &[Some("Bearer THIRD")],
@@ -130,7 +132,7 @@ async fn ranges_of_two_versions_are_never_put_together() {
         &[],
         &[(LAST_MODIFIED, [old, new])],
         &[(LAST_MODIFIED, [old, new]), (DATE, [new, "Sat, 28 Nov 2026 10:00:00 GMT"])],
-        // Two changes have the same date, in one second.
+        // Both changes have the same date, within one second.
         &[(LAST_MODIFIED, [old, old]), (DATE, [old, old])],
         &[(ETAG, ["W/\"1\"", "W/\"2\""])],
         &[(ETAG, ["W/\"1\"", "W/\"1\""])],
@@ -153,12 +155,12 @@ async fn ranges_of_two_versions_are_never_put_together() {
             let copy = copy(folder.path(), scripted).streams(2).resume(true);
             for to in ["local", "store"] {
                 let place = match to {
-                    "local" => Place::local(&folder.path().join(to)).unwrap(),
+                    "local" => CopyLocation::local(&folder.path().join(to)).unwrap(),
                     _ => url("https://store/store"),
                 };
-                // The first attempt fails, and is resumed.
+                // The first attempt fails, and the second resumes.
                 for _ in 0..2 {
-                    let _told = copy.run(&[url("https://other/a")], &place).await;
+                    let _ = copy.run(&[url("https://other/a")], &place).await;
                     if let Ok(came) = std::fs::read(folder.path().join(to)) {
                         let first = came[0];
                         assert!(came.iter().all(|byte| *byte == first), "case {case}, changed after {after}, to {to}");
@@ -178,7 +180,7 @@ async fn file_without_a_version_comes_by_one_request() {
         counted.fetch_add(usize::from(head.method == Method::GET), Ordering::Relaxed);
         file(head, Response::builder(), &[5; 100_000])
     });
-    let to = Place::local(&folder.path().join("copied")).unwrap();
+    let to = CopyLocation::local(&folder.path().join("copied")).unwrap();
     let outcome = copy(folder.path(), scripted).verify(true).run(&[url("https://other/a")], &to).await.unwrap();
     assert_eq!((outcome.copied, outcome.failed.len(), gets.load(Ordering::Relaxed)), (1, 0, 1));
     assert_eq!(std::fs::read(folder.path().join("copied")).unwrap(), [5; 100_000]);
@@ -202,11 +204,11 @@ async fn url_with_a_query_is_asked_for_as_it_is_written() {
     });
     let copy = copy(folder.path(), scripted);
     let from = url("https://other/a(1)/b%2Bc?sig=a%2Bb/&x=1");
-    let to = Place::local(folder.path()).unwrap();
+    let to = CopyLocation::local(folder.path()).unwrap();
     let outcome = copy.run(&[from], &to).await.unwrap();
     assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     assert_eq!(std::fs::read(folder.path().join("b+c")).unwrap(), [7; 5000]);
-    let from = Place::local(&folder.path().join("b+c")).unwrap();
+    let from = CopyLocation::local(&folder.path().join("b+c")).unwrap();
     let outcome = copy.run(std::slice::from_ref(&from), &url("https://other/put?sig=z")).await.unwrap();
     assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     {
@@ -222,7 +224,7 @@ async fn url_with_a_query_is_asked_for_as_it_is_written() {
 }
 
 #[tokio::test]
-async fn redirect_is_told_without_its_query() {
+async fn redirect_is_reported_without_its_query() {
     let folder = tempfile::tempdir().unwrap();
     let scripted: Scripted = Arc::new(|_, head, _| match head.uri.path() {
         "/private" => status(StatusCode::UNAUTHORIZED),
@@ -232,7 +234,7 @@ async fn redirect_is_told_without_its_query() {
         }
     });
     let copy = copy(folder.path(), scripted);
-    let to = Place::local(folder.path()).unwrap();
+    let to = CopyLocation::local(folder.path()).unwrap();
     let told = copy.run(&[url("https://other/a")], &to).await.err().unwrap().to_string();
     assert!(told.contains("not followed: ask https://else/a itself") && !told.contains("SECRET"), "{told}");
     let told = copy.run(&[url("https://other/private")], &to).await.err().unwrap().to_string();
@@ -244,19 +246,19 @@ async fn times_of_any_sign_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (from, root) = (folder.path().join("from"), folder.path().join("root"));
     std::fs::create_dir(&root).unwrap();
-    let copy = copy(&root, silent()).sync(Sync::SizeTime);
+    let copy = copy(&root, silent()).sync(SyncMode::SizeTime);
     for time in ["0", "0.5", "-1.25", "-1000000000.000000001", "1700000000.123456789", "13569465600"] {
         for size in [10, 5000] {
             std::fs::write(&from, vec![1; size]).unwrap();
             set_modified(&from, time);
-            let source = Place::local(&from).unwrap();
-            let local = Place::local(&folder.path().join("local")).unwrap();
+            let source = CopyLocation::local(&from).unwrap();
+            let local = CopyLocation::local(&folder.path().join("local")).unwrap();
             copy.run(std::slice::from_ref(&source), &local).await.unwrap();
             assert_eq!(modified(&folder.path().join("local")), modified(&from), "{time}");
             assert_eq!(copy.run(std::slice::from_ref(&source), &local).await.unwrap().present, 1, "{time}");
             let name = format!("{time} {size}");
-            let to = Place::parse(&format!("https://store/{time}%20{size}"), None).unwrap();
-            let outcome = copy.clone().sync(Sync::Nothing).run(&[source], &to).await.unwrap();
+            let to = CopyLocation::parse(&format!("https://store/{time}%20{size}"), None).unwrap();
+            let outcome = copy.clone().sync(SyncMode::Nothing).run(&[source], &to).await.unwrap();
             assert_eq!(outcome.copied, 1, "{:?}", outcome.failed);
             assert_eq!(modified(&root.join(name)), modified(&from), "{time}");
         }
@@ -269,14 +271,16 @@ async fn file_of_the_same_second_is_copied_again() {
     let (from, root) = (folder.path().join("from"), folder.path().join("root"));
     std::fs::create_dir(&root).unwrap();
     let copy = copy(&root, silent());
-    for (to, there) in [(url("https://store/a"), "root/a"), (Place::local(&folder.path().join("b")).unwrap(), "b")] {
-        for copy in [copy.clone().resume(true), copy.clone().sync(Sync::SizeTime)] {
+    for (to, there) in
+        [(url("https://store/a"), "root/a"), (CopyLocation::local(&folder.path().join("b")).unwrap(), "b")]
+    {
+        for copy in [copy.clone().resume(true), copy.clone().sync(SyncMode::SizeTime)] {
             for (bytes, time, present) in
                 [("AAAA", "1700000000", 0), ("BBBB", "1700000000.9", 0), ("BBBB", "1700000000.9", 1)]
             {
                 std::fs::write(&from, bytes).unwrap();
                 set_modified(&from, time);
-                let outcome = copy.run(&[Place::local(&from).unwrap()], &to).await.unwrap();
+                let outcome = copy.run(&[CopyLocation::local(&from).unwrap()], &to).await.unwrap();
                 assert_eq!(outcome.present, present, "{there}, {bytes}, {:?}", outcome.failed);
                 assert_eq!(std::fs::read_to_string(folder.path().join(there)).unwrap(), bytes);
             }
@@ -286,7 +290,7 @@ async fn file_of_the_same_second_is_copied_again() {
 }
 
 #[tokio::test]
-async fn empty_folders_are_made_and_own_names_are_told() {
+async fn empty_folders_are_made_and_reserved_names_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (from, root) = (folder.path().join("from"), folder.path().join("root"));
     std::fs::create_dir_all(from.join("a/empty")).unwrap();
@@ -296,10 +300,11 @@ async fn empty_folders_are_made_and_own_names_are_told() {
     std::fs::write(from.join("b/.reservoir-settings"), "precious").unwrap();
     std::fs::write(from.join("b").join(Name::from_url("/x").unwrap().unfinished().path()), "half").unwrap();
     let copy = copy(&root, silent());
-    let source = Place::local(&from).unwrap();
-    for (to, there) in
-        [(url("https://store/into/"), "root/into/from"), (Place::local(&folder.path().join("to")).unwrap(), "to")]
-    {
+    let source = CopyLocation::local(&from).unwrap();
+    for (to, there) in [
+        (url("https://store/into/"), "root/into/from"),
+        (CopyLocation::local(&folder.path().join("to")).unwrap(), "to"),
+    ] {
         // The second time, the destination is complete already.
         for _ in 0..2 {
             let outcome = copy.run(std::slice::from_ref(&source), &to).await.unwrap();
@@ -311,10 +316,10 @@ async fn empty_folders_are_made_and_own_names_are_told() {
     let outcome = copy.exclude(vec![".reservoir-settings".parse().unwrap(), "a".parse().unwrap()]);
     let outcome = outcome.run(&[source, url("https://store/into/from/")], &url("https://store/all/")).await.unwrap();
     assert_eq!((outcome.copied, outcome.folders, outcome.failed.len()), (2, 0, 0), "{:?}", outcome.failed);
-    // A server tells of its reserved names, so the copy back names them too.
+    // A server lists its reserved names, so the copy back reports them too.
     std::fs::write(root.join("into/from/.reservoir-settings"), "precious").unwrap();
     std::os::unix::fs::symlink(".", root.join("into/from/circle")).unwrap();
-    let to = Place::local(&folder.path().join("back")).unwrap();
+    let to = CopyLocation::local(&folder.path().join("back")).unwrap();
     let outcome = self::copy(&root, silent()).run(&[url("https://store/into/")], &to).await.unwrap();
     let told: String = outcome.failed.iter().map(|(_, why)| why.as_str()).collect();
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 2), "{told}");
@@ -323,7 +328,7 @@ async fn empty_folders_are_made_and_own_names_are_told() {
 }
 
 #[tokio::test]
-async fn empty_folder_where_a_server_makes_none_is_told() {
+async fn empty_folder_fails_on_a_server_without_folders() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("from/a/empty")).unwrap();
     let made = Arc::new(Mutex::new(vec!["/".to_owned()]));
@@ -339,33 +344,34 @@ async fn empty_folder_where_a_server_makes_none_is_told() {
                 made.push(path);
                 status(StatusCode::CREATED)
             }
-            // A folder without its slash, as Apache has it.
+            // A folder without its slash is redirected, as by Apache.
             "HEAD" if host == "dav" && made.contains(&(path.clone() + "/")) => status(StatusCode::MOVED_PERMANENTLY),
             "HEAD" if host == "dav" && made.contains(&path) => status(StatusCode::OK),
             _ => status(StatusCode::NOT_FOUND),
         }
     });
     let copy = copy(folder.path(), scripted);
-    let source = Place::local(&folder.path().join("from")).unwrap();
+    let source = CopyLocation::local(&folder.path().join("from")).unwrap();
     let outcome = copy.run(std::slice::from_ref(&source), &url("https://dav/x/")).await.unwrap();
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     assert_eq!(made.lock().unwrap()[1..], ["/x/", "/x/from/", "/x/from/a/", "/x/from/a/empty/"]);
-    // The second time the folder is there.
+    // The second time the folder exists.
     let outcome = copy.run(std::slice::from_ref(&source), &url("https://dav/x/")).await.unwrap();
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     let outcome = copy.run(&[source], &url("https://plain/x/")).await.unwrap();
     assert!(outcome.folders == 0 && outcome.failed[0].1.contains("405"), "{:?}", outcome.failed);
 }
 
-/// The source's end of the relay learns only that the reader is gone; the destination told the reason.
+/// The relay learns only that its reader is gone; the destination's response has the reason.
 #[tokio::test]
 async fn refusal_of_a_destination_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("large"), vec![3; 1 << 20]).unwrap();
     let puts = Arc::new(AtomicUsize::new(0));
     let counted = puts.clone();
-    let dial = Plain::new({
-        let server = Server::new(Arc::new(Rooted::open(folder.path()).unwrap()), Shell::tokio(), Limits::default());
+    let dial = PlainDialer::new({
+        let server =
+            Server::new(Arc::new(Rooted::open(folder.path()).unwrap()), Shell::tokio(), ServerLimits::default());
         let server = server.open_to_all();
         move |host: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 12);
@@ -408,9 +414,9 @@ fn secrets_of_a_url_are_in_no_message() {
         "https://host/a#PASSWORD",
         "https://?sig=PASSWORD",
     ] {
-        let told = Place::parse(bad, None).err().unwrap().to_string();
+        let told = CopyLocation::parse(bad, None).err().unwrap().to_string();
         assert!(!told.contains("PASS") && !told.contains("WORD"), "{told}");
     }
-    let place = Place::parse("https://Host/a?sig=PASSWORD", None).unwrap();
+    let place = CopyLocation::parse("https://Host/a?sig=PASSWORD", None).unwrap();
     assert_eq!((place.to_string(), place.server()), ("https://host/a".to_owned(), Some(("host", 443))));
 }

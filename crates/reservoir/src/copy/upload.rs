@@ -1,134 +1,136 @@
-//! A target on reservoir servers: an upload by blocks, which one server or several servers of one file system write.
+//! A target on reservoir servers: an upload by blocks, to one server or to several servers of one file system.
 
-use super::file::{Block, FileJob, Finished};
-use super::list::Item;
+use super::file::{FileBlock, FileJob, FinishOutcome};
+use super::list::CopyItem;
 use super::presence::has_arrived;
-use super::source::{Pending, Put, SendBody};
+use super::source::{BlockUpload, Pending, SendBody};
 use super::target::{BlockTarget, OpenTarget};
-use super::{Copy, CopyError, Sync, hash};
+use super::{Copy, CopyError, SyncMode, hash};
 use crate::attributes::Attributes;
 use crate::blocks::{BlockSum, Blocks, root};
 use crate::name::Name;
-use crate::remote::{Beginning, Ending, OfUpload, Remote, RemoteError};
+use crate::remote::{Remote, RemoteError, UploadEnd, UploadShare, UploadStart};
 use hyper::StatusCode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An upload to one reservoir server, or to several that have the same files: each writes the blocks of its streams.
-pub(super) struct Upload {
-    /// The first makes the file.
+/// An upload to one reservoir server, or to several with the same files. Each server receives the blocks of its
+/// streams.
+pub(super) struct ReservoirUpload {
+    /// The servers. The first one creates the file.
     servers: Vec<Arc<Remote>>,
     id: String,
 }
 
-impl Upload {
+impl ReservoirUpload {
     pub(super) async fn open(
         copy: &Copy,
-        item: &Item,
+        item: &CopyItem,
         blocks: Blocks,
         server: &Arc<Remote>,
         attributes: &Attributes,
         resume: bool,
     ) -> Result<OpenTarget, CopyError> {
-        // Parts of a plan end at times of their own.
+        // Parts of a plan end at different times, so they use one server.
         let shared = if item.blocks.is_none() { blocks.count() } else { 0 };
         let servers = server.writers(&item.to.1, shared);
         let id = crate::digest::hexadecimal(&blake3::hash(item.version().as_bytes()).as_bytes()[..16]);
         let (check, sparse, attributes) = (item.blocks.is_none(), copy.sparse, Some(attributes));
-        let upload = Upload { servers, id };
-        let present = upload.begin(&item.to.1, blocks, Beginning { resume, check, sparse, attributes }).await?;
+        let upload = ReservoirUpload { servers, id };
+        let present = upload.begin(&item.to.1, blocks, UploadStart { resume, check, sparse, attributes }).await?;
         Ok((Box::new(upload), present))
     }
 
-    /// The server of a stream, and what it calls the upload.
-    fn of_stream(&self, stream: usize, blocks: Blocks) -> (&Arc<Remote>, OfUpload<'_>) {
+    /// Returns the server of a stream, with its view of the upload.
+    fn for_stream(&self, stream: usize, blocks: Blocks) -> (&Arc<Remote>, UploadShare<'_>) {
         let share = stream % self.servers.len();
-        // There are no more than 64.
+        // There are at most 64 shares.
         let (id, shares) = (&self.id[..], self.servers.len() as u16);
-        (&self.servers[share], OfUpload { id, blocks, share: share as u16, shares })
+        (&self.servers[share], UploadShare { id, blocks, share: share as u16, shares })
     }
 
-    fn all(&self, blocks: Blocks) -> impl Iterator<Item = (&Arc<Remote>, OfUpload<'_>)> {
-        (0..self.servers.len()).map(move |share| self.of_stream(share, blocks))
+    fn all(&self, blocks: Blocks) -> impl Iterator<Item = (&Arc<Remote>, UploadShare<'_>)> {
+        (0..self.servers.len()).map(move |share| self.for_stream(share, blocks))
     }
 
-    /// Begins it at all servers; gives the blocks that are there.
+    /// Begins the upload at all servers. Returns the present blocks.
     async fn begin(
         &self,
         name: &Name,
         blocks: Blocks,
-        beginning: Beginning<'_>,
+        beginning: UploadStart<'_>,
     ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
         let mut present = BTreeMap::new();
         for (server, of) in self.all(blocks) {
-            // What the file is to have, it gets from the one that makes it.
+            // The server that creates the file also sets its attributes.
             let attributes = beginning.attributes.filter(|_| of.share == 0);
-            present.extend(server.begin(name, of, Beginning { attributes, ..beginning }).await?);
+            present.extend(server.begin(name, of, UploadStart { attributes, ..beginning }).await?);
         }
         Ok(present)
     }
 
-    /// Begins it again. Its ending will tell its attributes.
+    /// Resumes the upload. The attributes are sent at its end.
     async fn begin_again(&self, job: &FileJob) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
-        let beginning = Beginning { resume: true, check: false, sparse: job.copy.sparse, attributes: None };
+        let beginning = UploadStart { resume: true, check: false, sparse: job.copy.sparse, attributes: None };
         self.begin(&job.item.to.1, job.blocks, beginning).await
     }
 }
 
-impl BlockTarget for Upload {
+impl BlockTarget for ReservoirUpload {
     fn pipelined<'a>(&'a self, job: &'a FileJob, stream: usize) -> Option<&'a Arc<Remote>> {
-        job.source.file().map(|_| self.of_stream(stream, job.blocks).0)
+        job.source.file().map(|_| self.for_stream(stream, job.blocks).0)
     }
 
-    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: FileBlock) -> Pending<'a, ()> {
         Box::pin(async move {
-            let (server, of) = self.of_stream(block.stream, job.blocks);
+            let (server, of) = self.for_stream(block.stream, job.blocks);
             let number = block.number;
             let send: SendBody<'a> =
                 Box::new(move |body, line| Box::pin(server.put_block(&job.item.to.1, of, number, body, line)));
-            if let Some(sum) = job.source.send(job, block, Put { has_trailers: true, send }).await? {
+            if let Some(sum) = job.source.send(job, block, BlockUpload { has_trailers: true, send }).await? {
                 job.add_sum(number, sum);
             }
             Ok(())
         })
     }
 
-    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished> {
+    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, FinishOutcome> {
         Box::pin(async move {
             let (copy, item) = (&job.copy, &job.item);
             let sums = job.sums();
             let root = match copy.proves {
-                // The checksums of earlier blocks were told by the server itself.
-                true => Some(hash::of_source(copy, item).await?),
+                // The checksums of resumed blocks were told by the server itself, so they prove nothing.
+                true => Some(hash::source_hash(copy, item).await?),
                 false => (sums.len() as u64 == job.blocks.count()).then(|| root(&sums)),
             };
             let (name, verify, modified) = (&item.to.1, copy.verify, item.modified());
             let (attributes, mode, replaces) = (&job.attributes, job.source_mode().await?, copy.replaces);
-            let ending = Ending { root, verify, modified, attributes, mode, replaces };
+            let ending = UploadEnd { root, verify, modified, attributes, mode, replaces };
             for (server, of) in self.all(job.blocks).skip(1) {
                 server.end_share(name, of).await?;
             }
-            let (server, of) = self.of_stream(0, job.blocks);
+            let (server, of) = self.for_stream(0, job.blocks);
             match server.finish(name, of, ending).await {
                 Err(RemoteError::Refused { missing: Some(_), .. }) => {}
-                // Another part was quicker, or the answer of an earlier attempt was lost. An older file may have the same size and
-                // time. A plan's parts do not hash the whole file, because that takes longer than to copy a part.
+                // Another part was faster, or the response to an earlier attempt was lost. An older file may have the
+                // same size and time, so the hash is compared. Parts of a plan skip that, because hashing the whole
+                // file takes longer than copying a part.
                 Err(gone @ RemoteError::Refused { status: StatusCode::GONE, .. }) => {
-                    let sync = if item.blocks.is_none() { Sync::Hash } else { Sync::SizeTime };
+                    let sync = if item.blocks.is_none() { SyncMode::Hash } else { SyncMode::SizeTime };
                     let there = has_arrived(copy, item, sync).await?;
-                    return if there { Ok(Finished::Done) } else { Err(gone.into()) };
+                    return if there { Ok(FinishOutcome::Done) } else { Err(gone.into()) };
                 }
-                // The same reasons hold for an upload that replaces nothing.
+                // The same applies to an upload that replaces nothing.
                 Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
-                    let there = has_arrived(copy, item, Sync::Hash).await?;
-                    return if there { Ok(Finished::Done) } else { Err(job.exists()) };
+                    let there = has_arrived(copy, item, SyncMode::Hash).await?;
+                    return if there { Ok(FinishOutcome::Done) } else { Err(job.exists()) };
                 }
-                done => return Ok(done.map(|()| Finished::Done)?),
+                done => return Ok(done.map(|()| FinishOutcome::Done)?),
             }
             let present = self.begin_again(job).await?;
             let mine = |number: &u64| item.has(*number) && !present.contains_key(number);
             let lost: Vec<u64> = (0..job.blocks.count()).filter(mine).collect();
-            if lost.is_empty() { Ok(Finished::LeftToOthers) } else { job.again(lost) }
+            if lost.is_empty() { Ok(FinishOutcome::LeftToOthers) } else { job.again(lost) }
         })
     }
 
@@ -138,8 +140,8 @@ impl BlockTarget for Upload {
 
     fn resume<'a>(&'a self, job: &'a FileJob) -> Pending<'a, bool> {
         Box::pin(async move {
-            // By what it holds: an older file may have the same size and time.
-            if has_arrived(&job.copy, &job.item, Sync::Hash).await? {
+            // By hash, because an older file may have the same size and time.
+            if has_arrived(&job.copy, &job.item, SyncMode::Hash).await? {
                 return Ok(true);
             }
             self.begin_again(job).await?;

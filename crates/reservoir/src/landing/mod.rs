@@ -1,15 +1,17 @@
-//! A file that is arriving: its bytes under a name of its own, its journal beside it, its own name only once it is whole.
+//! A file being received: its bytes under a hidden name, with a journal beside them. The file gets its own name when
+//! complete.
 //!
-//! Invariant: a block that the journal vouches for was on the medium before its line was written. A failed sync is reported to one caller
-//! only, and the lost bytes count as synced from then on; so syncs run one at a time, and after a failed one every block that was being
-//! written is lost, whichever stream writes it: it has no line, and must be written again. When a file is taken up again,
-//! each of these blocks is read from the medium, and those that differ from their line count as missing: the journal saves
-//! sending, and is never believed over the medium.
+//! Invariant: a block in the journal was on the medium before its line was written. The system reports a failed sync to
+//! one caller only, and treats the lost bytes as synced afterwards. Therefore syncs run one at a time, and after a
+//! failed sync all blocks being written count as lost, by whichever stream; they get no line and must be written again.
+//! When a file is resumed, each journaled block is read from the medium. Blocks that differ from their line count as
+//! missing: the journal saves transfers, but the medium decides.
 //!
-//! Several processes may write one file, each its share of the blocks, with a journal of its own: the first one makes the file and gives it its
-//! name, after it has gathered what the journals of the others vouch for.
+//! Several processes may write one file, each its own share of the blocks with its own journal. The process with the
+//! first share creates the file, gathers the journals of the other shares, and renames the file.
 //!
-//! All calls block. `syncs`: syncs of the data; `shares`: shares of other processes; `names`: hidden names, and the file's own.
+//! All calls block. `syncs`: syncs of the data; `shares`: shares of other processes; `names`: hidden names and the
+//! final name.
 
 mod names;
 mod shares;
@@ -20,26 +22,26 @@ pub use syncs::SyncEpoch;
 
 use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
-use crate::digest::{Algorithm, Summer};
+use crate::digest::{DigestHasher, HashAlgorithm};
 use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
 use crate::shell::Shell;
-use crate::storage::{Folder, Stored, read_exactly};
+use crate::storage::{Folder, StoredFile, read_exactly};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use http_rules::{Preconditions, UnmetPrecondition};
-use names::End;
+use names::LandingState;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use syncs::Syncs;
 
-/// A file that is arriving.
+/// A file being received.
 ///
 /// ```
 /// use offload_reservoir::blocks::{BlockHasher, Blocks};
-/// use offload_reservoir::landing::{Begin, Landing};
+/// use offload_reservoir::landing::{ResumeMode, LandingFile};
 /// use offload_reservoir::name::Name;
 /// use offload_reservoir::rooted::Rooted;
 /// use std::sync::Arc;
@@ -48,74 +50,74 @@ use syncs::Syncs;
 /// # let there = there.path();
 /// let (folder, name) = (Arc::new(Rooted::open(there)?), Name::from_url("/film").unwrap());
 /// let blocks = Blocks::new(1500, 1024).unwrap();
-/// let landing = Landing::open(folder.clone(), &name, blocks, "whence it comes", Begin::Resume)?;
+/// let landing = LandingFile::open(folder.clone(), &name, blocks, "the source's identity", ResumeMode::Resume)?;
 /// for number in landing.missing() {
 ///     let (range, epoch) = (blocks.range(number), landing.epoch());
 ///     let bytes = vec![7; (range.end - range.start) as usize];
 ///     let mut hasher = BlockHasher::new(blocks, number);
 ///     hasher.update(&bytes);
 ///     landing.write(&bytes, range.start)?;
-///     landing.done(number, hasher.finish(), epoch)?; // from now on a kill does not cost it
+///     landing.done(number, hasher.finish(), epoch)?; // survives a kill from now on
 /// }
 /// assert!(!there.join("film").exists());
 /// landing.finish(None)?;
 /// assert_eq!(std::fs::read(there.join("film"))?, [7; 1500]);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Landing {
+pub struct LandingFile {
     folder: Arc<dyn Folder>,
     name: Name,
     blocks: Blocks,
-    /// Whence it comes.
+    /// Identity of the source.
     source: String,
-    /// Which share of it this is: the first makes the file.
+    /// Number of this process' share. Share 0 creates the file.
     share: u16,
-    data: Arc<dyn Stored>,
-    journal: Arc<dyn Stored>,
-    state: Mutex<State>,
+    data: Arc<dyn StoredFile>,
+    journal: Arc<dyn StoredFile>,
+    state: Mutex<BlockState>,
     syncs: Syncs,
-    end: Mutex<End>,
+    end: Mutex<LandingState>,
     /// Whether runs of zeros become holes.
     leaves_holes: AtomicBool,
     attributes: Mutex<Attributes>,
-    /// Preconditions that are evaluated again when the file gets its name.
+    /// Preconditions that are evaluated again when the file is renamed.
     preconditions: Mutex<Preconditions>,
-    /// The rights of the source: nine bits.
+    /// The nine permission bits of the source.
     source_mode: Mutex<Option<u32>>,
 }
 
-struct State {
+struct BlockState {
     sums: BTreeMap<u64, BlockSum>,
-    /// Where the next line of the journal goes.
+    /// Offset of the next journal line.
     end: u64,
 }
 
-/// What is made of what is there of a file.
+/// The treatment of an unfinished file.
 ///
-/// See [`Landing`] for an example.
+/// See [`LandingFile`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
-    /// Nothing: it begins anew.
+pub enum ResumeMode {
+    /// Discard the unfinished file and start again.
     Anew,
-    /// It goes on, if it is of the same source.
+    /// Resume if the journal has the same source; otherwise start again.
     Resume,
-    /// It goes on; a file that has not begun is an error.
+    /// Resume. It is an error if there is no unfinished file.
     Begun,
 }
 
-/// Why a file cannot arrive.
+/// Error of receiving a file.
 ///
-/// See [`Landing`] for an example.
+/// See [`LandingFile`] for an example.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LandingError {
-    /// Another process writes it.
+    /// Another process is writing the file.
     #[error("{0} is being written by another process: wait for that, or choose another name")]
     Taken(Name),
-    /// It has not begun, or is done.
+    /// The upload was not begun, or is complete.
     #[error("the upload of {0} has not begun, or is done: begin it again")]
     NotBegun(Name),
-    /// There is something that is no file.
+    /// The name belongs to something other than a regular file.
     #[error("{0} is no regular file: choose another name")]
     NoFile(Name),
     /// Blocks are missing.
@@ -123,50 +125,50 @@ pub enum LandingError {
     Missing {
         /// The file.
         name: Name,
-        /// How many.
+        /// Number of missing blocks.
         missing: u64,
     },
-    /// The medium does not take its extended attributes.
+    /// The medium does not support the extended attributes.
     #[error("{0} cannot have its extended attributes here: {1}: leave xattrs out of what is preserved")]
     Attributes(Name, #[source] io::Error),
-    /// The preconditions are not met: the name belongs to another version now, or to no file.
+    /// The preconditions are not met: the name now belongs to another version, or to no file.
     #[error("{0}: {1}")]
     Unmet(Name, #[source] UnmetPrecondition),
-    /// The medium, or the system.
+    /// The medium or the system failed.
     #[error("{0}: {1}")]
     Medium(Name, #[source] io::Error),
 }
 
-impl Landing {
-    /// Takes up the file `name` again, if there is a journal of the same file (`blocks`, `source`) and `begin` has it so; begins anew
-    /// otherwise.
+impl LandingFile {
+    /// Opens the unfinished file `name`. It is resumed if its journal has the same `blocks` and `source` and `begin`
+    /// allows; otherwise it is started again.
     ///
     /// # Errors
-    /// If another process has it, or the medium fails.
+    /// If another process is writing the file, or the medium fails.
     pub fn open(
         folder: Arc<dyn Folder>,
         name: &Name,
         blocks: Blocks,
         source: &str,
-        begin: Begin,
-    ) -> Result<Landing, LandingError> {
-        Landing::open_share(folder, name, blocks, source, begin, 0)
+        begin: ResumeMode,
+    ) -> Result<LandingFile, LandingError> {
+        LandingFile::open_share(folder, name, blocks, source, begin, 0)
     }
 
-    /// The same for a share of the file, which the first has begun.
+    /// Opens one share of a file. The process with share 0 must have created the file.
     pub(crate) fn open_share(
         folder: Arc<dyn Folder>,
         name: &Name,
         blocks: Blocks,
         source: &str,
-        begin: Begin,
+        begin: ResumeMode,
         share: u16,
-    ) -> Result<Landing, LandingError> {
+    ) -> Result<LandingFile, LandingError> {
         let medium = |error| LandingError::Medium(name.clone(), error);
-        if folder.about(name).is_ok_and(|about| about.kind != crate::storage::Kind::File) {
+        if folder.about(name).is_ok_and(|about| about.kind != crate::storage::FileKind::File) {
             return Err(LandingError::NoFile(name.clone()));
         }
-        if (begin == Begin::Begun || share > 0) && folder.about(&name.unfinished()).is_err() {
+        if (begin == ResumeMode::Begun || share > 0) && folder.about(&name.unfinished()).is_err() {
             return Err(LandingError::NotBegun(name.clone()));
         }
         folder.create_folder(&name.folder()).map_err(medium)?;
@@ -174,11 +176,11 @@ impl Landing {
         let had_data = folder.about(&name.unfinished()).is_ok();
         let data = folder.open_or_create(&name.unfinished()).map_err(|error| {
             if !had_data {
-                let _first_error_counts = folder.remove(&name.journal_of(share));
+                let _ = folder.remove(&name.journal_of(share));
             }
             medium(error)
         })?;
-        let mut landing = Landing {
+        let mut landing = LandingFile {
             folder,
             name: name.clone(),
             blocks,
@@ -186,36 +188,36 @@ impl Landing {
             share,
             data,
             journal,
-            state: Mutex::new(State { sums: BTreeMap::new(), end: 0 }),
+            state: Mutex::new(BlockState { sums: BTreeMap::new(), end: 0 }),
             syncs: Syncs::default(),
-            end: Mutex::new(End::Open),
+            end: Mutex::new(LandingState::Open),
             leaves_holes: AtomicBool::new(false),
             attributes: Mutex::default(),
             preconditions: Mutex::default(),
             source_mode: Mutex::default(),
         };
-        if begin != Begin::Anew && had_data && landing.take_up().map_err(medium)? {
+        if begin != ResumeMode::Anew && had_data && landing.resume_from_journal().map_err(medium)? {
             return Ok(landing);
         }
         // The request belongs to another upload, and the present one stays.
-        if begin == Begin::Begun {
+        if begin == ResumeMode::Begun {
             return Err(LandingError::NotBegun(name.clone()));
         }
         if let Err(error) = landing.begin_anew(had_data) {
-            // The disk is full, or takes no file of this size: without this the hidden files would stay for ever.
-            let _first_error_counts = landing.discard();
+            // The disk is full or refuses this size. Without this, the hidden files would stay forever.
+            let _ = landing.discard();
             return Err(medium(error));
         }
         Ok(landing)
     }
 
     /// Resumes the file by its journal. Returns `false` if the journal belongs to another upload.
-    fn take_up(&self) -> io::Result<bool> {
+    fn resume_from_journal(&self) -> io::Result<bool> {
         if let Some(text) = self.read_journal(&*self.journal)?
             && let Some(sums) = journal::read(&text, self.blocks, &self.source)
         {
             let mut state = self.state();
-            // A line that was torn ends here.
+            // Terminates a torn last line.
             state.end = text.len() as u64;
             if !text.ends_with(b"\n") {
                 self.journal.write_at(b"\n", state.end)?;
@@ -230,12 +232,13 @@ impl Landing {
     }
 
     fn begin_anew(&mut self, had_data: bool) -> io::Result<()> {
-        // Lines first: none may vouch for bytes that are gone.
+        // The journal is emptied first, because no line may refer to deleted bytes.
         self.journal.set_size(0)?;
         self.journal.sync()?;
         if self.share == 0 {
             if had_data {
-                // Writers of the earlier upload still have the old hidden file open, so this upload gets a new file, without the old attributes.
+                // Writers of the earlier upload may still have the old hidden file open. This upload gets a new file,
+                // without the old attributes.
                 self.folder.remove(&self.name.unfinished())?;
                 self.data = self.folder.open_or_create(&self.name.unfinished())?;
             }
@@ -243,14 +246,14 @@ impl Landing {
         }
         let heading = journal::heading(self.blocks, &self.source);
         self.journal.write_at(heading.as_bytes(), 0)?;
-        // Without it no line counts. Lines need no sync: to lose one is to send a block again.
+        // Without its heading the journal is ignored. Lines need no sync: losing a line costs one block.
         self.journal.sync()?;
         self.state().end = heading.len() as u64;
         Ok(())
     }
 
-    /// A journal of the file, unless it is empty, or longer than one can be.
-    fn read_journal(&self, journal: &dyn Stored) -> io::Result<Option<Vec<u8>>> {
+    /// Reads a journal. Returns `None` if the journal is empty or longer than any valid one.
+    fn read_journal(&self, journal: &dyn StoredFile) -> io::Result<Option<Vec<u8>>> {
         let size = journal.about()?.size;
         if size == 0 || size > journal::most_bytes(self.blocks) {
             return Ok(None);
@@ -260,45 +263,45 @@ impl Landing {
         Ok(Some(text))
     }
 
-    /// How it is cut.
+    /// Returns the division into blocks.
     pub fn blocks(&self) -> Blocks {
         self.blocks
     }
 
-    /// Its name, once it is whole.
+    /// Returns the final name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The blocks that are not there.
+    /// Returns the missing blocks.
     pub fn missing(&self) -> Vec<u64> {
         let state = self.state();
         (0..self.blocks.count()).filter(|number| !state.sums.contains_key(number)).collect()
     }
 
-    /// The checksums of a block that is there.
+    /// Returns the checksums of a block, if the block is present.
     pub fn sum(&self, number: u64) -> Option<BlockSum> {
         self.state().sums.get(&number).copied()
     }
 
-    /// How many blocks are there.
+    /// Returns the number of present blocks.
     pub fn present(&self) -> u64 {
         self.state().sums.len() as u64
     }
 
-    /// The lines of the blocks that are there, as the journal has them.
+    /// Returns the journal lines of the present blocks.
     pub(crate) fn lines(&self) -> String {
         self.state().sums.iter().map(|(number, sum)| journal::line(*number, sum)).collect()
     }
 
-    /// Writes bytes of a block that is not there yet.
+    /// Writes bytes of a missing block.
     ///
     /// # Errors
-    /// If the medium fails, or is full.
+    /// If the medium fails or is full.
     pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if self.epoch() != SyncEpoch::default() {
-            // On ext4, a lost page that is written again goes to its old extent, which the failed write has left marked as unwritten: a
-            // file system mounted later reads zeros. A hole gives the extent up.
+            // On ext4, a rewritten lost page goes to its old extent, which the failed write has left marked as
+            // unwritten. A file system mounted later would read zeros. Punching a hole releases the extent.
             self.data.write_zeros(offset, bytes.len() as u64)?;
         }
         if !self.leaves_holes.load(Ordering::Relaxed) {
@@ -321,16 +324,16 @@ impl Landing {
         Ok(())
     }
 
-    /// From now on runs of zeros become holes, where the medium has such.
+    /// From now on, turns runs of zeros into holes, if the medium supports holes.
     pub fn leave_holes(&self) {
         self.leaves_holes.store(true, Ordering::Relaxed);
     }
 
-    /// The file is to have these. Extended ones it gets now, so that a medium that does not take them says so before the bytes come; of a
-    /// file that has none of its blocks nothing is left then.
+    /// Sets the attributes that the file is to have. Extended attributes are set at once, so that an unsupported medium
+    /// is reported before the transfer. In that case, a file without any blocks is discarded.
     ///
     /// # Errors
-    /// If the medium does not take them.
+    /// If the medium does not support the attributes.
     pub fn keep(&self, attributes: Attributes) -> Result<(), LandingError> {
         if !attributes.extended.is_empty() {
             let extended = Attributes { mode: None, extended: attributes.extended.clone() };
@@ -345,19 +348,19 @@ impl Landing {
         Ok(())
     }
 
-    /// Sets the preconditions under which the file gets its name, instead of earlier ones. Empty preconditions change nothing.
+    /// Sets the preconditions of the final rename, replacing earlier ones. Empty preconditions change nothing.
     pub(crate) fn require(&self, preconditions: Preconditions) {
         if !preconditions.is_empty() {
             *self.preconditions() = preconditions;
         }
     }
 
-    /// Returns the epoch of bytes that are written from now on.
+    /// Returns the sync epoch of bytes written from now on.
     pub fn epoch(&self) -> SyncEpoch {
         self.syncs.epoch()
     }
 
-    /// Returns when the bytes that were written since `epoch` are on the medium.
+    /// Waits until the bytes written since `epoch` are on the medium.
     ///
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
@@ -365,28 +368,29 @@ impl Landing {
         self.sync_to(self.syncs.next(), epoch)
     }
 
-    /// Runs work that may sync on the pool of `shell`, one at a time. The work gets the number of the first sync that covers all bytes written
-    /// before this call.
+    /// Runs work that may sync on the pool of `shell`, one at a time. The work gets the number of the first sync that
+    /// covers all bytes written before this call.
     ///
-    /// The caller waits here, and no thread of the pool waits, because a thread in virtual time must not wait for another thread.
+    /// The caller waits asynchronously. A pool thread must not wait, because in virtual time no thread may wait for
+    /// another.
     pub(crate) async fn in_turn<T: Send + 'static>(
-        self: &Arc<Landing>,
+        self: &Arc<LandingFile>,
         shell: &Shell,
-        work: impl FnOnce(&Landing, u64) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&LandingFile, u64) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let enough = self.syncs.next();
         let turn = self.syncs.take_turn().await;
         let landing = self.clone();
         let done = shell.blocking(move || {
             let done = work(&landing, enough);
-            // If the caller is dropped, the work goes on and keeps its turn.
+            // If the caller is dropped, the work continues and keeps its turn.
             drop(turn);
             done
         });
         done.await
     }
 
-    /// Returns when the bytes that were written since `epoch`, and before sync number `enough`, are on the medium.
+    /// Waits until the bytes written since `epoch` and before sync number `enough` are on the medium.
     ///
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
@@ -394,7 +398,7 @@ impl Landing {
         self.syncs.sync_to(&*self.data, enough, epoch)
     }
 
-    /// Records that a block is written, all of it since `epoch`. Once the block is on the medium, the journal gets its line.
+    /// Completes a block written entirely since `epoch`: syncs the block and appends its journal line.
     ///
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the block must be written again.
@@ -402,11 +406,12 @@ impl Landing {
         self.done_to(self.syncs.next(), number, sum, epoch)
     }
 
-    /// Does [`done`](Self::done) for a block that was written before sync number `enough`.
+    /// Completes a block written before sync number `enough`; see [`done`](Self::done).
     ///
     /// # Errors
     /// See [`done`](Self::done).
     pub(crate) fn done_to(&self, enough: u64, number: u64, sum: BlockSum, epoch: SyncEpoch) -> io::Result<()> {
+        // The line must follow the sync, because a line promises that its block is on the medium.
         self.sync_to(enough, epoch)?;
         let line = journal::line(number, &sum);
         let mut state = self.state();
@@ -416,13 +421,13 @@ impl Landing {
         Ok(())
     }
 
-    /// Records that a block of a file that is never resumed is written, without a line in the journal. No sync has covered the block, so if
+    /// Records a written block of a file that is never resumed, without a journal line. The block is not synced, so if
     /// [`finish`](Self::finish) fails, the file must be [discarded](Self::discard).
     pub(crate) fn note(&self, number: u64, sum: BlockSum) {
         self.state().sums.insert(number, sum);
     }
 
-    /// The checksums of a block as the medium has it.
+    /// Computes the checksums of a block from the medium.
     ///
     /// # Errors
     /// If the medium fails.
@@ -432,12 +437,17 @@ impl Landing {
         Ok(hasher.finish())
     }
 
-    /// Returns the digests of a range of the file, read from the medium.
+    /// Computes digests of a range of the file from the medium.
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn digests(&self, range: Range<u64>, algorithms: &[Algorithm]) -> io::Result<Vec<(Algorithm, Vec<u8>)>> {
-        let mut summers: Vec<_> = algorithms.iter().map(|algorithm| (*algorithm, Summer::new(*algorithm))).collect();
+    pub(crate) fn digests(
+        &self,
+        range: Range<u64>,
+        algorithms: &[HashAlgorithm],
+    ) -> io::Result<Vec<(HashAlgorithm, Vec<u8>)>> {
+        let mut summers: Vec<_> =
+            algorithms.iter().map(|algorithm| (*algorithm, DigestHasher::new(*algorithm))).collect();
         self.read_pieces(range, |piece| summers.iter_mut().for_each(|(_, summer)| summer.update(piece)))?;
         Ok(summers.into_iter().map(|(algorithm, summer)| (algorithm, summer.finish())).collect())
     }
@@ -454,10 +464,11 @@ impl Landing {
         Ok(())
     }
 
-    /// Reads every block that is there from the medium. Those that differ count as missing from now on; gives their numbers.
+    /// Reads every present block from the medium. Blocks that differ from their checksums, or cannot be read, count as
+    /// missing from now on. Returns their numbers.
     ///
     /// # Errors
-    /// If the medium cannot be written; a block that cannot be read counts as one that differs.
+    /// If the medium cannot be written.
     pub fn check(&self) -> io::Result<Vec<u64>> {
         self.sync(self.epoch())?;
         self.data.drop_cache();
@@ -466,14 +477,15 @@ impl Landing {
         let lost: Vec<u64> = sums.into_iter().filter(differs).map(|(number, _)| number).collect();
         let mut state = self.state();
         state.sums.retain(|number, _| lost.binary_search(number).is_err());
-        // A block that is written again and lost by a failed sync would match its old line as long as the cache has it.
+        // Withdraws the old lines. Otherwise a block that is written again and lost by a failed sync would match its
+        // old line while cached.
         let withdrawn: String = lost.iter().map(|number| journal::line(*number, &journal::WITHDRAWN)).collect();
         self.journal.write_at(withdrawn.as_bytes(), state.end)?;
         state.end += withdrawn.len() as u64;
         Ok(lost)
     }
 
-    /// The BLAKE3 hash of the file, if all blocks are there.
+    /// Returns the BLAKE3 hash of the file, if all blocks are present.
     pub fn root(&self) -> Option<[u8; 32]> {
         let state = self.state();
         let all = state.sums.len() as u64 == self.blocks.count();
@@ -484,18 +496,18 @@ impl Landing {
         self.preconditions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self) -> MutexGuard<'_, End> {
+    fn end(&self) -> MutexGuard<'_, LandingState> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BlockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What file systems have holes of, or a multiple.
+/// A multiple of the hole size of common file systems.
 const PAGE: usize = 16 << 10;
-/// Bytes read at once.
+/// Bytes per read.
 const PIECE: usize = 1 << 20;
 
 #[cfg(test)]

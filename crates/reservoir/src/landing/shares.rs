@@ -1,19 +1,20 @@
-//! Shares of one file that several processes write, each with a journal of its own. The process of the first share gathers them.
+//! Shares of one file, written by several processes, each with its own journal. The process with the first share
+//! gathers them.
 
 use super::names::lock_journal;
-use super::{Landing, LandingError};
+use super::{LandingError, LandingFile};
 use crate::blocks::BlockSum;
 use crate::journal;
-use crate::storage::Stored;
+use crate::storage::StoredFile;
 
-impl Landing {
-    /// Takes over what the journals of the other shares vouch for, of so many in all, and what this file has: one of them may have written to
-    /// a file before it. Those who wrote them must be done.
+impl LandingFile {
+    /// Takes over the blocks in the journals of all `shares`, provided that this file has them: a share may have been
+    /// written to an earlier file. The writers must be done.
     ///
     /// # Errors
-    /// If another process still has one, or the medium fails.
+    /// If another process still writes a share, or the medium fails.
     pub(crate) fn gather(&self, shares: u16) -> Result<(), LandingError> {
-        // From the last on: what a kill leaves of them begins with the first, and is found by that.
+        // From the last share down, so that a kill leaves consecutive shares, which the next attempt finds.
         self.gather_beyond(shares)?;
         for share in (1..shares).rev() {
             self.take_over(share, &*lock_journal(&*self.folder, &self.name, share)?)?;
@@ -21,8 +22,8 @@ impl Landing {
         Ok(())
     }
 
-    /// The same of the shares that an earlier copy had, by more servers than the `shares` of this one. Those that another process still has
-    /// are left.
+    /// Takes over the shares of an earlier copy with more servers than the `shares` of this one. Shares that are still
+    /// locked are skipped.
     ///
     /// # Errors
     /// If the medium fails.
@@ -38,7 +39,7 @@ impl Landing {
         Ok(())
     }
 
-    fn take_over(&self, share: u16, journal: &dyn Stored) -> Result<(), LandingError> {
+    fn take_over(&self, share: u16, journal: &dyn StoredFile) -> Result<(), LandingError> {
         let medium = |error| LandingError::Medium(self.name.clone(), error);
         let text = self.read_journal(journal).map_err(medium)?;
         let sums = text.and_then(|text| journal::read(&text, self.blocks, &self.source)).unwrap_or_default();
@@ -53,7 +54,7 @@ impl Landing {
             self.journal.write_at(lines.as_bytes(), state.end).map_err(medium)?;
             state.end += lines.len() as u64;
             drop(state);
-            // Before the other journal goes: this one has its lines then.
+            // This journal must be synced before the other one is removed.
             self.journal.sync().map_err(medium)?;
         }
         self.folder.remove(&self.name.journal_of(share)).map_err(medium)

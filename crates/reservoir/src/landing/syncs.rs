@@ -1,54 +1,54 @@
 //! Syncs of a file's data.
 //!
-//! Invariant: syncs run one at a time, and a failed one counts against every write since the last sync that succeeded, because the system
-//! reports a failed write to one caller only.
+//! Invariant: syncs run one at a time. A failed sync counts against every write since the last successful one, because
+//! the system reports a failed write to one caller only.
 
-use crate::storage::Stored;
+use crate::storage::StoredFile;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
-/// Syncs of the data, numbered from 1 as they begin.
+/// Syncs of the data, numbered from 1 in order of their start.
 #[derive(Default)]
 pub(super) struct Syncs {
     begun: AtomicU64,
     failed: AtomicU64,
-    /// The number of the last sync that succeeded. The lock is held during a sync.
+    /// Number of the last successful sync. Locked during a sync.
     done: Mutex<u64>,
-    /// The turn of the work that may sync.
+    /// The turn of work that may sync.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The number of failed syncs of a [`Landing`](super::Landing) before a write. If that number grows before the next sync that succeeds, the
-/// write is lost.
+/// A sync epoch: the number of failed syncs of a [`LandingFile`](super::LandingFile) before a write. If the number
+/// grows before the next successful sync, the write is lost.
 ///
-/// See [`Landing`](super::Landing) for an example.
+/// See [`LandingFile`](super::LandingFile) for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SyncEpoch(u64);
 
 impl Syncs {
-    /// Returns the epoch of bytes that are written from now on.
+    /// Returns the epoch of bytes written from now on.
     pub(super) fn epoch(&self) -> SyncEpoch {
         SyncEpoch(self.failed.load(Ordering::Acquire))
     }
 
-    /// Returns the number of the first sync that covers all bytes written so far, whichever caller makes that sync.
+    /// Returns the number of the first sync that covers all bytes written so far, by whichever caller.
     pub(super) fn next(&self) -> u64 {
         self.begun.load(Ordering::Acquire) + 1
     }
 
-    /// Waits until no other work that may sync runs.
+    /// Waits until no other work that may sync is running.
     pub(super) async fn take_turn(&self) -> OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
 
-    /// Syncs `data`, unless a sync with the number `enough` or a later one has succeeded.
+    /// Syncs `data`, unless sync number `enough` or a later one was successful.
     ///
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
-    pub(super) fn sync_to(&self, data: &dyn Stored, enough: u64, epoch: SyncEpoch) -> io::Result<()> {
-        // Syncs run one at a time: of two at once, the system would report a failed write to one and success to the other.
+    pub(super) fn sync_to(&self, data: &dyn StoredFile, enough: u64, epoch: SyncEpoch) -> io::Result<()> {
+        // With two concurrent syncs, the system would report a failed write to one and success to the other.
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if self.epoch() != epoch {
             return Err(io::Error::other("the medium failed while this was written: it must be written again"));

@@ -1,4 +1,4 @@
-//! What servers answer.
+//! Responses of servers.
 
 use super::asking::Session;
 use super::{Remote, RemoteError};
@@ -12,13 +12,13 @@ use http_body_util::BodyExt;
 use hyper::{HeaderMap, Response, StatusCode};
 use offload_base::text::with_causes;
 
-/// An answer, and the connection that it came on.
-pub(super) struct Answer {
+/// A response with its connection.
+pub(super) struct ServerResponse {
     pub(super) answer: Response<Body>,
     pub(super) session: Session,
 }
 
-impl Answer {
+impl ServerResponse {
     pub(super) fn status(&self) -> StatusCode {
         self.answer.status()
     }
@@ -28,48 +28,49 @@ impl Answer {
     }
 }
 
-/// An answer, whichever way it was asked for.
-pub(super) enum Answered {
-    Session(Answer),
-    Line(line::Answer),
+/// A response over either kind of connection.
+pub(super) enum AnyResponse {
+    Session(ServerResponse),
+    Pipelined(line::PipelinedResponse),
 }
 
-impl Answered {
+impl AnyResponse {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Answered::Session(answer) => answer.status(),
-            Answered::Line(answer) => answer.status,
+            AnyResponse::Session(answer) => answer.status(),
+            AnyResponse::Pipelined(answer) => answer.status,
         }
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
         match self {
-            Answered::Session(answer) => answer.headers(),
-            Answered::Line(answer) => &answer.fields,
+            AnyResponse::Session(answer) => answer.headers(),
+            AnyResponse::Pipelined(answer) => &answer.fields,
         }
     }
 }
 
-/// The bytes of a range that is being read.
-pub(crate) struct Reading {
-    pub(super) answer: Answered,
+/// The body of a range being read.
+pub(crate) struct RangeReader {
+    pub(super) answer: AnyResponse,
     pub(super) left: u64,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) name: Name,
     pub(super) host: String,
 }
 
-impl Reading {
-    /// Returns the rights of the file: nine bits. `None` if the server does not tell them.
+impl RangeReader {
+    /// Returns the nine permission bits of the file. `None` if the server does not tell them.
     pub(crate) fn mode(&self) -> Option<u32> {
         let told = self.answer.headers().get(MODE)?.to_str().ok()?;
         u32::from_str_radix(told, 8).ok()
     }
 
-    /// The next bytes; `None` once all have come.
+    /// Returns the next bytes, or `None` at the end of the range.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
         while let Some(data) = self.piece().await? {
             if data.len() as u64 > self.left {
+                // The further bytes would overwrite the next block.
                 return Err(self.wrong("has more bytes than the range"));
             }
             if !data.is_empty() {
@@ -77,15 +78,16 @@ impl Reading {
                 return Ok(Some(data));
             }
         }
+        // HTTP without a length ends with the connection, which looks complete.
         if self.left > 0 { Err(self.wrong("was cut off")) } else { Ok(None) }
     }
 
-    /// The next bytes of an answer whose length nobody knows; `None` at its end.
+    /// Returns the next bytes of a response of unknown length, or `None` at its end.
     pub(crate) async fn some(&mut self) -> Result<Option<Bytes>, RemoteError> {
         self.piece().await
     }
 
-    /// What comes next of the body, until its end; trailers are kept.
+    /// Returns the next data of the body, or `None` at its end. Trailers are stored.
     async fn piece(&mut self) -> Result<Option<Bytes>, RemoteError> {
         let host = &self.host;
         let broke = |error: &(dyn core::error::Error + 'static)| RemoteError::Connection {
@@ -93,14 +95,14 @@ impl Reading {
             error: with_causes(error),
         };
         match &mut self.answer {
-            Answered::Line(answer) => {
+            AnyResponse::Pipelined(answer) => {
                 let piece = answer.next().await.map_err(|error| broke(&error))?;
                 if piece.is_none() {
                     self.trailers = answer.trailers.take().or(self.trailers.take());
                 }
                 Ok(piece)
             }
-            Answered::Session(answer) => {
+            AnyResponse::Session(answer) => {
                 while let Some(frame) = answer.answer.body_mut().frame().await {
                     match frame.map_err(|error| broke(&error))?.into_data() {
                         Ok(data) => return Ok(Some(data)),
@@ -116,9 +118,10 @@ impl Reading {
         RemoteError::Answer { name: self.name.clone(), what }
     }
 
-    /// All bytes have come: the checksums that the server told, if it did.
+    /// Ends reading after all bytes. Returns the checksums in the trailers, if present.
     pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
-        if let Answered::Session(answer) = self.answer {
+        if let AnyResponse::Session(answer) = self.answer {
+            // A connection can be reused only after its response was read to the end.
             remote.keep(answer.session);
         }
         self.trailers.as_ref().and_then(body::sum_in)

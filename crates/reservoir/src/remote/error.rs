@@ -1,79 +1,79 @@
-//! What goes wrong with a request.
+//! Errors of requests.
 
 use crate::name::Name;
 use hyper::{Method, StatusCode};
 
-/// What goes wrong with a request.
+/// Error of a request.
 ///
-/// See [`Dial`](crate::dial::Dial) for an example of what fails with it.
+/// See [`Dial`](crate::dial::Dial) for an example of a failing connector.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// The connection cannot be made, or broke.
+    /// The connection cannot be established, or broke.
     #[error("{host}: {error}")]
     Connection {
         /// The server.
         host: String,
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// It is not the server that was asked for, or does not speak TLS 1.3 with AES-256-GCM.
+    /// The server is not the requested one, or does not support TLS 1.3 with AES-256-GCM.
     #[error("{host}: no secure connection: {error}: trust its authority by --cacert, if it is the right one")]
     Untrusted {
         /// The server.
         host: String,
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// The server refuses.
+    /// The server refused the request.
     #[error("{method} {name}: the server says {status}: {text}")]
     Refused {
-        /// What was asked.
+        /// The method.
         method: Method,
-        /// Of which file.
+        /// The file.
         name: Name,
-        /// Its answer.
+        /// The status.
         status: StatusCode,
-        /// In its words.
+        /// The server's text.
         text: String,
-        /// How many blocks of the upload it misses, if that is why.
+        /// The number of missing blocks of the upload, if that is the reason.
         missing: Option<u64>,
     },
-    /// The file is another one than at the beginning.
+    /// The file has changed since the start of the copy.
     #[error("{0} was changed on the server while it was copied: copy it again")]
     Changed(Name),
-    /// It cannot be asked for.
+    /// The request cannot be formed.
     #[error(
         "{0} cannot be asked for: the token, the host or the name has characters that HTTP, or a bucket, does not carry"
     )]
     Unaskable(Name),
-    /// It was asked to copy a file from or to another server, and failed.
+    /// The server was asked to copy a file from or to another server, and failed.
     #[error("{name}: {host}, which was asked to copy it, says: {why}")]
     ThirdParty {
-        /// Its file.
+        /// The file.
         name: Name,
         /// The server.
         host: String,
-        /// In its words.
+        /// The server's text.
         why: String,
     },
-    /// The answer is not what HTTP or the request allows.
+    /// The response violates HTTP or does not match the request.
     #[error("{name}: the server's answer {what}")]
     Answer {
         /// The file.
         name: Name,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
 }
 
 impl RemoteError {
-    /// Whether the same request may succeed a little later.
+    /// Returns whether the same request may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             RemoteError::Connection { .. } => true,
             RemoteError::Refused { status, missing, text, .. } => {
-                // S3's way to say that a request came too slowly.
+                // S3 reports a slow request this way.
                 let too_slow = *status == StatusCode::BAD_REQUEST && text.starts_with("RequestTimeout");
                 missing.is_none()
                     && (too_slow
@@ -81,7 +81,7 @@ impl RemoteError {
                             *status,
                             StatusCode::CONFLICT
                                 | StatusCode::REQUEST_TIMEOUT
-                                // The upload that has the name may end soon.
+                                // The upload that holds the name may end soon.
                                 | StatusCode::LOCKED
                                 | StatusCode::TOO_MANY_REQUESTS
                                 | StatusCode::INTERNAL_SERVER_ERROR
@@ -91,7 +91,7 @@ impl RemoteError {
                         ))
             }
             RemoteError::Answer { .. } => true,
-            // It has tried again by itself.
+            // The server has already retried.
             RemoteError::ThirdParty { .. } => false,
             RemoteError::Untrusted { .. } | RemoteError::Changed(_) | RemoteError::Unaskable(_) => false,
         }

@@ -1,9 +1,9 @@
-//! Requests by HTTP/3: all on one connection, each on a stream of its own.
+//! Requests over HTTP/3: all on one connection, each on its own stream.
 
 use super::{Remote, RemoteError, STALL};
 use crate::body::Body;
-use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
-use crate::watch::Watch;
+use crate::http3::{IncomingBody, MAX_HEAD_BYTES, send, tell_length};
+use crate::watch::ProgressDeadline;
 use bytes::Bytes;
 use core::pin::pin;
 use core::time::Duration;
@@ -16,30 +16,30 @@ use quic_offload::Connection;
 use quic_offload::http3::Streams;
 use std::io;
 
-/// A connection that is kept for the next request.
+/// A reusable connection.
 #[derive(Clone)]
 pub(super) struct Http3 {
     requests: SendRequest<Streams, Bytes>,
     connection: Connection,
-    /// Of all its streams.
-    watch: Watch,
+    /// The watch of all its streams.
+    watch: ProgressDeadline,
 }
 
 impl Remote {
-    /// One request, and its answer.
+    /// Sends a request and returns the response.
     pub(super) async fn ask_by_http3(
         &self,
         request: Request<Body>,
         stall: Option<Duration>,
     ) -> Result<Response<Body>, RemoteError> {
         let Http3 { mut requests, connection, watch: whole } = self.http3().await?;
-        let watch = whole.of_stream();
+        let watch = whole.for_stream();
         watch.expect(stall);
-        let (head, body) = self.of_http3(request)?.into_parts();
+        let (head, body) = self.to_http3(request)?.into_parts();
         let answered = async {
             let stream = requests.send_request(Request::from_parts(head, ())).await.map_err(io::Error::other)?;
             let (mut to, mut from) = stream.split();
-            // The answer may come before all is sent, and then nobody wants the rest.
+            // The response may arrive before the request is complete. The rest of the request is then not needed.
             let answer = {
                 let mut sending = pin!(send(&mut to, body, &watch));
                 let mut answer = pin!(from.recv_response());
@@ -50,7 +50,8 @@ impl Remote {
                         answer = &mut answer => break answer,
                         done = &mut sending, if sent.is_none() => sent = Some(done),
                     }
-                    // What this end cannot send, nobody answers; what the server stopped, it does.
+                    // If this end cannot send its body, no response will come. If the server stopped the stream, a
+                    // response will.
                     if let Some(Err(error)) = &sent
                         && !error.get_ref().is_some_and(|error| error.is::<StreamError>())
                     {
@@ -59,14 +60,14 @@ impl Remote {
                 }
             };
             let answer = answer.map_err(io::Error::other)?;
-            let body = Arriving::new(from, watch.clone(), Code::H3_REQUEST_CANCELLED);
+            let body = IncomingBody::new(from, watch.clone(), Code::H3_REQUEST_CANCELLED);
             Ok((answer, body))
         };
         let answer = tokio::select! {
             biased;
             answer = answered => answer,
             late = late_with(&watch, &whole, stall) => {
-                // Nothing comes on it: whoever is there may answer on another.
+                // The connection has stalled; another connection may work.
                 self.leave(&connection).await;
                 Err(late)
             }
@@ -74,7 +75,7 @@ impl Remote {
         let (answer, body) = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                // The stream has ended with its ends, and the others go on.
+                // An error of the stream ends this request only; other requests continue.
                 if is_of_connection(&error) {
                     self.leave(&connection).await;
                 }
@@ -82,11 +83,11 @@ impl Remote {
             }
         };
         watch.expect(Some(STALL));
-        // `h3` ends a connection when nobody can send requests any more.
+        // `h3` closes a connection when its last request sender is dropped.
         Ok(answer.map(|()| body.holding(requests).boxed_unsync()))
     }
 
-    /// The connection's requests; of a new connection, if there is none or it ended.
+    /// Returns the connection, or a new one if there is none or it ended.
     async fn http3(&self) -> Result<Http3, RemoteError> {
         let mut held = self.http3.lock().await;
         if let Some(http3) = held.as_ref().filter(|http3| http3.connection.remote_addr().is_ok()) {
@@ -95,7 +96,7 @@ impl Remote {
         let connected = async {
             let connection = self.dial.quic(&self.host, self.port).await?;
             let mut builder = h3::client::builder();
-            builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
+            builder.send_grease(false).max_field_section_size(MAX_HEAD_BYTES);
             let built = builder.build(Streams(connection.clone())).await.map_err(io::Error::other)?;
             Ok((connection, built))
         };
@@ -104,29 +105,30 @@ impl Remote {
         let host = self.host.clone();
         self.shell.spawn(async move {
             let ended = driver.wait_idle().await;
-            // Its requests are told as well, if there are any.
+            // Its requests get the error too.
             if !ended.is_h3_no_error() {
                 tracing::warn!(%host, %ended, "the connection of HTTP/3 ended");
             }
         });
-        let watch = Watch::new(self.shell.timers().clone());
+        let watch = ProgressDeadline::new(self.shell.timers().clone());
         watch.expect(Some(STALL));
         Ok(held.insert(Http3 { requests, connection, watch }).clone())
     }
 
-    /// Asks nothing more on a connection, which ends when what was asked on it has come.
+    /// Stops using a connection. It ends after its pending responses.
     async fn leave(&self, left: &Connection) {
         let mut held = self.http3.lock().await;
         held.take_if(|http3| http3.connection.is_same(left));
     }
 
-    /// The connection's, if there is one.
+    /// Returns the round-trip time of the connection, if there is one.
     pub(super) async fn round_trip_of_http3(&self) -> Option<Duration> {
         Some(self.http3.lock().await.as_ref()?.connection.statistics().rtt)
     }
 
-    /// A request as HTTP/3 has it: the server's name in its target, and no field that is about a connection (RFC 9114 4.2).
-    fn of_http3(&self, mut request: Request<Body>) -> Result<Request<Body>, RemoteError> {
+    /// Converts a request to HTTP/3: the host goes into the target, and connection-specific fields are removed (RFC
+    /// 9114 section 4.2).
+    fn to_http3(&self, mut request: Request<Body>) -> Result<Request<Body>, RemoteError> {
         let authority = request.headers_mut().remove(HOST);
         request.headers_mut().remove(CONNECTION);
         request.headers_mut().remove(TRANSFER_ENCODING);
@@ -140,14 +142,15 @@ impl Remote {
     }
 }
 
-/// Whether the next request needs another connection: this one has ended, or its server takes no more requests.
+/// Returns whether the next request needs another connection, because this one has ended or takes no more requests.
 fn is_of_connection(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<StreamError>());
     matches!(error, Some(StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. }))
 }
 
-/// Ready when an answer is late: while others come on the same connection, it may be behind them.
-async fn late_with(watch: &Watch, whole: &Watch, stall: Option<Duration>) -> io::Error {
+/// Waits until a response is late. While other responses make progress on the connection, this one may be queued behind
+/// them.
+async fn late_with(watch: &ProgressDeadline, whole: &ProgressDeadline, stall: Option<Duration>) -> io::Error {
     loop {
         let late = watch.late().await;
         if whole.is_late() {

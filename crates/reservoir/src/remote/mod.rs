@@ -1,8 +1,8 @@
-//! A server as a client sees it, and what it is asked.
+//! A server from a client's view, and the requests to it.
 //!
-//! `version`: the version of a file; `asking`: requests, on connections that are kept for further ones; `answer`:
-//! answers; `error`: errors;
-//! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC; `third_party`: copies that servers make.
+//! `version`: versions of files; `asking`: requests on reusable connections; `answer`: responses; `error`: errors;
+//! `bucket`: the differences of buckets; `http3`: requests on one QUIC connection; `third_party`: copies between
+//! servers.
 
 mod answer;
 mod asking;
@@ -17,23 +17,23 @@ mod http3;
 mod third_party;
 mod version;
 
-use answer::Answered;
-pub(crate) use answer::Reading;
-use asking::Idle;
+use answer::AnyResponse;
+pub(crate) use answer::RangeReader;
+use asking::IdleConnection;
 use bucket::Bucket;
 pub use error::RemoteError;
 #[cfg(feature = "third-party")]
 pub use third_party::ThirdParty;
-pub(crate) use version::Version;
+pub(crate) use version::FileVersion;
 
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
 use crate::dial::Dial;
-use crate::digest::{Algorithm, patience};
+use crate::digest::{HashAlgorithm, patience};
 use crate::journal;
-use crate::line::Line;
-use crate::listing::Entry;
+use crate::line::PipelinedConnection;
+use crate::listing::ListingLine;
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::pack;
@@ -41,7 +41,7 @@ use crate::protocol::{
     BLOCK, BLOCKS, CHECK, KIND, MAX_SHARES, MODE, MTIME, RESUME, SHARE, SPARSE, UPLOAD, VERIFY, is_reservoir,
 };
 use crate::shell::Shell;
-use crate::storage::{About, Kind};
+use crate::storage::{FileInfo, FileKind};
 use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
@@ -55,83 +55,83 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// A server, and who asks it.
+/// A server, with the client's credentials.
 pub(crate) struct Remote {
     shell: Shell,
     dial: Arc<dyn Dial>,
     host: String,
     port: u16,
     token: Option<String>,
-    /// It is a bucket.
+    /// The bucket, if the server is one.
     bucket: Option<Bucket>,
-    /// A name, and the path and query that are sent for it.
+    /// A name, with the exact path and query to send for it.
     exact: Option<(Name, String)>,
-    /// Others that have the same files.
+    /// Further servers with the same files.
     stripes: Vec<Arc<Remote>>,
-    /// Whether it is one of ours, once that is known.
+    /// Whether the server is a reservoir, once known.
     is_reservoir: tokio::sync::OnceCell<bool>,
-    idle: Mutex<Vec<Idle>>,
-    /// Whether requests go by HTTP/3, on one connection.
+    idle: Mutex<Vec<IdleConnection>>,
+    /// Whether requests use HTTP/3, on one connection.
     by_http3: bool,
     http3: tokio::sync::Mutex<Option<http3::Http3>>,
-    /// Of each stream that asks ahead, its connection.
-    lines: Mutex<Lines>,
+    /// The pipelined connection of each stream.
+    lines: Mutex<PipelinedConnections>,
 }
 
-/// By stream. Who makes one has others of its stream wait.
-type Lines = HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>;
+/// Pipelined connections by stream. The inner lock makes other tasks wait while one connects.
+type PipelinedConnections = HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<PipelinedConnection>>>>>;
 
-/// A file of a server.
+/// A file on a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) about: About,
-    /// The resolution of the time of modification.
+pub(crate) struct RemoteFile {
+    pub(crate) about: FileInfo,
+    /// The resolution of the modification time.
     pub(crate) resolution: Resolution,
-    /// Its version, as the server tells it.
+    /// The file's entity tag.
     pub(crate) tag: Option<String>,
-    pub(crate) version: Version,
-    /// Whether the server is one of ours.
+    pub(crate) version: FileVersion,
+    /// Whether the server is a reservoir.
     pub(crate) is_reservoir: bool,
 }
 
 /// An entry of a folder.
-pub(crate) struct Listed {
+pub(crate) struct FolderEntry {
     pub(crate) part: OsString,
-    pub(crate) about: About,
+    pub(crate) about: FileInfo,
     pub(crate) resolution: Resolution,
     pub(crate) tag: Option<String>,
 }
 
-/// An upload, as one of the servers knows it that write it.
+/// An upload from the view of one of the servers that write it.
 #[derive(Clone, Copy)]
-pub(crate) struct OfUpload<'a> {
-    /// What the client calls it.
+pub(crate) struct UploadShare<'a> {
+    /// The client's name of the upload.
     pub(crate) id: &'a str,
     pub(crate) blocks: Blocks,
     pub(crate) share: u16,
     pub(crate) shares: u16,
 }
 
-/// How an upload begins.
+/// Options for beginning an upload.
 #[derive(Clone, Copy)]
-pub(crate) struct Beginning<'a> {
-    /// It goes on, if some of it is there.
+pub(crate) struct UploadStart<'a> {
+    /// Resume, if some blocks are present.
     pub(crate) resume: bool,
-    /// Each block that is there is read again.
+    /// Read the present blocks again.
     pub(crate) check: bool,
     pub(crate) sparse: bool,
-    /// What the file is to have, if that is not known there yet.
+    /// The attributes of the file, if the server does not have them yet.
     pub(crate) attributes: Option<&'a Attributes>,
 }
 
-/// How an upload becomes the file.
-pub(crate) struct Ending<'a> {
+/// Options for completing an upload.
+pub(crate) struct UploadEnd<'a> {
     pub(crate) root: Option<[u8; 32]>,
     pub(crate) verify: bool,
-    /// The time of modification. `None` if it is unknown.
+    /// The modification time. `None` if unknown.
     pub(crate) modified: Option<SystemTime>,
     pub(crate) attributes: &'a Attributes,
-    /// The rights of the source. `None` if they are unknown.
+    /// The mode of the source. `None` if unknown.
     pub(crate) mode: Option<u32>,
     /// Whether an existing file of the same name is replaced.
     pub(crate) replaces: bool,
@@ -139,13 +139,13 @@ pub(crate) struct Ending<'a> {
 
 /// Conditions that a server checks before a whole file appears.
 pub(crate) struct UploadConditions {
-    pub(crate) digest: Expected,
+    pub(crate) digest: ExpectedDigest,
     /// Whether an existing file of the same name is replaced.
     pub(crate) replaces: bool,
 }
 
-/// What a server is to hold a whole file to.
-pub(crate) enum Expected {
+/// The digest that a server must verify for a whole file.
+pub(crate) enum ExpectedDigest {
     Nothing,
     Blake3([u8; 32]),
     #[cfg(feature = "s3")]
@@ -161,12 +161,12 @@ impl Remote {
     }
 
     #[cfg(feature = "s3")]
-    pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
+    pub(crate) fn for_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
         let (host, port) = bucket.server();
         Remote { bucket: Some(bucket), by_http3: false, ..Remote::new(shell, dial, &host, port, None) }
     }
 
-    /// Sets the path and the query that are sent for a name.
+    /// Sets the path and query that are sent for a name.
     pub(crate) fn asked_by(self, exact: Option<(Name, String)>) -> Remote {
         Remote { exact, ..self }
     }
@@ -176,22 +176,22 @@ impl Remote {
         self.exact.as_ref().is_some_and(|(exact, _)| exact == name)
     }
 
-    /// With others that have the same files.
+    /// Adds further servers with the same files.
     pub(crate) fn striped(self, stripes: Vec<Arc<Remote>>) -> Remote {
         Remote { stripes, ..self }
     }
 
-    /// The server that a stream reads from.
-    pub(crate) fn of_stream(self: &Arc<Remote>, stream: usize) -> &Arc<Remote> {
+    /// Returns the server from which a stream reads.
+    pub(crate) fn for_stream(self: &Arc<Remote>, stream: usize) -> &Arc<Remote> {
         self.stripe(stream)
     }
 
-    /// The server that a file is written by: one alone knows of its upload.
-    pub(crate) fn of_name(self: &Arc<Remote>, name: &Name) -> &Arc<Remote> {
+    /// Returns the server that writes a file. Only one server knows its upload.
+    pub(crate) fn for_name(self: &Arc<Remote>, name: &Name) -> &Arc<Remote> {
         self.stripe(usize::from(blake3::hash(name.to_url().as_bytes()).as_bytes()[0]))
     }
 
-    /// The servers that write a file of so many blocks together, that of its name first.
+    /// Returns the servers that together write a file of `blocks` blocks, the server of its name first.
     pub(crate) fn writers(self: &Arc<Remote>, name: &Name, blocks: u64) -> Vec<Arc<Remote>> {
         let all = (self.stripes.len() + 1).min(usize::from(MAX_SHARES));
         let count = if blocks >= 2 * all as u64 { all } else { 1 };
@@ -210,14 +210,14 @@ impl Remote {
         self.bucket.is_some()
     }
 
-    /// What there is under a name; `None`: nothing. `slash`: as a folder.
-    pub(crate) async fn head(&self, name: &Name) -> Result<Option<Found>, RemoteError> {
+    /// Describes a name. Returns `None` if it does not exist.
+    pub(crate) async fn head(&self, name: &Name) -> Result<Option<RemoteFile>, RemoteError> {
         let asked = match &self.bucket {
-            // The bucket itself is no object.
+            // The bucket itself is not an object.
             Some(_) if name == &Name::root() => None,
             _ => match self.ask(self.request(Method::HEAD, name), body::empty(), name, Some(STALL)).await {
                 Err(RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => None,
-                // A signature may be for GET alone. The body is dropped unread, and the connection with it.
+                // A signature may be valid for GET only. The body is dropped unread, together with its connection.
                 Err(RemoteError::Refused { status, .. }) if self.has_query(name) && status.is_client_error() => {
                     let request = self.request(Method::GET, name);
                     Some((self.ask(request, body::empty(), name, Some(STALL)).await?, false))
@@ -230,15 +230,15 @@ impl Remote {
                 Some(bucket) => self.is_folder_of(bucket, name).await?,
                 None => false,
             };
-            let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
-            let (resolution, tag, version) = (Resolution::Unknown, None, Version::default());
-            return Ok(folder.then_some(Found { about, resolution, tag, version, is_reservoir: false }));
+            let about = FileInfo::without_inode(FileKind::Folder, 0, SystemTime::UNIX_EPOCH);
+            let (resolution, tag, version) = (Resolution::Unknown, None, FileVersion::default());
+            return Ok(folder.then_some(RemoteFile { about, resolution, tag, version, is_reservoir: false }));
         };
         let fields = answer.headers();
         // A query may lead to any other server.
         let is_reservoir = !self.has_query(name) && field(fields, SERVER).is_some_and(is_reservoir);
         let folder = field(fields, HeaderName::from_static(KIND)) == Some("folder");
-        let kind = if folder { Kind::Folder } else { Kind::File };
+        let kind = if folder { FileKind::Folder } else { FileKind::File };
         let size = field(fields, CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size: Option<u64> = if folder { Some(0) } else { size };
         let size = size.ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the file's size" })?;
@@ -252,15 +252,16 @@ impl Remote {
         };
         let modified = exactly(BUCKET_MTIME).or_else(|| exactly(MTIME)).or_else(last);
         let (modified, resolution) = modified.unwrap_or((SystemTime::UNIX_EPOCH, Resolution::Unknown));
-        let (tag, version) = (field(fields, ETAG).map(str::to_owned), Version::from_answer(fields));
-        let found = Found { about: About::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
+        let (tag, version) = (field(fields, ETAG).map(str::to_owned), FileVersion::from_answer(fields));
+        let found =
+            RemoteFile { about: FileInfo::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
         if has_ended {
             self.give_back(answer).await;
         }
         Ok(Some(found))
     }
 
-    /// Whether the server is one of ours.
+    /// Returns whether the server is a reservoir.
     pub(crate) async fn is_reservoir(&self) -> Result<bool, RemoteError> {
         self.is_reservoir.get_or_try_init(|| self.asks_who_it_is()).await.copied()
     }
@@ -271,7 +272,7 @@ impl Remote {
         }
         let name = Name::root();
         let answer = match self.ask(self.request(Method::OPTIONS, &name), body::empty(), &name, Some(STALL)).await {
-            // Another server may know nothing of OPTIONS.
+            // Other servers may not support OPTIONS.
             Err(RemoteError::Refused { status, .. }) if status != StatusCode::UNAUTHORIZED => return Ok(false),
             answer => answer?,
         };
@@ -280,18 +281,18 @@ impl Remote {
         Ok(ours)
     }
 
-    /// The entries of a folder of a bucket, or of one of our servers.
-    pub(crate) async fn list(&self, name: &Name) -> Result<Vec<Listed>, RemoteError> {
+    /// Lists a folder of a bucket or of a reservoir server.
+    pub(crate) async fn list(&self, name: &Name) -> Result<Vec<FolderEntry>, RemoteError> {
         if let Some(bucket) = &self.bucket {
             return self.list_bucket(bucket, name).await;
         }
         let request = self.request(Method::GET, name).header(ACCEPT, "application/x-ndjson");
-        let answer = Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?);
-        let mut reading = Reading { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
+        let answer = AnyResponse::Session(self.ask(request, body::empty(), name, Some(STALL)).await?);
+        let mut reading = RangeReader { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
         let wrong = |what| RemoteError::Answer { name: name.clone(), what };
         let parse = |line: &[u8]| {
-            let (part, about, tag) = core::str::from_utf8(line).ok().and_then(Entry::from_json)?;
-            Some(Listed { part, about, resolution: Resolution::Nanoseconds, tag })
+            let (part, about, tag) = core::str::from_utf8(line).ok().and_then(ListingLine::from_json)?;
+            Some(FolderEntry { part, about, resolution: Resolution::Nanoseconds, tag })
         };
         let (mut listed, mut bytes, mut rest) = (Vec::new(), 0, BytesMut::new());
         while let Some(piece) = reading.some().await? {
@@ -301,7 +302,7 @@ impl Remote {
                 let line = rest.split_to(end + 1);
                 listed.push(parse(&line[..end]).ok_or_else(|| wrong("is no list of a folder"))?);
             }
-            if listed.len() > MOST_ENTRIES || bytes > MOST_LISTED || rest.len() > MOST_OF_A_LINE {
+            if listed.len() > MAX_ENTRIES || bytes > MAX_LISTING_BYTES || rest.len() > MAX_LINE_BYTES {
                 return Err(wrong("is a list of more than a million entries, or of more than 128 MiB"));
             }
         }
@@ -312,7 +313,8 @@ impl Remote {
         Ok(listed)
     }
 
-    /// The rights and extended attributes of a file of one of our servers; `None`: it does not tell them, or they are too many.
+    /// Returns the attributes of a file on a reservoir server. `None` if the server does not tell them, or they are too
+    /// many.
     pub(crate) async fn attributes(&self, name: &Name, wanted: Preserve) -> Result<Option<Attributes>, RemoteError> {
         let request = self.request(Method::HEAD, name).header(attributes::FIELD, wanted.to_text());
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
@@ -321,25 +323,26 @@ impl Remote {
         Ok(told.flatten())
     }
 
-    /// Returns the strongest hash of a file of `size` bytes that the server tells in time; of a bucket's object, its hash if the object came in
-    /// one request. Checksums against accidents, as grid storage has them, count only if they `may_be_weak`.
+    /// Returns the strongest hash of a file of `size` bytes that the server tells in time. An object of a bucket has a
+    /// hash only if it was uploaded in one request. Checksums against accidental errors, common in grid storage, count
+    /// only if they `may_be_weak`.
     pub(crate) async fn digest(
         &self,
         name: &Name,
         size: u64,
         may_be_weak: bool,
-    ) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
+    ) -> Result<Option<(HashAlgorithm, Vec<u8>)>, RemoteError> {
         if self.is_bucket() {
             let tag = self.head(name).await?.and_then(|found| found.tag);
             let md5 = tag.and_then(|tag| crate::digest::from_hexadecimal(tag.trim_matches('"')));
-            return Ok(md5.filter(|md5| md5.len() == 16).map(|md5| (Algorithm::Md5, md5)));
+            return Ok(md5.filter(|md5| md5.len() == 16).map(|md5| (HashAlgorithm::Md5, md5)));
         }
         let mut request =
             self.request(Method::HEAD, name).header("want-repr-digest", "blake3=10, sha-256=5, sha-512=3");
         if may_be_weak && !self.is_reservoir().await? {
             request = request.header("want-digest", "sha-256, sha-512;q=0.9, md5;q=0.8, adler32;q=0.7");
         }
-        // The server's own limit ends first.
+        // The server's own limit expires first.
         let asked = self.ask(request, body::empty(), name, None);
         let Ok(answer) = self.shell.within(patience(size) + STALL, asked).await else { return Ok(None) };
         let answer = answer?;
@@ -350,28 +353,29 @@ impl Remote {
             digests.extend(told.and_then(|told| crate::digest::read_rfc3230(told).ok()).unwrap_or_default());
         }
         self.give_back(answer).await;
-        let is_strong = |algorithm| matches!(algorithm, Algorithm::Blake3 | Algorithm::Sha256 | Algorithm::Sha512);
+        let is_strong =
+            |algorithm| matches!(algorithm, HashAlgorithm::Blake3 | HashAlgorithm::Sha256 | HashAlgorithm::Sha512);
         Ok(digests.into_iter().find(|(algorithm, _)| may_be_weak || is_strong(*algorithm)))
     }
 
-    /// Sends many small files at once into a folder; gives the names of those that did not arrive.
+    /// Sends many small files at once into a folder. Returns the names of refused files.
     pub(crate) async fn send_pack(&self, into: &Name, body: Body) -> Result<HashSet<Name>, RemoteError> {
         let request = self.request(Method::POST, into).header(CONTENT_TYPE, pack::KIND);
-        // The server answers when its medium has all of it, and what others wrote besides.
+        // The server answers after syncing its file system, including data of other writers.
         let answer = self.ask(request, body, into, Some(PACK_STALL)).await?;
-        let text = self.text(answer, into, MOST_OF_A_PACKS_ANSWER).await?;
+        let text = self.text(answer, into, MAX_PACK_RESPONSE_BYTES).await?;
         let name = |line: &str| Name::from_url(line.split('\t').next().unwrap_or_default()).ok();
         let wrong = || RemoteError::Answer { name: into.clone(), what: "is no list of files that did not arrive" };
         text.lines().map(|line| name(line).ok_or_else(wrong)).collect()
     }
 
-    /// Makes a folder and its missing parents.
+    /// Creates a folder and its missing parents.
     pub(crate) async fn make_folder(&self, name: &Name) -> Result<(), RemoteError> {
         if name == &Name::root() {
             return Ok(());
         }
         match self.make_one_folder(name).await {
-            // RFC 4918 9.3.1: a parent is missing.
+            // RFC 4918 section 9.3.1: a parent is missing.
             Err(RemoteError::Refused { status: StatusCode::CONFLICT, .. }) => {}
             made => return made,
         }
@@ -399,11 +403,11 @@ impl Remote {
             }
             Err(refused @ RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {
                 match self.head(name).await {
-                    Ok(Some(found)) if found.about.kind == Kind::Folder => Ok(()),
-                    // A token that may only write cannot see whether the file exists.
+                    Ok(Some(found)) if found.about.kind == FileKind::Folder => Ok(()),
+                    // A write-only token cannot see whether the folder exists.
                     Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
                     Ok(Some(found)) if found.is_reservoir => Err(refused),
-                    // Servers of other makes tell no kinds, but they have no file whose name ends with a slash.
+                    // Other servers do not tell kinds, but no file has a name with a slash at the end.
                     _ => {
                         let request = self.request_to(Method::HEAD, Some(name.to_url() + "/"));
                         let answer = self.ask(request, body::empty(), name, Some(STALL)).await.map_err(|_| refused)?;
@@ -416,26 +420,27 @@ impl Remote {
         }
     }
 
-    /// Asks for many small files of a folder at once, by names, a line each.
-    pub(crate) async fn fetch_pack(&self, from: &Name, names: String) -> Result<Reading, RemoteError> {
+    /// Requests many small files of a folder at once. `names` has a name per line.
+    pub(crate) async fn fetch_pack(&self, from: &Name, names: String) -> Result<RangeReader, RemoteError> {
         let request = self.request(Method::POST, from).header(CONTENT_TYPE, pack::NAMES);
-        let answer = Answered::Session(self.ask(request, body::full(names), from, Some(STALL)).await?);
-        Ok(Reading { answer, left: 0, trailers: None, name: from.clone(), host: self.host.clone() })
+        let answer = AnyResponse::Session(self.ask(request, body::full(names), from, Some(STALL)).await?);
+        Ok(RangeReader { answer, left: 0, trailers: None, name: from.clone(), host: self.host.clone() })
     }
 
-    /// Requests the bytes of `range` of a version. If `line` is set, the request goes over the line of that stream, behind the stream's earlier
-    /// request.
+    /// Requests the bytes of `range` of a version. If `line` is set, the request is pipelined on the connection of that
+    /// stream.
     pub(crate) async fn get(
         &self,
         name: &Name,
         range: Range<u64>,
         size: u64,
-        version: &Version,
+        version: &FileVersion,
         block: Option<u64>,
         line: Option<usize>,
-    ) -> Result<Reading, RemoteError> {
+    ) -> Result<RangeReader, RemoteError> {
         let mut request = self.request(Method::GET, name);
         let all = range == (0..size);
+        // HTTP has no empty range (RFC 9110 section 14.1.1). An empty file is requested as a whole.
         if !range.is_empty() {
             request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         }
@@ -444,10 +449,10 @@ impl Remote {
             request = request.header(TE, "trailers").header("connection", "TE");
             request = request.header("want-content-digest", "crc32c=10").header(BLOCK, block);
         }
-        // Streams of HTTP/3 wait for nothing that was asked before.
+        // HTTP/3 streams do not wait for earlier requests.
         let answer = match line.filter(|_| !self.by_http3) {
-            Some(stream) => self.ask_on_line(request, body::empty(), name, stream).await.map(Answered::Line),
-            None => self.ask(request, body::empty(), name, Some(STALL)).await.map(Answered::Session),
+            Some(stream) => self.ask_on_line(request, body::empty(), name, stream).await.map(AnyResponse::Pipelined),
+            None => self.ask(request, body::empty(), name, Some(STALL)).await.map(AnyResponse::Session),
         };
         let answer = match answer {
             Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
@@ -455,6 +460,7 @@ impl Remote {
             }
             answer => answer?,
         };
+        // Some servers ignore If-Match.
         if !version.fits(answer.headers()) {
             return Err(RemoteError::Changed(name.clone()));
         }
@@ -463,6 +469,7 @@ impl Remote {
             StatusCode::PARTIAL_CONTENT => {
                 let told = field(answer.headers(), CONTENT_RANGE).and_then(|range| range.parse().ok());
                 let told: http_rules::range::ContentRange = told.ok_or_else(|| wrong("has no Content-Range"))?;
+                // The file grew or shrank under a weak version.
                 if told.size != size {
                     return Err(RemoteError::Changed(name.clone()));
                 }
@@ -470,6 +477,7 @@ impl Remote {
                     return Err(wrong("has other bytes than those that were asked for"));
                 }
             }
+            // Servers without ranges answer with the whole file.
             StatusCode::OK if all => {
                 let length = field(answer.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
                 if length.is_some_and(|length: u64| length != size) {
@@ -482,7 +490,7 @@ impl Remote {
                 ));
             }
         }
-        Ok(Reading {
+        Ok(RangeReader {
             answer,
             left: range.end - range.start,
             trailers: None,
@@ -491,14 +499,14 @@ impl Remote {
         })
     }
 
-    /// Begins an upload, or takes it up again; gives the blocks that are there.
+    /// Begins or resumes an upload. Returns the present blocks.
     pub(crate) async fn begin(
         &self,
         name: &Name,
-        of: OfUpload<'_>,
-        beginning: Beginning<'_>,
+        of: UploadShare<'_>,
+        beginning: UploadStart<'_>,
     ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
-        let Beginning { resume, check, sparse, attributes } = beginning;
+        let UploadStart { resume, check, sparse, attributes } = beginning;
         let mut request = of.put_in(self.request(Method::POST, name)).header(CONTENT_LENGTH, 0);
         if resume {
             request = request.header(RESUME, "?1");
@@ -512,7 +520,7 @@ impl Remote {
         if let Some(attributes) = attributes.filter(|attributes| !attributes.is_empty()) {
             request = request.header(attributes::FIELD, attributes.to_text());
         }
-        // The server may read each existing block again before it answers.
+        // The server may read every present block before it answers.
         let answer = self.ask(request, body::empty(), name, Some(patience(of.blocks.size()))).await?;
         let text = self.text(answer, name, journal::most_bytes(of.blocks) as usize).await?;
         Ok(journal::blocks_of(text.split('\n').map(str::as_bytes), of.blocks))
@@ -522,7 +530,7 @@ impl Remote {
     pub(crate) async fn put_block(
         &self,
         name: &Name,
-        of: OfUpload<'_>,
+        of: UploadShare<'_>,
         number: u64,
         body: Body,
         line: Option<usize>,
@@ -530,12 +538,12 @@ impl Remote {
         let range = of.blocks.range(number);
         let told = format!("bytes {}-{}/{}", range.start, range.end - 1, of.blocks.size());
         let request = of.put_in(self.request(Method::PUT, name)).header(CONTENT_RANGE, told);
-        // Without a length, so that digests can follow.
+        // Chunked, so that digests can follow as trailers.
         let request = request.header(TRANSFER_ENCODING, "chunked").header(TRAILER, "Content-Digest, Reservoir-Subtree");
         match line.filter(|_| !self.by_http3) {
             Some(stream) => {
                 let answer = self.ask_on_line(request, body, name, stream).await?;
-                answer.text(MOST_OF_A_REFUSAL).await.map_err(|error| self.broke(&error))?;
+                answer.text(MAX_REFUSAL_BYTES).await.map_err(|error| self.broke(&error))?;
             }
             None => {
                 let answer = self.ask(request, body, name, Some(STALL)).await?;
@@ -545,7 +553,7 @@ impl Remote {
         Ok(())
     }
 
-    /// How long the stream's requests wait for an answer at least, once that is known.
+    /// Returns the minimum response time of a stream's requests, once known.
     pub(crate) async fn round_trip(&self, stream: usize) -> Option<Duration> {
         if self.by_http3 {
             return self.round_trip_of_http3().await;
@@ -555,21 +563,26 @@ impl Remote {
         line.round_trip()
     }
 
-    /// Ends this server's share of an upload, which another one makes the file.
-    pub(crate) async fn end_share(&self, name: &Name, of: OfUpload<'_>) -> Result<(), RemoteError> {
+    /// Ends this server's share of an upload, which another server completes.
+    pub(crate) async fn end_share(&self, name: &Name, of: UploadShare<'_>) -> Result<(), RemoteError> {
         let answer = self.ask(self.ending(name, of), body::empty(), name, Some(STALL)).await?;
         self.give_back(answer).await;
         Ok(())
     }
 
-    fn ending(&self, name: &Name, of: OfUpload<'_>) -> hyper::http::request::Builder {
+    fn ending(&self, name: &Name, of: UploadShare<'_>) -> hyper::http::request::Builder {
         let request = of.put_in(self.request(Method::PUT, name)).header(CONTENT_LENGTH, 0);
         request.header(CONTENT_RANGE, format!("bytes */{}", of.blocks.size()))
     }
 
-    /// Has an upload become the file.
-    pub(crate) async fn finish(&self, name: &Name, of: OfUpload<'_>, ending: Ending<'_>) -> Result<(), RemoteError> {
-        let Ending { root, verify, modified, attributes, mode, replaces } = ending;
+    /// Completes an upload.
+    pub(crate) async fn finish(
+        &self,
+        name: &Name,
+        of: UploadShare<'_>,
+        ending: UploadEnd<'_>,
+    ) -> Result<(), RemoteError> {
+        let UploadEnd { root, verify, modified, attributes, mode, replaces } = ending;
         let mut request = self.ending(name, of);
         if let Some(modified) = modified {
             request = request.header(MTIME, mtime::to_text(modified));
@@ -581,14 +594,14 @@ impl Remote {
             request = request.header(IF_NONE_MATCH, "*");
         }
         if let Some(root) = root {
-            request = request.header("repr-digest", Algorithm::Blake3.field(&root));
+            request = request.header("repr-digest", HashAlgorithm::Blake3.field(&root));
         }
         if verify {
             request = request.header(VERIFY, "?1");
         }
-        // That there are none is told as well: a copy before this one may have had some.
+        // Empty attributes are sent too, because an earlier copy may have had some.
         request = request.header(attributes::FIELD, attributes.to_text());
-        // All of it may be read again before the answer.
+        // The server may read the whole file before it answers.
         let answer = self.ask(request, body::empty(), name, Some(patience(of.blocks.size()))).await?;
         self.give_back(answer).await;
         Ok(())
@@ -625,22 +638,22 @@ impl Remote {
         if !conditions.replaces {
             request = request.header(IF_NONE_MATCH, "*");
         }
-        let is_held_to = !matches!(conditions.digest, Expected::Nothing);
+        let is_held_to = !matches!(conditions.digest, ExpectedDigest::Nothing);
         request = match conditions.digest {
-            Expected::Nothing => request,
-            Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
+            ExpectedDigest::Nothing => request,
+            ExpectedDigest::Blake3(digest) => request.header("repr-digest", HashAlgorithm::Blake3.field(&digest)),
             #[cfg(feature = "s3")]
-            Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, bucket::encode_md5(&md5)),
+            ExpectedDigest::Md5(md5) => request.header(bucket::CONTENT_MD5, bucket::encode_md5(&md5)),
         };
         let answer = self.ask(request, body, name, Some(STALL)).await?;
         self.give_back(answer).await;
         if is_held_to {
             return Ok(());
         }
-        // A server may say that it is well before all has come.
+        // A server may report success before it has received the whole body.
         match self.head(name).await {
             Ok(Some(found)) if found.about.size == size => Ok(()),
-            // A token that may only write does not see what is there.
+            // A write-only token cannot see the file.
             Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
             Ok(_) => Err(RemoteError::Answer {
                 name: name.clone(),
@@ -651,9 +664,9 @@ impl Remote {
     }
 }
 
-impl OfUpload<'_> {
+impl UploadShare<'_> {
     fn put_in(self, request: hyper::http::request::Builder) -> hyper::http::request::Builder {
-        let OfUpload { id, blocks, share, shares } = self;
+        let UploadShare { id, blocks, share, shares } = self;
         let request = request.header(UPLOAD, id).header(BLOCKS, format!("{}/{}", blocks.size(), blocks.block()));
         if shares > 1 { request.header(SHARE, format!("{share}/{shares}")) } else { request }
     }
@@ -663,17 +676,17 @@ fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
     fields.get(name)?.to_str().ok()
 }
 
-/// The time of modification that a bucket keeps with an object.
+/// The field of a bucket's object that keeps the modification time.
 pub(crate) const BUCKET_MTIME: &str = "x-amz-meta-mtime";
-/// How long a server may take for the files of a pack.
+/// Time limit of a server for the files of a pack.
 const PACK_STALL: Duration = Duration::from_secs(600);
-/// Bytes of the list of a pack's missing files: more than a reservoir sends.
-const MOST_OF_A_PACKS_ANSWER: usize = 8 << 20;
-/// How long a server may stand still.
+/// Maximum length of the list of a pack's refused files: more than a reservoir sends.
+const MAX_PACK_RESPONSE_BYTES: usize = 8 << 20;
+/// Time limit without progress of a server.
 const STALL: Duration = Duration::from_secs(60);
-/// What is read of an answer that nobody asked for.
-const MOST_OF_A_REFUSAL: usize = 64 << 10;
-/// Maximum of entries of a folder, of bytes of their list, and of bytes of a line.
-const MOST_ENTRIES: usize = 1_000_000;
-const MOST_LISTED: usize = 128 << 20;
-const MOST_OF_A_LINE: usize = 4 << 10;
+/// Maximum length of an unrequested response body that is read.
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// Maximum number of entries of a folder, length of their list, and length of a line.
+const MAX_ENTRIES: usize = 1_000_000;
+const MAX_LISTING_BYTES: usize = 128 << 20;
+const MAX_LINE_BYTES: usize = 4 << 10;

@@ -1,10 +1,10 @@
-//! Buckets without the feature `s3`: there are none.
+//! Replacement for buckets without the feature `s3`.
 
-use super::{Listed, Remote, RemoteError};
+use super::{FolderEntry, Remote, RemoteError};
 use crate::name::Name;
 use hyper::Method;
 
-/// No server is a bucket.
+/// An uninhabited type: no server is a bucket.
 pub(crate) enum Bucket {}
 
 impl Remote {
@@ -12,7 +12,7 @@ impl Remote {
         match *bucket {}
     }
 
-    pub(super) async fn list_bucket(&self, bucket: &Bucket, _name: &Name) -> Result<Vec<Listed>, RemoteError> {
+    pub(super) async fn list_bucket(&self, bucket: &Bucket, _name: &Name) -> Result<Vec<FolderEntry>, RemoteError> {
         match *bucket {}
     }
 

@@ -1,14 +1,15 @@
-//! COPY as a client: a server fetches a file from another, or sends one there, and tells how far it is (HTTP-TPC, as WLCG has it).
+//! COPY from the client's view: a server fetches a file from another server or sends one there, and reports its
+//! progress (HTTP-TPC of WLCG).
 
-use super::answer::Answered;
-use super::{Reading, Remote, RemoteError, STALL};
+use super::answer::AnyResponse;
+use super::{RangeReader, Remote, RemoteError, STALL};
 use crate::body;
 use crate::name::Name;
 use crate::protocol::TRANSFER_AUTHORIZATION;
 use hyper::Method;
 use hyper::header::HeaderValue;
 
-/// Which of two servers asks the other one.
+/// The server that performs a third-party copy.
 ///
 /// ```
 /// use offload_reservoir::remote::ThirdParty;
@@ -36,8 +37,8 @@ impl core::str::FromStr for ThirdParty {
 }
 
 impl Remote {
-    /// Has this server copy between a file of its own and one of another server, over so many streams, and asks so over one of here; gives what it has copied to `told`
-    /// whenever it says so.
+    /// Asks this server to copy the file to or from another server over `streams` connections. The request uses this
+    /// machine's stream `stream`. Progress reports are passed to `told`.
     pub(crate) async fn have_copied(
         &self,
         name: &Name,
@@ -50,18 +51,18 @@ impl Remote {
         let field = if way == ThirdParty::Pull { "source" } else { "destination" };
         let url = format!("https://{}{}", other.authority(), other.path_of(other_name));
         let mut request = self.request(method, name).header(field, url).header("overwrite", "T");
-        request = request.header("x-number-of-streams", streams.min(MOST_STREAMS)).header("credential", "none");
+        request = request.header("x-number-of-streams", streams.min(MAX_STREAMS)).header("credential", "none");
         if let Some(token) = &other.token {
             let mut value = HeaderValue::try_from(format!("Bearer {token}")).unwrap_or(HeaderValue::from_static(""));
             value.set_sensitive(true);
             request = request.header(TRANSFER_AUTHORIZATION, value);
         }
         let answer = match self.by_http3 {
-            true => Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?),
-            // By a line, which spells names of fields as XRootD wants them.
-            false => Answered::Line(self.ask_on_line(request, body::empty(), name, stream).await?),
+            true => AnyResponse::Session(self.ask(request, body::empty(), name, Some(STALL)).await?),
+            // The pipelined connection spells field names as XRootD requires.
+            false => AnyResponse::Pipelined(self.ask_on_line(request, body::empty(), name, stream).await?),
         };
-        let mut reading = Reading { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
+        let mut reading = RangeReader { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
         let (mut text, mut last) = (Vec::new(), String::new());
         while let Some(piece) = reading.some().await? {
             text.extend_from_slice(&piece);
@@ -75,19 +76,19 @@ impl Remote {
                     last = line;
                 }
             }
-            if text.len() > MOST_OF_A_LINE {
+            if text.len() > MAX_LINE_BYTES {
                 return Err(RemoteError::Answer { name: name.clone(), what: "has a line that is too long" });
             }
         }
         if !text.is_empty() {
             last = String::from_utf8_lossy(&text).trim().to_owned();
         }
-        let _no_sum = reading.end(self);
+        let _ = reading.end(self);
         let is = |word: &str| last.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
         if is("success") {
             return Ok(());
         }
-        let why = if is("failure:") { last["failure:".len()..].trim() } else { "nothing of how it ended" };
+        let why = if is("failure:") { last["failure:".len()..].trim() } else { "nothing about the outcome" };
         Err(RemoteError::ThirdParty {
             name: name.clone(),
             host: self.host.clone(),
@@ -96,6 +97,6 @@ impl Remote {
     }
 }
 
-const MOST_OF_A_LINE: usize = 64 << 10;
-/// Servers refuse more.
-const MOST_STREAMS: usize = 64;
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Servers refuse more streams.
+const MAX_STREAMS: usize = 64;

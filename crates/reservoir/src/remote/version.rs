@@ -1,37 +1,41 @@
-//! The version of a file, as its server tells it: all ranges of one copy must belong to one version.
+//! Versions of files as told by their server. All ranges of one copy must belong to one version.
 
 use super::field;
 use core::time::Duration;
 use hyper::header::{DATE, ETAG, HeaderMap, IF_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED};
 use hyper::http::request::Builder;
 
-/// The validators of a file (RFC 9110 8.8).
+/// The validators of a file (RFC 9110 section 8.8).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Version {
+pub(crate) struct FileVersion {
     tag: Option<String>,
-    /// Last-Modified, as the server wrote it.
+    /// Last-Modified as written by the server.
     date: Option<String>,
-    /// Whether two answers that fit this version have the same bytes.
+    /// Whether equal versions guarantee equal bytes.
     is_strong: bool,
 }
 
-impl Version {
-    /// Returns the version of an entity tag that a list has.
-    pub(crate) fn from_tag(tag: Option<&str>) -> Version {
-        Version { tag: tag.map(str::to_owned), date: None, is_strong: tag.is_some_and(is_strong) }
+impl FileVersion {
+    /// Creates the version of an entity tag in a listing.
+    pub(crate) fn from_tag(tag: Option<&str>) -> FileVersion {
+        FileVersion { tag: tag.map(str::to_owned), date: None, is_strong: tag.is_some_and(is_strong) }
     }
 
-    /// Reads the version from the fields of an answer.
-    pub(super) fn from_answer(fields: &HeaderMap) -> Version {
+    /// Reads the version from the fields of a response.
+    pub(super) fn from_answer(fields: &HeaderMap) -> FileVersion {
         let date = |name| field(fields, name).and_then(http_rules::date::parse);
-        // RFC 9110 8.8.2.2: a file that was written in the second of the answer may be written again in the same second.
+        // RFC 9110 section 8.8.2.2: a file written in the second of the response may be written again in that second.
         let is_old = |modified| date(DATE).is_some_and(|now| now >= modified + Duration::from_secs(1));
         let by_date = date(LAST_MODIFIED).is_some_and(is_old);
-        let tag = Version::from_tag(field(fields, ETAG));
-        Version { is_strong: tag.is_strong || by_date, date: field(fields, LAST_MODIFIED).map(str::to_owned), ..tag }
+        let tag = FileVersion::from_tag(field(fields, ETAG));
+        FileVersion {
+            is_strong: tag.is_strong || by_date,
+            date: field(fields, LAST_MODIFIED).map(str::to_owned),
+            ..tag
+        }
     }
 
-    /// Tests whether ranges of several answers may be put together.
+    /// Tests whether ranges of several responses may be combined.
     pub(crate) fn is_strong(&self) -> bool {
         self.is_strong
     }
@@ -39,14 +43,14 @@ impl Version {
     /// Adds the condition that the file still has this version.
     pub(super) fn put_in(&self, request: Builder) -> Builder {
         match self {
-            // A weak tag fits no condition of this kind (RFC 9110 13.1.1).
-            Version { tag: Some(tag), .. } if is_strong(tag) => request.header(IF_MATCH, tag),
-            Version { date: Some(date), .. } => request.header(IF_UNMODIFIED_SINCE, date),
+            // A weak tag never matches If-Match (RFC 9110 section 13.1.1).
+            FileVersion { tag: Some(tag), .. } if is_strong(tag) => request.header(IF_MATCH, tag),
+            FileVersion { date: Some(date), .. } => request.header(IF_UNMODIFIED_SINCE, date),
             _ => request,
         }
     }
 
-    /// Tests whether an answer has this version, because a server may ignore the condition.
+    /// Tests whether a response has this version, because a server may ignore the condition.
     pub(super) fn fits(&self, fields: &HeaderMap) -> bool {
         let is_same = |mine: &Option<String>, name, is_needed: bool| match (mine, field(fields, name)) {
             (Some(mine), Some(now)) => mine == now,
@@ -59,7 +63,7 @@ impl Version {
     }
 }
 
-/// Tests whether a tag is strong (RFC 9110 8.8.3).
+/// Tests whether a tag is strong (RFC 9110 section 8.8.3).
 fn is_strong(tag: &str) -> bool {
     !tag.starts_with("W/")
 }
@@ -87,16 +91,16 @@ mod tests {
             (&[(LAST_MODIFIED, "yesterday"), (DATE, two)], false),
             (&[], false),
         ] {
-            assert_eq!(Version::from_answer(&fields(pairs)).is_strong(), strong, "{pairs:?}");
+            assert_eq!(FileVersion::from_answer(&fields(pairs)).is_strong(), strong, "{pairs:?}");
         }
     }
 
     #[test]
     fn answers_of_other_versions_do_not_fit() {
         let (one, two) = ("Sat, 28 Nov 2026 09:00:01 GMT", "Sat, 28 Nov 2026 09:00:02 GMT");
-        let tagged = Version::from_answer(&fields(&[(ETAG, "\"a\""), (LAST_MODIFIED, one)]));
-        let dated = Version::from_answer(&fields(&[(LAST_MODIFIED, one), (DATE, two)]));
-        let weak = Version::from_answer(&fields(&[(ETAG, "W/\"a\""), (LAST_MODIFIED, one)]));
+        let tagged = FileVersion::from_answer(&fields(&[(ETAG, "\"a\""), (LAST_MODIFIED, one)]));
+        let dated = FileVersion::from_answer(&fields(&[(LAST_MODIFIED, one), (DATE, two)]));
+        let weak = FileVersion::from_answer(&fields(&[(ETAG, "W/\"a\""), (LAST_MODIFIED, one)]));
         for (version, now, fits) in [
             (&tagged, &[(ETAG, "\"a\""), (LAST_MODIFIED, two)][..], true),
             (&tagged, &[(ETAG, "\"b\""), (LAST_MODIFIED, one)], false),

@@ -1,5 +1,5 @@
-//! Fields that describe the content of a request: digests, which are checked before a file appears, and codings and ranges, which are
-//! refused if the server does not apply them.
+//! Header fields that describe the content of a request. Digests are verified before a file appears. Content codings
+//! and ranges are refused if the server does not apply them.
 //!
 //! ```text
 //! Content-Digest, Content-MD5             digests of the content of this request
@@ -9,28 +9,28 @@
 use super::refusal::Refusal;
 use crate::blocks::BlockSum;
 use crate::body::{CONTENT_DIGEST, SUBTREE, sum_in};
-use crate::digest::{self, Algorithm, Malformed, Summer};
+use crate::digest::{self, DigestHasher, HashAlgorithm, MalformedDigest};
 use hyper::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
 use hyper::{Method, StatusCode};
 
 /// Digests of one sequence of bytes.
-pub(super) type Digests = Vec<(Algorithm, Vec<u8>)>;
+pub(super) type DigestList = Vec<(HashAlgorithm, Vec<u8>)>;
 
 /// The digests that a request declares.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredDigests {
     /// Digests of the request's content.
-    pub(super) content: Digests,
+    pub(super) content: DigestList,
     /// Digests of the whole file.
-    pub(super) whole: Digests,
+    pub(super) whole: DigestList,
     /// Checksums of the content, if the content is one block.
     pub(super) sum: Option<BlockSum>,
 }
 
 impl DeclaredDigests {
-    /// Reads all digests of `fields`.
+    /// Parses all digests in `fields`.
     pub(super) fn new(fields: &HeaderMap) -> Result<DeclaredDigests, Refusal> {
         let mut content = read(fields, CONTENT_DIGEST, digest::read)?;
         content.extend(read(fields, CONTENT_MD5, |md5| digest::read_rfc3230(&format!("md5={md5}")))?);
@@ -49,7 +49,7 @@ impl DeclaredDigests {
         self.content.is_empty() && self.whole.is_empty()
     }
 
-    /// Adds the digests of trailers.
+    /// Adds the digests in trailers.
     pub(super) fn and(mut self, trailers: Option<&HeaderMap>) -> Result<DeclaredDigests, Refusal> {
         if let Some(late) = trailers.map(DeclaredDigests::new).transpose()? {
             self.content.extend(late.content);
@@ -59,11 +59,11 @@ impl DeclaredDigests {
         Ok(self)
     }
 
-    /// Returns the algorithms of `digests` that have to be computed while bytes arrive. CRC32C is computed in any case.
-    pub(super) fn algorithms(digests: &Digests) -> Vec<Algorithm> {
+    /// Returns the algorithms of `digests` that must be computed while bytes arrive. CRC32C is computed in any case.
+    pub(super) fn algorithms(digests: &DigestList) -> Vec<HashAlgorithm> {
         let mut algorithms = Vec::new();
         for (algorithm, _) in digests {
-            if *algorithm != Algorithm::Crc32c && !algorithms.contains(algorithm) {
+            if *algorithm != HashAlgorithm::Crc32c && !algorithms.contains(algorithm) {
                 algorithms.push(*algorithm);
             }
         }
@@ -71,19 +71,19 @@ impl DeclaredDigests {
     }
 }
 
-/// The running computation of several digests over bytes that come in pieces.
-pub(super) struct Summers(Vec<(Algorithm, Summer)>);
+/// Several digests over the same bytes, computed incrementally.
+pub(super) struct DigestHashers(Vec<(HashAlgorithm, DigestHasher)>);
 
-impl Summers {
-    pub(super) fn new(algorithms: Vec<Algorithm>) -> Summers {
-        Summers(algorithms.into_iter().map(|algorithm| (algorithm, Summer::new(algorithm))).collect())
+impl DigestHashers {
+    pub(super) fn new(algorithms: Vec<HashAlgorithm>) -> DigestHashers {
+        DigestHashers(algorithms.into_iter().map(|algorithm| (algorithm, DigestHasher::new(algorithm))).collect())
     }
 
     pub(super) fn update(&mut self, bytes: &[u8]) {
         self.0.iter_mut().for_each(|(_, summer)| summer.update(bytes));
     }
 
-    pub(super) fn finish(self) -> Digests {
+    pub(super) fn finish(self) -> DigestList {
         self.0.into_iter().map(|(algorithm, summer)| (algorithm, summer.finish())).collect()
     }
 }
@@ -92,9 +92,9 @@ impl Summers {
 fn read(
     fields: &HeaderMap,
     name: &'static str,
-    parse: impl Fn(&str) -> Result<Digests, Malformed>,
-) -> Result<Digests, Refusal> {
-    let mut digests = Digests::new();
+    parse: impl Fn(&str) -> Result<DigestList, MalformedDigest>,
+) -> Result<DigestList, Refusal> {
+    let mut digests = DigestList::new();
     for line in fields.get_all(name) {
         let parsed = line.to_str().ok().and_then(|line| parse(line).ok());
         digests.extend(parsed.ok_or_else(|| malformed(name))?);
@@ -103,12 +103,12 @@ fn read(
 }
 
 fn malformed(name: &str) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, format!("{name}: {Malformed}"))
+    Refusal::new(StatusCode::BAD_REQUEST, format!("{name}: {MalformedDigest}"))
 }
 
-/// Refuses a request whose content is not the file's own bytes, but a compressed form of them, for example.
+/// Refuses content that is not the file's own bytes, such as a compressed form.
 pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), Refusal> {
-    // RFC 9110 8.4: a reader would have to decode the bytes, and the server does not tell readers so.
+    // RFC 9110 section 8.4: a reader would have to decode the bytes, but the server would not tell readers.
     let is_identity = |line: &str| line.split(',').all(|coding| coding.trim().eq_ignore_ascii_case("identity"));
     if !fields.get_all(CONTENT_ENCODING).iter().all(|line| line.to_str().is_ok_and(is_identity)) {
         let text = "a Content-Encoding would be lost: send the file's own bytes";
@@ -116,7 +116,7 @@ pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), 
         refusal.field(ACCEPT_ENCODING, "identity");
         return Err(refusal);
     }
-    // RFC 9112 6.1; hyper decodes `chunked` only, and passes other codings on.
+    // RFC 9112 section 6.1. hyper decodes only `chunked` and passes other codings through.
     if single_value(fields, TRANSFER_ENCODING.as_str())?.is_some_and(|coding| !coding.eq_ignore_ascii_case("chunked")) {
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "of transfer codings, the server knows chunked only"));
     }
@@ -124,7 +124,7 @@ pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), 
     if kind.trim_start().get(..BYTERANGES.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(BYTERANGES)) {
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send one range in a request, by Content-Range"));
     }
-    // RFC 9110 14.4: the field has no meaning with another method.
+    // RFC 9110 section 14.4: the field has no meaning with other methods.
     if single_value(fields, CONTENT_RANGE.as_str())?.is_some() && *method != Method::PUT {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range is for PUT"));
     }
@@ -141,6 +141,6 @@ pub(super) fn single_value<'a>(fields: &'a HeaderMap, name: &str) -> Result<Opti
     }
 }
 
-/// RFC 1864.
+/// The field of RFC 1864.
 const CONTENT_MD5: &str = "content-md5";
 const BYTERANGES: &str = "multipart/byteranges";

@@ -1,11 +1,11 @@
-//! Answers that come by HTTP/3: each request on a stream of its own.
+//! HTTP/3: each request on its own stream.
 
 use super::Server;
 use super::refusal::Refusal;
 use super::uploads;
 use crate::body::{self, Body};
-use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
-use crate::watch::Watch;
+use crate::http3::{IncomingBody, MAX_HEAD_BYTES, send, tell_length};
+use crate::watch::ProgressDeadline;
 use bytes::Bytes;
 use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +22,9 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 impl Server {
-    /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the slots that
-    /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait, and so take nothing before their heads are whole; of those that
-    /// are not answered 64 at a time are read.
+    /// Serves an HTTP/3 connection until it ends. At most 32 requests are answered at a time, and each takes one of the
+    /// slots that [`enter`](Server::enter) gives to HTTP/1.1 connections. Up to 64 more request heads are read; further
+    /// requests wait unread and use no memory.
     ///
     /// ```
     /// # async fn example(server: offload_reservoir::Server, endpoint: quic_offload::Endpoint) {
@@ -35,16 +35,16 @@ impl Server {
     /// # }
     /// ```
     pub async fn serve_http3(&self, connection: quic_offload::Connection) {
-        // A client that has left already has sent no request.
+        // A client that has already left has sent no request.
         let Ok(remote) = connection.remote_addr() else { return };
         let peer = remote.to_string();
         let mut builder = h3::server::builder();
-        builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
+        builder.send_grease(false).max_field_section_size(MAX_HEAD_BYTES);
         let Ok(mut http) = builder.build::<_, Bytes>(Streams(connection)).await else { return };
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
-        // A request that its client has reset is still here, and QUIC does not count it any more.
-        let read = Arc::new(Semaphore::new(AT_A_TIME + MOST_WAITING));
-        let attended = uploads::Connection::default();
+        // A request that its client has reset still occupies memory here, but no longer counts in QUIC's stream limit.
+        let read = Arc::new(Semaphore::new(AT_A_TIME + MAX_WAITING));
+        let attended = uploads::ClientConnection::default();
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let is_closed = loop {
@@ -55,8 +55,8 @@ impl Server {
             let accepted = tokio::select! {
                 biased;
                 () = &mut closed => {
-                    // The client may be gone.
-                    let _told = http.shutdown(0).await;
+                    // The client may be gone, so an error does not matter.
+                    let _ = http.shutdown(0).await;
                     break true;
                 }
                 accepted = accept(&mut http, &read) => accepted,
@@ -73,13 +73,13 @@ impl Server {
             let (server, peer, count, turns) = (self.clone(), peer.clone(), under_way.clone(), turns.clone());
             let attended = attended.clone();
             count.send_modify(|count| *count += 1);
-            let counted = Counted(count);
+            let counted = RequestCount(count);
             self.0.shell.spawn(async move {
                 let head = server.0.shell.within(server.0.limits.head, resolver.resolve_request()).await;
-                // Without one there is nothing to answer, and its stream ends.
+                // A stream without a request head needs no response.
                 if let Ok(Ok((mut request, stream))) = head {
                     request.extensions_mut().insert(attended);
-                    // Nobody closes either of them. Those that came first have their turn first.
+                    // Neither semaphore is ever closed. Requests get their turns in order of arrival.
                     let turn = turns.acquire_owned().await;
                     let slot = Arc::new(server.0.slots.acquire_waiting(remote.ip()).await);
                     server.answer_http3(request, stream, &peer, slot).await;
@@ -90,10 +90,11 @@ impl Server {
         };
         none_left(&under_way).await;
         if is_closed {
-            // What has arrived at the client, and is not read there yet, would be lost with the connection: the client ends it.
+            // Data that the client has received but not read would be lost with the connection, so the client ends the
+            // connection.
             let ends = async { while let Ok(Some(_refused)) = http.accept().await {} };
-            // It may take its time, as long as a connection may stand still.
-            let _ended_or_not = self.0.shell.within(self.0.limits.stall, ends).await;
+            // The client gets as much time as a stalled connection.
+            let _ = self.0.shell.within(self.0.limits.stall, ends).await;
         }
     }
 
@@ -104,8 +105,8 @@ impl Server {
         peer: &str,
         slot: Arc<ConnectionSlot>,
     ) {
-        let watch = Watch::new(self.0.shell.timers().clone());
-        // What goes wrong with a client ends its stream, and the log has the request.
+        let watch = ProgressDeadline::new(self.0.shell.timers().clone());
+        // A client error ends its stream only; the log has the request.
         let answered = async {
             let (mut to, mut from) = stream.split();
             let is_head = *request.method() == Method::HEAD;
@@ -114,27 +115,28 @@ impl Server {
                 return to.stop_stream(Code::H3_MESSAGE_ERROR);
             };
             let malformed = Arc::new(AtomicBool::new(false));
-            // RFC 9114 4.1: the rest of a request is not needed for an answer.
-            let body = Arriving::new(from, watch.clone(), Code::H3_NO_ERROR).checked(length, malformed.clone());
+            // RFC 9114 section 4.1: a server may respond without reading the whole request.
+            let body = IncomingBody::new(from, watch.clone(), Code::H3_NO_ERROR).checked(length, malformed.clone());
             let body = self.without_unread(request.method(), length, body.boxed_unsync(), &watch).await;
             let answer = match body {
                 _ if malformed.load(Ordering::Relaxed) => None,
                 Ok(body) => Some(self.answer(request.map(|()| body), peer, watch.clone(), Some(slot.clone())).await),
                 Err(refusal) => Some(refusal.into_response()),
             };
-            // The body may have turned out malformed by now (RFC 9114 4.1.2).
+            // The body may turn out malformed while the request is handled (RFC 9114 section 4.1.2).
             let Some(answer) = answer.filter(|_| !malformed.load(Ordering::Relaxed)) else {
                 return to.stop_stream(Code::H3_MESSAGE_ERROR);
             };
             let (mut head, content) = answer.into_parts();
-            // RFC 9110 8.6: a 204 has no Content-Length; a 304 and the answer to HEAD only have that of a GET.
+            // RFC 9110 section 8.6: a 204 has no Content-Length; a 304 or a response to HEAD may only have the one of a
+            // GET.
             let is_empty = content.size_hint().exact() == Some(0);
             if !(is_empty && (is_head || matches!(head.status.as_u16(), 204 | 304))) {
                 tell_length(&mut head.headers, &content);
             }
             if to.send_response(Response::from_parts(head, ())).await.is_ok() {
                 let content = if is_head { body::empty() } else { content };
-                let _gone = send(&mut to, content, &watch).await;
+                let _ = send(&mut to, content, &watch).await;
             }
         };
         tokio::select! {
@@ -147,30 +149,30 @@ impl Server {
 }
 
 impl Server {
-    /// Reads the unused body of a request, if the request declares its length: only the whole body shows whether the request is
-    /// malformed.
+    /// Reads the unused body of a request, if the request declares its length: only the whole body shows whether the
+    /// request is malformed.
     async fn without_unread(
         &self,
         method: &Method,
         length: BodyLength,
         mut body: Body,
-        watch: &Watch,
+        watch: &ProgressDeadline,
     ) -> Result<Body, Refusal> {
         let Some(declared) = length.declared().filter(|_| !matches!(*method, Method::PUT | Method::POST)) else {
             return Ok(body);
         };
-        if declared > MOST_UNREAD {
+        if declared > MAX_UNREAD {
             let text = format!("{method} has no use for a body of {declared} bytes");
             return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text));
         }
         watch.expect(Some(self.0.limits.stall));
-        // The flag tells its errors, or the stream has ended.
+        // The `malformed` flag tells errors of the body; otherwise the stream has ended.
         while let Some(Ok(_)) = body.frame().await {}
         Ok(body::empty())
     }
 }
 
-/// Tells why a connection ended, unless its client left it, closed or without a word.
+/// Logs the reason for which a connection ended, unless the client left.
 fn tell_of(error: &ConnectionError, peer: &str) {
     let has_left = match error {
         ConnectionError::Timeout { .. }
@@ -182,35 +184,35 @@ fn tell_of(error: &ConnectionError, peer: &str) {
     }
 }
 
-/// The next request, once there is room for its head.
-async fn accept(http: &mut Connection, read: &Arc<Semaphore>) -> Accepted {
-    // Nobody closes it.
+/// Accepts the next request once there is room for its head.
+async fn accept(http: &mut Connection, read: &Arc<Semaphore>) -> AcceptResult {
+    // The semaphore is never closed.
     let room = read.clone().acquire_owned().await.expect("open");
     Ok(http.accept().await?.map(|resolver| (resolver, room)))
 }
 
 type Connection = h3::server::Connection<Streams, Bytes>;
-type Accepted = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemaphorePermit)>, ConnectionError>;
+type AcceptResult = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemaphorePermit)>, ConnectionError>;
 
-/// Requests of a connection that are answered at a time.
+/// Maximum number of requests of a connection answered at a time.
 const AT_A_TIME: usize = 32;
-/// Heads that are read, or wait for their turn, beside them: each has at most 256 KiB.
-const MOST_WAITING: usize = 64;
+/// Maximum number of further request heads read; each has at most 256 KiB.
+const MAX_WAITING: usize = 64;
 
-/// Bytes of an unused body that are read nevertheless.
-const MOST_UNREAD: u64 = 64 << 10;
+/// Maximum length of an unused body that is read.
+const MAX_UNREAD: u64 = 64 << 10;
 
-/// A request under way, counted until it is dropped.
-struct Counted(watch::Sender<usize>);
+/// A request in progress, counted until dropped.
+struct RequestCount(watch::Sender<usize>);
 
-impl Drop for Counted {
+impl Drop for RequestCount {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
-/// Ready when `count` is zero.
+/// Waits until `count` is zero.
 async fn none_left(count: &watch::Sender<usize>) {
-    // The sender is here: it cannot have gone.
-    let _never_fails = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
+    // The sender exists as long as this borrow, so waiting cannot fail.
+    let _ = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
 }

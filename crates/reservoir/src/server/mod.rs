@@ -1,14 +1,15 @@
-//! Serves a folder over HTTP/1.1, on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
+//! Serves a folder over HTTP/1.1 on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
 //!
-//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: turns of users at the disk and the cores;
-//! - `third_party`: COPY, from another server or to one;
-//! - `http3`: requests that come on streams of one connection;
-//! - `packs`: POST of many small files at once, and of names of such;
-//! - `write`: POST and PUT; `declared`: digests and codings of their bytes; `uploads`: unfinished uploads and their owners;
-//! - `refusal`: why a request is not answered as asked.
+//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: fair shares of disk and cores;
+//! - `third_party`: COPY from or to another server;
+//! - `http3`: requests on the streams of one connection;
+//! - `packs`: POST of many small files at once, and of their names to read them;
+//! - `write`: POST and PUT; `declared`: digests and codings of request content; `uploads`: unfinished uploads and their
+//!   owners;
+//! - `refusal`: error responses.
 //!
 //! ```text
-//! stream > Watched (gives up clients that stand still) > hyper > token > right and path > read or write > one line of the log
+//! stream > DeadlineStream (drops stalled clients) > hyper > token > right and path > read or write > log line
 //! ```
 
 mod declared;
@@ -32,14 +33,14 @@ use crate::protocol::PRODUCT;
 use crate::shell::Shell;
 use crate::storage::Folder;
 use crate::tokens::{Grant, Right, Tokens};
-use crate::watch::{Watch, Watched};
+use crate::watch::{DeadlineStream, ProgressDeadline};
 use core::convert::Infallible;
 use core::future::poll_fn;
 use core::net::IpAddr;
 use core::pin::{Pin, pin};
 use core::task::Poll;
 use core::time::Duration;
-use digests::Digests;
+use digests::DigestCache;
 use http_rules::Preconditions;
 use hyper::body::{Body as HttpBody, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
@@ -51,45 +52,46 @@ use refusal::Refusal;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 #[cfg(feature = "third-party")]
-use third_party::ThirdParty;
+use third_party::ThirdPartyAccess;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use turns::{Shares, Turns};
-use uploads::{Connection, Uploads};
+use turns::{FairQueue, UserShares};
+use uploads::{ClientConnection, Uploads};
 
-/// What clients may make a server keep, and how long it waits for them.
+/// Resource limits and time-outs of a server.
 ///
 /// ```
-/// use offload_reservoir::Limits;
+/// use offload_reservoir::ServerLimits;
 ///
-/// let limits = Limits { connections: 8, ..Limits::default() };
+/// let limits = ServerLimits { connections: 8, ..ServerLimits::default() };
 /// assert_eq!((limits.connections, limits.uploads_of_a_user), (8, 64));
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. A further one
-    /// takes the slot of a connection without a token, or else of one that waits for its next request.
+pub struct ServerLimits {
+    /// Maximum number of connections. Each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its
+    /// names. A further connection takes the slot of a connection without a token, or else of one waiting for its next
+    /// request.
     pub connections: usize,
-    /// Without a request.
+    /// Maximum time without a request.
     pub idle: Duration,
-    /// From the first byte of a request to the end of its head.
+    /// Maximum time from the first byte of a request to the end of its head.
     pub head: Duration,
-    /// For each 16 KiB that a request or an answer has.
+    /// Maximum time per 16 KiB of a request or response.
     pub stall: Duration,
-    /// Unfinished files of one user that the server knows of.
+    /// Maximum number of open uploads of one user.
     pub uploads_of_a_user: usize,
-    /// How long an unfinished file belongs to its writer after the last request.
+    /// Time for which an unfinished file belongs to its writer after the last request.
     pub hold: Duration,
-    /// Whole files that are hashed at a time.
+    /// Maximum number of whole files hashed at a time.
     pub hashing: usize,
-    /// Lists of folders that are being read at a time.
+    /// Maximum number of folder listings read at a time.
     pub listing: usize,
 }
 
-impl Limits {
-    /// The usual ones.
-    pub const fn usual() -> Limits {
-        Limits {
+impl ServerLimits {
+    /// Returns the default limits.
+    pub const fn defaults() -> ServerLimits {
+        ServerLimits {
             connections: 1024,
             idle: Duration::from_secs(60),
             head: Duration::from_secs(10),
@@ -102,19 +104,19 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits::usual()
+impl Default for ServerLimits {
+    fn default() -> ServerLimits {
+        ServerLimits::defaults()
     }
 }
 
-/// Serves a folder. Cloned, it is the same one.
+/// A server of one folder. Clones share the server.
 ///
 /// ```
-/// use offload_reservoir::copy::{Copy, Place, Plain};
+/// use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer};
 /// use offload_reservoir::rooted::Rooted;
 /// use offload_reservoir::tokens::Tokens;
-/// use offload_reservoir::{Limits, Server, Shell};
+/// use offload_reservoir::{ServerLimits, Server, Shell};
 /// use std::sync::Arc;
 ///
 /// # let there = tempfile::tempdir()?;
@@ -122,17 +124,17 @@ impl Default for Limits {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn serve(there: &std::path::Path) -> Result<(), Box<dyn core::error::Error>> {
 /// std::fs::write(there.join("film"), [7; 100_000])?;
-/// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), Limits::default()).open_to_all();
-/// // Streams may come from anywhere: TLS over TCP, or memory.
-/// let dial = Plain::new(move |_host: &str, _port| {
+/// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), ServerLimits::default()).open_to_all();
+/// // Streams may be of any kind: TLS over TCP, or memory.
+/// let dial = PlainDialer::new(move |_host: &str, _port| {
 ///     let (ours, theirs) = tokio::io::duplex(1 << 16);
 ///     let server = server.clone();
 ///     tokio::spawn(async move { server.serve(theirs, "memory").await });
 ///     Ok(ours)
 /// });
 /// let copy = Copy::new(Shell::tokio(), Arc::new(dial));
-/// let to = Place::local(&there.join("copy of film"))?;
-/// let outcome = copy.run(&[Place::parse("https://server/film", None)?], &to).await?;
+/// let to = CopyLocation::local(&there.join("copy of film"))?;
+/// let outcome = copy.run(&[CopyLocation::parse("https://server/film", None)?], &to).await?;
 /// assert_eq!((outcome.copied, outcome.failed.len()), (1, 0));
 /// assert_eq!(std::fs::read(there.join("copy of film"))?, [7; 100_000]);
 /// # Ok(())
@@ -141,40 +143,40 @@ impl Default for Limits {
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct Server(Arc<ServerState>);
 
-struct Inner {
+struct ServerState {
     folder: Arc<dyn Folder>,
     shell: Shell,
-    limits: Limits,
+    limits: ServerLimits,
     tokens: RwLock<Arc<Tokens>>,
-    /// What requests without a token may do.
+    /// The grant of requests without a token.
     anonymous: Option<Arc<Grant>>,
     slots: ConnectionSlots,
-    /// Slots that one user may keep busy.
-    busy: Shares,
+    /// Shares of the slots that one user may keep busy.
+    busy: UserShares,
     uploads: Uploads,
-    digests: Digests,
-    lists: Turns,
+    digests: DigestCache,
+    lists: FairQueue,
     closing: watch::Sender<bool>,
-    log: Option<Log>,
+    log: Option<AccessLog>,
     #[cfg(feature = "third-party")]
-    third_party: Option<ThirdParty>,
+    third_party: Option<ThirdPartyAccess>,
 }
 
-/// Takes the lines of an access log.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+/// A consumer of access log lines.
+pub type AccessLog = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Server {
-    /// Serves `folder` to nobody yet.
-    pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Server {
-        Server(Arc::new(Inner {
+    /// Creates a server of `folder`. Without tokens it refuses all requests.
+    pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: ServerLimits) -> Server {
+        Server(Arc::new(ServerState {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
-            digests: Digests::new(shell.clone(), limits.hashing),
-            lists: Turns::new(limits.listing),
+            digests: DigestCache::new(shell.clone(), limits.hashing),
+            lists: FairQueue::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
-            // One user leaves some slots to the others.
-            busy: Shares::new(limits.connections - limits.connections / 64),
+            // One user must leave some slots to others.
+            busy: UserShares::new(limits.connections - limits.connections / 64),
             tokens: RwLock::default(),
             anonymous: None,
             closing: watch::Sender::new(false),
@@ -187,62 +189,64 @@ impl Server {
         }))
     }
 
-    /// Serves everything to everybody, without tokens: for tests, and for networks that are closed otherwise.
+    /// Grants all rights to all clients without a token, for tests and for closed networks.
     ///
     /// # Panics
-    /// If there are clones already.
+    /// If the server was cloned already.
     #[must_use]
     pub fn open_to_all(mut self) -> Server {
         Arc::get_mut(&mut self.0).expect("no clones yet").anonymous = Some(Arc::new(Grant::everything()));
         self
     }
 
-    /// Tells of each request.
+    /// Sets the access log.
     ///
     /// # Panics
-    /// If there are clones already.
+    /// If the server was cloned already.
     #[must_use]
-    pub fn with_log(mut self, log: Log) -> Server {
+    pub fn with_log(mut self, log: AccessLog) -> Server {
         Arc::get_mut(&mut self.0).expect("no clones yet").log = Some(log);
         self
     }
 
-    /// Copies files from and to other servers when clients ask for it by COPY: those that `dial` reaches, and so it should reach none
-    /// but those that are allowed ([`Allowed`](crate::tls::Allowed)); so many at a time.
+    /// Enables COPY from and to other servers, at most `at_a_time` at once. `dial` should reach allowed hosts only
+    /// ([`AllowlistDialer`](crate::tls::AllowlistDialer)).
     ///
     /// # Panics
-    /// If there are clones already.
+    /// If the server was cloned already.
     #[cfg(feature = "third-party")]
     #[must_use]
     pub fn with_third_party(mut self, dial: Arc<dyn Dial>, at_a_time: usize) -> Server {
         let places = Arc::new(tokio::sync::Semaphore::new(at_a_time));
-        Arc::get_mut(&mut self.0).expect("no clones yet").third_party = Some(ThirdParty { dial, places });
+        Arc::get_mut(&mut self.0).expect("no clones yet").third_party = Some(ThirdPartyAccess { dial, places });
         self
     }
 
-    /// Takes these tokens from now on.
+    /// Replaces the accepted tokens.
     pub fn set_tokens(&self, tokens: Tokens) {
         let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        // Keeps the rate limiters of unchanged tokens.
         *present = Arc::new(tokens.after(&present));
     }
 
-    /// Takes a slot for a connection from `address`, for [`serve_in`](Server::serve_in). If no slot is free, a connection without a token loses
-    /// its slot, or else one that waits for its next request. `None` if all connections have requests under way.
+    /// Takes a slot for a connection from `address`, for [`serve_in`](Server::serve_in). If no slot is free, a
+    /// connection without a token loses its slot, or else one waiting for its next request. `None` if all connections
+    /// have requests in progress.
     pub fn enter(&self, address: IpAddr) -> Option<ConnectionSlot> {
         self.0.slots.acquire(address)
     }
 
-    /// Takes no more requests on any connection; those under way are answered, and then their connections end.
+    /// Stops accepting requests on all connections. Requests in progress are answered, then their connections end.
     pub fn close(&self) {
         self.0.closing.send_replace(true);
     }
 
-    /// Answers the requests that come on `stream` from `peer`, until there are no more.
+    /// Serves the requests on `stream` from `peer` until the stream ends.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S, peer: &str) {
         self.converse(stream, peer, None).await;
     }
 
-    /// Answers requests as [`serve`](Server::serve) does, as long as the connection has its slot.
+    /// Serves requests like [`serve`](Server::serve), as long as the connection has its slot.
     pub async fn serve_in<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         slot: ConnectionSlot,
@@ -258,12 +262,13 @@ impl Server {
         peer: &str,
         slot: Option<Arc<ConnectionSlot>>,
     ) {
-        let watch = Watch::new(self.0.shell.timers().clone());
+        let watch = ProgressDeadline::new(self.0.shell.timers().clone());
         watch.idle(self.0.limits.idle, self.0.limits.head);
-        let stream = Watched::new(stream, watch.clone());
-        let attended = Connection::default();
+        let stream = DeadlineStream::new(stream, watch.clone());
+        let attended = ClientConnection::default();
         let service = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(body::arriving);
+            // All requests of a connection carry the same identity.
             request.extensions_mut().insert(attended.clone());
             let (server, watch, slot) = (self.clone(), watch.clone(), slot.clone());
             let answered: Pin<Box<dyn Future<Output = Result<_, Infallible>> + Send>> =
@@ -272,12 +277,12 @@ impl Server {
         });
         let mut connection = hyper::server::conn::http1::Builder::new()
             .max_headers(64)
-            .max_buf_size(MOST_BUFFERED)
+            .max_buf_size(MAX_BUFFERED)
             .serve_connection(TokioIo::new(stream), service);
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let mut is_closing = false;
-        // The client left, or was given up: the log has the requests of the connection, if there were any.
+        // A client that left or stalled is no error; the log has its requests, if any.
         poll_fn(|cx| {
             if !is_closing && closed.as_mut().poll(cx).is_ready() {
                 is_closing = true;
@@ -285,9 +290,10 @@ impl Server {
             }
             let mut ended = Pin::new(&mut connection).poll(cx).map(drop);
             if ended.is_pending() && slot.as_ref().is_some_and(|slot| slot.poll_revoked(cx).is_ready()) {
-                // TLS sends its closing alert if it can do so at once, because the slot belongs to another connection now.
+                // TLS sends its closing alert only if possible at once, because the slot belongs to another connection
+                // now.
                 Pin::new(&mut connection).graceful_shutdown();
-                let _said_or_not = Pin::new(&mut connection).poll(cx);
+                let _ = Pin::new(&mut connection).poll(cx);
                 ended = Poll::Ready(());
             }
             ended
@@ -299,20 +305,22 @@ impl Server {
         &self,
         request: Request<Body>,
         peer: &str,
-        watch: Watch,
+        watch: ProgressDeadline,
         slot: Option<Arc<ConnectionSlot>>,
     ) -> Response<Body> {
         watch.expect(Some(self.0.limits.stall));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let mut guest = Guest { peer, slot, user: String::from("-"), share: None };
+        // The log has "-" until the token is known.
+        let mut guest = RequestContext { peer, slot, user: String::from("-"), share: None };
         let answer = self.attend(request, &watch, &mut guest).await;
         let mut answer = answer.unwrap_or_else(Refusal::into_response);
         answer.headers_mut().insert(SERVER, HeaderValue::from_static(PRODUCT));
         if let Some(log) = &self.0.log {
-            // Paths are shown as they came, escaped: a client writes no line of its own.
+            // Paths are logged escaped, so that a client cannot forge log lines.
             log(&format!("{peer} {} {method} {} {}", guest.user, path.escape_debug(), answer.status().as_u16()));
         }
-        let (limits, Guest { slot, mut share, .. }) = (self.0.limits, guest);
+        // The slot stays busy until the response body ends, which may be long after this function.
+        let (limits, RequestContext { slot, mut share, .. }) = (self.0.limits, guest);
         answer.map(|inner| {
             body::ended(inner, move || {
                 watch.idle(limits.idle, limits.head);
@@ -325,10 +333,11 @@ impl Server {
     async fn attend(
         &self,
         request: Request<Body>,
-        watch: &Watch,
-        guest: &mut Guest<'_>,
+        watch: &ProgressDeadline,
+        guest: &mut RequestContext<'_>,
     ) -> Result<Response<Body>, Refusal> {
         if request.version() < Version::HTTP_2 {
+            // HTTP/3 has no request target; its pseudo-headers are checked with the head.
             http_rules::check_target(&request)?;
         }
         let grant = self.grant(request.headers())?;
@@ -338,6 +347,7 @@ impl Server {
         declared::refuse_codings(request.method(), request.headers())?;
         #[cfg(feature = "third-party")]
         if request.method().as_str() == "COPY" {
+            // COPY checks its rights itself, because a pull writes and a push reads.
             return third_party::copy(self, &request.map(drop), name, &grant, watch).await;
         }
         let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
@@ -356,6 +366,7 @@ impl Server {
                 return Err(refusal);
             }
         };
+        // Checked before any access to the folder, so that a client learns nothing about other paths.
         if !grant.may(needs) || !grant.reaches(&name) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
         }
@@ -365,19 +376,19 @@ impl Server {
         }
         match *request.method() {
             Method::PUT => write::put(self, request, name, &grant, watch).await,
-            Method::POST if gives_pack => packs::give(self, request, name, &grant, watch).await,
-            Method::POST if takes_pack => packs::take(self, request, name, &grant, watch).await,
+            Method::POST if gives_pack => packs::send_pack(self, request, name, &grant, watch).await,
+            Method::POST if takes_pack => packs::receive_pack(self, request, name, &grant, watch).await,
             Method::POST => write::begin(self, &request.map(drop), name, &grant, watch).await,
             ref method if method.as_str() == "MKCOL" => self.make_folder(!request.body().is_end_stream(), name).await,
-            _ => read::give(self, &request.map(drop), name, &grant, watch).await,
+            _ => read::answer_read(self, &request.map(drop), name, &grant, watch).await,
         }
     }
 
-    /// Makes the client's slot busy: the client is known from here on.
-    fn admit(&self, guest: &mut Guest<'_>) -> Result<(), Refusal> {
+    /// Marks the client's slot busy, because the client is authenticated now.
+    fn admit(&self, guest: &mut RequestContext<'_>) -> Result<(), Refusal> {
         let Some(slot) = &guest.slot else { return Ok(()) };
         slot.set_busy();
-        // Users without a token are told apart by their addresses.
+        // Users without a token are distinguished by address.
         let address = || guest.peer.rsplit_once(':').map_or(guest.peer, |(address, _)| address);
         let user = if guest.user == "-" { address() } else { &guest.user };
         guest.share = self.0.busy.take(user);
@@ -385,7 +396,7 @@ impl Server {
         guest.share.is_some().then_some(()).ok_or_else(many)
     }
 
-    /// Answers MKCOL (RFC 4918 9.3). Missing parents are made as well, as for PUT.
+    /// Answers MKCOL (RFC 4918 section 9.3). Missing parents are created too, as for PUT.
     async fn make_folder(&self, has_body: bool, name: Name) -> Result<Response<Body>, Refusal> {
         if has_body {
             return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "MKCOL takes no body here"));
@@ -406,12 +417,12 @@ impl Server {
         Ok(read::response(StatusCode::CREATED, HeaderMap::new(), body::empty()))
     }
 
-    /// What the token of a request is good for.
+    /// Returns the grant of a request's token.
     fn grant(&self, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
         let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
         let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let bearer = shown.and_then(|value| value.split_at_checked(7)).filter(|(scheme, _)| {
-            // RFC 6750 2.1; schemes know no case (RFC 9110 11.1).
+            // RFC 6750 section 2.1; schemes are case-insensitive (RFC 9110 section 11.1).
             scheme.eq_ignore_ascii_case(b"Bearer ")
         });
         let granted = match bearer {
@@ -428,13 +439,13 @@ impl Server {
 }
 
 /// The client of a request.
-struct Guest<'a> {
+struct RequestContext<'a> {
     peer: &'a str,
     slot: Option<Arc<ConnectionSlot>>,
     user: String,
-    /// The user's share of the slots that may be busy.
+    /// The user's share of the busy slots.
     share: Option<OwnedSemaphorePermit>,
 }
 
-/// The longest head of a request, and what is read ahead of a body.
-const MOST_BUFFERED: usize = 512 << 10;
+/// Maximum length of a request head, and of data read ahead of a body.
+const MAX_BUFFERED: usize = 512 << 10;

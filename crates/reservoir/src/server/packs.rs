@@ -1,20 +1,20 @@
-//! Many small files at once: a POST of a pack into a folder, and a POST of names for a pack in answer.
+//! Many small files at once: POST of a pack into a folder, and POST of names for a pack in response.
 //!
 //! ```text
-//! POST /folder, Content-Type: application/x-reservoir-pack     its files arrive; the answer lists those that cannot: name, tab, why
-//! POST /folder, Content-Type: application/x-reservoir-names    the answer is a pack of those that are small files; others are missing in it
+//! POST /folder, Content-Type: application/x-reservoir-pack     writes the files; the response lists refused files: name, tab, reason
+//! POST /folder, Content-Type: application/x-reservoir-names    the response is a pack of the named small files; others are left out
 //! ```
 
 use super::Server;
 use super::declared::DeclaredDigests;
 use super::read::response;
 use super::refusal::Refusal;
-use crate::body::{self, Body, Relayed};
+use crate::body::{self, Body, ChannelBody};
 use crate::name::Name;
 use crate::pack::{self, BadPack, Unpacker};
-use crate::small::{self, Batch, Wanted};
+use crate::small::{self, Batch, PackEntry};
 use crate::tokens::Grant;
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use core::fmt::Write;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Frame;
@@ -23,13 +23,13 @@ use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Takes a pack.
-pub(super) async fn take(
+/// Receives a pack.
+pub(super) async fn receive_pack(
     server: &Server,
     request: Request<Body>,
     into: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     if !DeclaredDigests::new(request.headers())?.is_empty() {
         let text = "files of a pack appear before its end, and each has its hash in the pack: leave other digests out";
@@ -39,6 +39,7 @@ pub(super) async fn take(
     let mut batch = Batch::new(server.0.folder.clone(), into);
     let mut failed = String::new();
     while let Some(frame) = body.frame().await {
+        // Trailers are ignored.
         let Ok(data) = frame.map_err(|_| Refusal::cut_off())?.into_data() else { continue };
         if let Some(pace) = grant.pace() {
             super::write::take_turn(server, watch, pace, data.len()).await;
@@ -50,6 +51,7 @@ pub(super) async fn take(
             }
         }
     }
+    // Without its end the pack was cut off, so files are missing.
     if !unpacker.is_ended() {
         return Err(Refusal::cut_off());
     }
@@ -57,58 +59,61 @@ pub(super) async fn take(
     Ok(response(StatusCode::OK, HeaderMap::new(), body::full(failed)))
 }
 
-/// Brings a batch to the medium; gives an empty one.
-async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch) -> Result<Batch, Refusal> {
-    // From here on the medium is at work, not the client.
+/// Writes a batch to the medium. Returns an empty batch.
+async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &ProgressDeadline) -> Result<Batch, Refusal> {
+    // From here on the medium is working, not the client.
     watch.expect(None);
     let names = batch.names();
     let landed = server.0.shell.blocking(move || batch.land()).await;
     watch.expect(Some(server.0.limits.stall));
-    // Some may have their names even if not all have.
+    // Some files may have been renamed even if the batch failed.
     names.iter().for_each(|name| server.0.digests.forget(name));
     let (batch, refused) = landed?;
     for (name, error) in refused {
         let why = Refusal::from(error).text();
-        // To a string, writing does not fail.
-        let _written = writeln!(failed, "{}\t{why}", name.to_url());
+        // Writing to a string cannot fail.
+        let _ = writeln!(failed, "{}\t{why}", name.to_url());
     }
-    if failed.len() > MOST_FAILED {
+    // The client reads the failures only after the last file, so they must fit in memory.
+    if failed.len() > MAX_FAILURES_BYTES {
         return Err(Refusal::new(StatusCode::CONFLICT, "too many of these files cannot be here: send them one by one"));
     }
     Ok(batch)
 }
 
-/// Gives a pack of what is named.
-pub(super) async fn give(
+/// Sends a pack of the named files.
+pub(super) async fn send_pack(
     server: &Server,
     request: Request<Body>,
     from: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let text =
-        Limited::new(request.into_body(), MOST_NAMED).collect().await.map_err(|_| Refusal::cut_off())?.to_bytes();
+        Limited::new(request.into_body(), MAX_NAMES_BYTES).collect().await.map_err(|_| Refusal::cut_off())?.to_bytes();
     let text =
         core::str::from_utf8(&text).map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the names are no text"))?;
     let mut wanted = Vec::new();
     for line in text.lines() {
-        if wanted.len() == pack::MOST_FILES {
+        if wanted.len() == pack::MAX_FILES {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "a pack has at most 4096 files"));
         }
+        // A valid name has no `..`, so the joined name stays below the folder of the grant.
         let below = Name::from_url(line)?;
         let at = below.path().components().try_fold(from.clone(), |name, part| name.join(part.as_os_str()))?;
-        wanted.push(Wanted { at, packed_as: below, tag: None });
+        wanted.push(PackEntry { at, packed_as: below, tag: None });
     }
     watch.expect(Some(server.0.limits.stall));
     let (into, frames) = mpsc::channel(1);
     let (folder, shell, pace) = (server.0.folder.clone(), server.0.shell.clone(), grant.pace().cloned());
     server.0.shell.spawn(async move {
-        let mut wanted: std::collections::VecDeque<Wanted> = wanted.into();
+        let mut wanted: std::collections::VecDeque<PackEntry> = wanted.into();
         while !wanted.is_empty() {
             let folder = folder.clone();
             let gathered = shell.blocking(move || Ok((small::gather(&*folder, &mut wanted), wanted))).await;
             let Ok((gathered, rest)) = gathered else { return };
             wanted = rest;
+            // Paced by piece: a piece is the unit that is in memory.
             if let Some(turn) = pace.as_ref().map(|pace| pace.take(shell.now(), gathered.bytes.len() as u64)) {
                 shell.sleep_until(turn).await;
             }
@@ -118,12 +123,12 @@ pub(super) async fn give(
         }
         let mut end = bytes::BytesMut::new();
         pack::write_end(&mut end);
-        // Who went away asks again.
-        let _gone = into.send(Ok(Frame::data(end.freeze()))).await;
+        // The client may be gone, and will ask again.
+        let _ = into.send(Ok(Frame::data(end.freeze()))).await;
     });
     let mut fields = HeaderMap::new();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(pack::KIND));
-    Ok(response(StatusCode::OK, fields, Relayed::new(frames, None).boxed_unsync()))
+    Ok(response(StatusCode::OK, fields, ChannelBody::new(frames, None).boxed_unsync()))
 }
 
 impl From<BadPack> for Refusal {
@@ -132,7 +137,7 @@ impl From<BadPack> for Refusal {
     }
 }
 
-/// Bytes of names that are asked for: 4096 of usual lengths.
-const MOST_NAMED: usize = 4 << 20;
-/// Bytes of the list of those that cannot arrive.
-const MOST_FAILED: usize = 4 << 20;
+/// Maximum length of the requested names: 4096 names of usual lengths.
+const MAX_NAMES_BYTES: usize = 4 << 20;
+/// Maximum length of the list of refused files.
+const MAX_FAILURES_BYTES: usize = 4 << 20;

@@ -1,18 +1,18 @@
-//! GET and HEAD: files whole or by ranges, with digests; folders as lists.
+//! GET and HEAD: files, whole or by ranges, with digests; folders as listings.
 
 use super::Server;
 use super::refusal::Refusal;
 use crate::attributes::{self, Preserve};
-use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
-use crate::body::{self, Body, FileBody};
-use crate::digest::Algorithm;
-use crate::listing::Entry;
+use crate::blocks::{BlockHasher, Blocks, DEFAULT_BLOCK};
+use crate::body::{self, Body, FileRangeBody};
+use crate::digest::HashAlgorithm;
+use crate::listing::ListingLine;
 use crate::mtime;
 use crate::name::Name;
 use crate::protocol::{BLOCK, KIND, MODE, MTIME};
-use crate::storage::{About, Entries, Kind, Stored};
+use crate::storage::{FileInfo, FileKind, FolderEntries, StoredFile};
 use crate::tokens::Grant;
-use crate::watch::Watch;
+use crate::watch::ProgressDeadline;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
@@ -26,17 +26,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub(super) async fn give(
+pub(super) async fn answer_read(
     server: &Server,
     request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let (folder, at) = (server.0.folder.clone(), name.clone());
     let about = server.0.shell.blocking(move || folder.about(&at)).await?;
     match about.kind {
-        Kind::Folder => {
+        FileKind::Folder => {
             match Preconditions::from_fields(request.method(), request.headers()).evaluate(CurrentState::Unversioned) {
                 Ok(()) => list(server, request, name, grant).await,
                 Err(UnmetPrecondition::NotModified) => {
@@ -45,10 +45,11 @@ pub(super) async fn give(
                 Err(unmet) => Err(unmet.into()),
             }
         }
-        Kind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
-        Kind::File => {
+        FileKind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
+        FileKind::File => {
             if request.method() == Method::HEAD {
-                // By HEAD a client finds out whether a file has arrived. An upload may have failed after it gave the file its name.
+                // By HEAD a client learns whether its upload is complete. The upload may have failed after the rename,
+                // so the name is secured.
                 server.0.uploads.secure(&name).await?;
             }
             let (folder, at) = (server.0.folder.clone(), name.clone());
@@ -70,9 +71,9 @@ async fn give_file(
     server: &Server,
     request: &Request<()>,
     name: &Name,
-    (file, about): (Arc<dyn Stored>, About),
+    (file, about): (Arc<dyn StoredFile>, FileInfo),
     grant: &Arc<Grant>,
-    watch: &Watch,
+    watch: &ProgressDeadline,
 ) -> Result<Response<Body>, Refusal> {
     let asked = request.headers();
     let FileReply { status, range, mut fields } =
@@ -87,29 +88,29 @@ async fn give_file(
         return Err(Refusal::new(status, text).with_fields(fields));
     }
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    // Last-Modified has whole seconds.
+    // Last-Modified has whole seconds only.
     fields.insert(MTIME, ascii(&mtime::to_text(about.modified)));
     if let Some(wanted) = field(asked, attributes::FIELD).and_then(|wanted| wanted.parse().ok()) {
         let file = file.clone();
         let found = server.0.shell.blocking(move || file.attributes(wanted)).await?.to_text();
-        if found.len() <= attributes::MOST_BYTES {
+        if found.len() <= attributes::MAX_FIELD_BYTES {
             fields.insert(attributes::FIELD, ascii(&found));
         }
     }
-    // To hash a file takes as long as it takes.
+    // Hashing a file may take any time.
     watch.expect(None);
-    if let Some(algorithm) = field(asked, "want-repr-digest").and_then(Algorithm::wanted) {
-        // RFC 9530 4: the field is a wish, so an answer may come without the digest.
+    if let Some(algorithm) = field(asked, "want-repr-digest").and_then(HashAlgorithm::wanted) {
+        // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
-            server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
+            server.0.digests.get_or_compute(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
         {
             fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
         }
     }
-    if let Some(algorithm) = field(asked, "want-digest").and_then(Algorithm::wanted_by_rfc3230) {
-        // RFC 9530 4: the field is a wish, so an answer may come without the digest.
+    if let Some(algorithm) = field(asked, "want-digest").and_then(HashAlgorithm::wanted_by_rfc3230) {
+        // RFC 9530 section 4: the field is a preference, so a response may lack the digest.
         if let Some(digest) =
-            server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
+            server.0.digests.get_or_compute(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
         {
             fields.insert("digest", ascii(&algorithm.field_of_rfc3230(&digest)));
         }
@@ -127,15 +128,15 @@ async fn give_file(
     } else {
         fields.insert(CONTENT_LENGTH, length.into());
     }
-    let body = FileBody::new(server.0.shell.clone(), file, range, hasher, trailers).paced(grant.pace().cloned());
+    let body = FileRangeBody::new(server.0.shell.clone(), file, range, hasher, trailers).paced(grant.pace().cloned());
     Ok(response(status, fields, body.boxed_unsync()))
 }
 
-/// For a range that is one block, if the client takes trailers and wants CRC32C.
+/// Returns a hasher if the range is one block and the client accepts trailers and wants CRC32C.
 fn block_hasher(asked: &HeaderMap, range: &core::ops::Range<u64>, size: u64) -> Option<BlockHasher> {
     let takes = field(asked, TE).is_some_and(|te| te.split(',').any(|coding| coding.trim() == "trailers"));
-    let wanted = field(asked, "want-content-digest").and_then(Algorithm::wanted) == Some(Algorithm::Crc32c);
-    let block = field(asked, BLOCK).map_or(Some(USUAL_BLOCK), |block| block.parse().ok())?;
+    let wanted = field(asked, "want-content-digest").and_then(HashAlgorithm::wanted) == Some(HashAlgorithm::Crc32c);
+    let block = field(asked, BLOCK).map_or(Some(DEFAULT_BLOCK), |block| block.parse().ok())?;
     let blocks = Blocks::new(size, block)?;
     let number = range.start / block;
     (takes && wanted && *range == blocks.range(number)).then(|| BlockHasher::new(blocks, number))
@@ -153,7 +154,8 @@ async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant)
     let folder = server.0.folder.clone();
     let entries = server.0.shell.blocking(move || folder.list(&name)).await?;
     let (server, user) = (server.clone(), grant.name().to_owned());
-    // Each piece is made when the connection has room for it: a client that does not read holds the open folder, but no thread.
+    // Each piece is produced when the connection has room: a client that does not read occupies the open folder, but no
+    // thread.
     let pieces = stream::try_unfold(Some(entries), move |entries| {
         let (server, user) = (server.clone(), user.clone());
         async move {
@@ -170,13 +172,13 @@ async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant)
     Ok(response(StatusCode::OK, fields, StreamBody::new(pieces).boxed_unsync()))
 }
 
-/// Reads the next entries of a list as lines. Also returns whether these are the last ones.
-fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
+/// Reads the next entries of a listing as lines. Also returns whether they are the last ones.
+fn lines(entries: &mut FolderEntries, json: bool) -> io::Result<(String, bool)> {
     let mut text = String::new();
     for _ in 0..LISTED_AT_ONCE {
         let Some(entry) = entries.next() else { return Ok((text, true)) };
         let (part, about) = entry?;
-        let entry = Entry::of(&part, &about);
+        let entry = ListingLine::from_info(&part, &about);
         text += &if json { entry.to_json() } else { entry.to_text() };
     }
     Ok((text, false))
@@ -209,5 +211,5 @@ pub(super) fn ascii(text: &str) -> HeaderValue {
 pub(super) const METHODS: &str = "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT";
 #[cfg(not(feature = "third-party"))]
 pub(super) const METHODS: &str = "GET, HEAD, MKCOL, OPTIONS, POST, PUT";
-/// Entries of a list that are read in one turn: their lines are a fraction of a [`PIECE`](crate::body::PIECE).
+/// Number of entries read in one turn. Their lines are a fraction of a [`PIECE`](crate::body::PIECE).
 const LISTED_AT_ONCE: usize = 512;

@@ -1,4 +1,4 @@
-//! Why a request is not answered as asked: a status, a sentence.
+//! Error responses: a status and a sentence.
 
 use crate::body::{self, Body};
 use crate::landing::LandingError;
@@ -20,19 +20,19 @@ impl Refusal {
         Refusal { status, text: text.into(), fields: Box::default() }
     }
 
-    /// With a field.
+    /// Adds a header field.
     pub(super) fn field(&mut self, name: HeaderName, value: impl TryInto<HeaderValue>) {
         self.fields.extend(value.try_into().ok().map(|value| (name, value)));
     }
 
-    /// Adds these fields.
+    /// Adds header fields.
     #[must_use]
     pub(super) fn with_fields(mut self, fields: HeaderMap) -> Refusal {
         self.fields.extend(fields);
         self
     }
 
-    /// Its sentence.
+    /// Returns the sentence.
     pub(super) fn text(self) -> String {
         self.text
     }
@@ -45,7 +45,7 @@ impl Refusal {
         response
     }
 
-    /// The body of a request ended before its time, or was not what its head says.
+    /// Creates the response to a truncated or malformed request body.
     pub(super) fn cut_off() -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, "the request's body was cut off")
     }
@@ -69,7 +69,7 @@ impl From<UnmetPrecondition> for Refusal {
     }
 }
 
-/// What the system says of a name, or of a file.
+/// Converts errors of the file system.
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Refusal {
         use io::ErrorKind as Kind;
@@ -80,14 +80,15 @@ impl From<io::Error> for Refusal {
             return refusal;
         }
         let (status, text) = match error.kind() {
-            // That it leads nowhere is the client's affair; where it may lead is not.
+            // The three errors are not distinguished, because a client must not learn where a link leads.
             Kind::NotFound | Kind::NotADirectory | Kind::PermissionDenied => (StatusCode::NOT_FOUND, "not found"),
             Kind::InvalidFilename | Kind::InvalidInput => (StatusCode::NOT_FOUND, "no file of that name can be here"),
             Kind::IsADirectory => (StatusCode::CONFLICT, "this is a folder"),
             Kind::AlreadyExists => (StatusCode::CONFLICT, "something else has this name"),
             Kind::StorageFull | Kind::QuotaExceeded => (StatusCode::INSUFFICIENT_STORAGE, "the server's disk is full"),
             Kind::FileTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the server's disk takes no file of this size"),
-            // The client must not try again soon, because the disk stays read-only until it is mounted anew.
+            // This is not a temporary error: the disk stays read-only until mounted anew, so clients should not retry
+            // soon.
             Kind::ReadOnlyFilesystem => (StatusCode::FORBIDDEN, "the server's disk is read-only"),
             Kind::UnexpectedEof | Kind::InvalidData => return Refusal::new(StatusCode::BAD_REQUEST, error.to_string()),
             Kind::TimedOut => (StatusCode::REQUEST_TIMEOUT, "the request stood still"),
@@ -104,7 +105,7 @@ impl From<LandingError> for Refusal {
     fn from(error: LandingError) -> Refusal {
         match error {
             LandingError::Medium(_, error) => error.into(),
-            // RFC 4918 9.7.2. It will not pass.
+            // RFC 4918 section 9.7.2. This error is permanent.
             LandingError::NoFile(_) => {
                 let mut refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error.to_string());
                 refusal.field(ALLOW, METHODS_OF_A_FOLDER);
@@ -113,7 +114,7 @@ impl From<LandingError> for Refusal {
             LandingError::Unmet(_, unmet) => unmet.into(),
             LandingError::Attributes(..) => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
             LandingError::NotBegun(_) => Refusal::new(StatusCode::GONE, error.to_string()),
-            // The one that has it may be a request that was given up, and is about to end.
+            // The lock may belong to a request that was given up and is about to end.
             LandingError::Taken(_) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             other => Refusal::new(StatusCode::CONFLICT, other.to_string()),
         }

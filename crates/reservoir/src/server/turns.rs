@@ -1,58 +1,58 @@
-//! Turns at work that keeps the disk or a core busy: a few at a time, shared fairly among users.
+//! Turns for work that occupies the disk or a core: a few at a time, shared fairly among users.
 //!
-//! Invariant: a user has at most as many turns and waiting requests before the common queue as there are turns, so that a request of
-//! another user waits behind these few only, however many requests the first user sends.
+//! Invariant: a user has at most as many turns, and requests in the common queue, as there are turns. A request of
+//! another user therefore waits behind these few only, however many requests the first user sends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub(super) struct Turns {
+pub(super) struct FairQueue {
     all: Arc<Semaphore>,
-    shares: Shares,
+    shares: UserShares,
 }
 
 /// A turn. Dropping it gives the turn back.
-pub(super) struct Turn {
+pub(super) struct FairSlot {
     _share: OwnedSemaphorePermit,
     _turn: OwnedSemaphorePermit,
 }
 
-impl Turns {
-    pub(super) fn new(count: usize) -> Turns {
+impl FairQueue {
+    pub(super) fn new(count: usize) -> FairQueue {
         let count = count.max(1);
-        Turns { all: Arc::new(Semaphore::new(count)), shares: Shares::new(count) }
+        FairQueue { all: Arc::new(Semaphore::new(count)), shares: UserShares::new(count) }
     }
 
     /// Waits for a turn of `user`.
-    pub(super) async fn take(&self, user: &str) -> Turn {
-        let share = acquire(self.shares.of(user)).await;
-        Turn { _share: share, _turn: acquire(self.all.clone()).await }
+    pub(super) async fn take(&self, user: &str) -> FairSlot {
+        let share = acquire(self.shares.for_user(user)).await;
+        FairSlot { _share: share, _turn: acquire(self.all.clone()).await }
     }
 }
 
-/// The users' shares of something limited, each with the same maximum.
-pub(super) struct Shares {
+/// The users' shares of a limited resource, each with the same maximum.
+pub(super) struct UserShares {
     each: usize,
     users: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-impl Shares {
-    pub(super) fn new(each: usize) -> Shares {
-        Shares { each, users: Mutex::default() }
+impl UserShares {
+    pub(super) fn new(each: usize) -> UserShares {
+        UserShares { each, users: Mutex::default() }
     }
 
-    /// Takes one for `user`, unless the user has the maximum already.
+    /// Takes one unit for `user`, unless the user has the maximum already.
     pub(super) fn take(&self, user: &str) -> Option<OwnedSemaphorePermit> {
-        self.of(user).try_acquire_owned().ok()
+        self.for_user(user).try_acquire_owned().ok()
     }
 
-    fn of(&self, user: &str) -> Arc<Semaphore> {
+    fn for_user(&self, user: &str) -> Arc<Semaphore> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = users.get(user) {
             return share.clone();
         }
-        // Tokens come and go; a user without a request needs no entry.
+        // Tokens come and go; a user without requests needs no entry.
         users.retain(|_, share| Arc::strong_count(share) > 1);
         users.entry(user.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.each))).clone()
     }
@@ -69,18 +69,18 @@ mod tests {
 
     #[test]
     fn user_waits_behind_a_few_requests_of_another() {
-        let turns = Turns::new(2);
+        let turns = FairQueue::new(2);
         let take = |user: &'static str| Box::pin(turns.take(user));
-        let held: Vec<Turn> = (0..2).map(|_| take("many").now_or_never().unwrap()).collect();
+        let held: Vec<FairSlot> = (0..2).map(|_| take("many").now_or_never().unwrap()).collect();
         let mut many: Vec<_> = (0..100).map(|_| take("many")).collect();
         assert!(many.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
         let mut other = take("other");
         assert!(other.as_mut().now_or_never().is_none());
         drop(held);
-        assert!(other.as_mut().now_or_never().is_some(), "it is first in the common queue");
+        assert!(other.as_mut().now_or_never().is_some(), "the other user is first in the common queue");
         // Dropped requests hold no turn.
         drop((many, other));
-        assert!(turns.all.available_permits() == 2 && turns.shares.of("new").available_permits() == 2);
+        assert!(turns.all.available_permits() == 2 && turns.shares.for_user("new").available_permits() == 2);
         assert_eq!(turns.shares.users.lock().unwrap().len(), 1);
     }
 }

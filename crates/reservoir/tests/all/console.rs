@@ -1,4 +1,5 @@
-//! The program `reservoir` without a writable standard output or standard error: it goes on serving, and copies all files.
+//! The program `reservoir` without a writable standard output or standard error: the server keeps running, and a copy
+//! copies all files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -11,7 +12,7 @@ fn reservoir(folder: &Path) -> Command {
     command
 }
 
-/// Returns an output on which each write fails, as on a full disk.
+/// Returns an output for which each write fails, as on a full disk.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
@@ -21,7 +22,7 @@ fn gone() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
 
-/// One token, `test`, for everything.
+/// A token "test", with all rights.
 const TOKENS: &str = r#"
     [[token]]
     name = "me"
@@ -29,19 +30,20 @@ const TOKENS: &str = r#"
     rights = ["read", "write"]
 "#;
 
-struct Serving(Child);
+struct ServerProcess(Child);
 
-impl Serving {
+impl ServerProcess {
     fn signal(&self, signal: &str) {
         let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", self.0.id())]).status().unwrap();
         assert!(sent.success());
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        let _killed = self.0.kill();
-        let _gone = self.0.wait();
+        // The process may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -60,7 +62,7 @@ fn server_goes_on_when_its_log_cannot_be_written() {
             ["--root", "served", "--cert", "cert.pem", "--key", "key.pem", "--tokens", "tokens.toml", "--log"];
         let mut command = reservoir(folder.path());
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped()).stderr(log());
-        let mut serving = Serving(command.spawn().unwrap());
+        let mut serving = ServerProcess(command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(serving.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim_end().trim_end_matches('/').rsplit(':').next().unwrap();

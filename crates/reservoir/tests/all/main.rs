@@ -1,4 +1,5 @@
-//! Servers and copies in virtual time, and the program: one program, for one is built and linked sooner than many.
+//! Servers, copies, and the program, in virtual time. There is one test program because one program builds and links
+//! faster than many.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 

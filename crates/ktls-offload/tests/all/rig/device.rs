@@ -1,5 +1,5 @@
-//! A model of a NIC's TLS face. All or nothing per packet, as hardware does it; a packet's bytes are decrypted before the
-//! tag of their record is known.
+//! A model of a NIC's TLS engine. Like hardware, the model decrypts a packet as a whole or not at all, and decrypts
+//! bytes before the tag of their record is known.
 
 use bytes::Bytes;
 use offload_api::{
@@ -17,30 +17,30 @@ pub(crate) const FLOW: FlowKey = FlowKey::tcp(
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 2)),
 );
 
-pub(crate) struct MockDevice {
-    contexts: Vec<(Handle, Context)>,
+pub(crate) struct MockTlsDevice {
+    contexts: Vec<(Handle, DeviceContext)>,
     next_index: u32,
     events: VecDeque<DeviceEvent>,
-    /// Share of packets that pass by untouched.
+    /// Share of packets that the device leaves untouched.
     pub(crate) miss: f64,
     /// Refuse everything with this.
     pub(crate) refuse: Option<ContextRefusal>,
-    /// Do not say when a context is ready.
+    /// Suppresses the events that report installed contexts.
     pub(crate) silent: bool,
     pub(crate) removed: Vec<Handle>,
-    /// How it says that its contexts find their place again.
+    /// Resynchronization mode that the device announces.
     pub(crate) resync: ResyncMode,
-    /// What it was told about where records begin.
+    /// Answers received about record boundaries.
     pub(crate) told: Vec<(Handle, Seq, Option<u64>)>,
     rng: Rng,
 }
 
-enum Context {
+enum DeviceContext {
     Transmit { key: TlsKey, start: Seq, number: u64 },
     Receive(Box<Tracker>),
 }
 
-/// Where the receive engine is in its stream of records.
+/// Position of the receive engine in its stream of records.
 #[derive(Clone)]
 struct Tracker {
     key: TlsKey,
@@ -51,9 +51,9 @@ struct Tracker {
     tag: Vec<u8>,
 }
 
-impl MockDevice {
-    pub(crate) fn new(rng: Rng, miss: f64) -> MockDevice {
-        MockDevice {
+impl MockTlsDevice {
+    pub(crate) fn new(rng: Rng, miss: f64) -> MockTlsDevice {
+        MockTlsDevice {
             contexts: Vec::new(),
             next_index: 0,
             events: VecDeque::new(),
@@ -84,7 +84,7 @@ impl MockDevice {
         !self.events.is_empty()
     }
 
-    /// Gives up the oldest context.
+    /// Removes the oldest context.
     pub(crate) fn evict(&mut self) {
         if !self.contexts.is_empty() {
             let (handle, _) = self.contexts.remove(0);
@@ -98,7 +98,8 @@ impl MockDevice {
 
     /// Seals a record, if the context is known.
     pub(crate) fn transmit(&mut self, handle: Handle, at: Seq, number: u64, plain: &[Bytes]) -> Option<Bytes> {
-        let (_, Context::Transmit { key, start, number: first }) = self.contexts.iter().find(|(h, _)| *h == handle)?
+        let (_, DeviceContext::Transmit { key, start, number: first }) =
+            self.contexts.iter().find(|(h, _)| *h == handle)?
         else {
             panic!("a record sent with a receive context");
         };
@@ -110,24 +111,26 @@ impl MockDevice {
         assert!(record[0] == 23 || is_12(key) && matches!(record[0], 21 | 22));
         let (prefix, rest) = record.split_at_mut(prefix_len(key));
         let (body, tag) = rest.split_at_mut(rest.len() - 16);
+        // The device fills in the tag, so the host must leave it empty.
         assert_eq!(tag, [0; 16]);
         let (nonce, aad) = protection(key, number, prefix);
         tag.copy_from_slice(&aead(key).seal_in_place(&nonce, &aad, body).unwrap());
         Some(record.into())
     }
 
-    /// Decrypts a segment where it lies, if everything in it is right.
+    /// Decrypts a segment in place, if all tags in it are correct.
     pub(crate) fn receive(&mut self, seq: Seq, payload: &mut [u8]) -> RxMeta {
         let mut meta = RxMeta::default();
         let missed = self.rng.chance(self.miss);
         let end = seq + payload.len() as u32;
         for (handle, context) in &mut self.contexts {
-            let Context::Receive(tracker) = context else { continue };
+            let DeviceContext::Receive(tracker) = context else { continue };
             if end.at_or_before(tracker.expected) {
-                continue; // from before the context
+                continue; // the segment precedes the context
             }
             assert!(seq.at_or_before(tracker.expected), "the model's wire has no gaps");
             let skip = tracker.expected.distance_from(seq) as usize;
+            // Decrypts a copy: a packet with a wrong tag must pass up as received.
             let mut copy = payload[skip..].to_vec();
             let right = tracker.run(&mut copy);
             if skip > 0 || missed {
@@ -160,8 +163,10 @@ impl Tracker {
                 }
                 continue;
             };
+            // The length is trusted before the tag is verified, as in hardware.
             let length = usize::from(u16::from_be_bytes([self.head[3], self.head[4]]));
             let body = (length + 5).saturating_sub(prefix_len(&self.key) + 16);
+            // The tag of a record may be spread over several packets.
             let left = body - state.position() as usize;
             let take = left.min(bytes.len() - at);
             state.decrypt(&key, &mut bytes[at..at + take]).unwrap();
@@ -181,7 +186,7 @@ impl Tracker {
     }
 }
 
-impl Contexts for MockDevice {
+impl Contexts for MockTlsDevice {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         (name == TlsContexts::ENGINE).then(|| EngineInfo {
             counts_units: true,
@@ -204,13 +209,13 @@ impl Contexts for MockDevice {
         let handle = Handle { index: self.next_index, generation: 1 };
         self.next_index += 1;
         let context = match direction {
-            Direction::Transmit => Context::Transmit { key, start, number },
+            Direction::Transmit => DeviceContext::Transmit { key, start, number },
             Direction::Receive => {
                 if !self.silent {
                     self.events.push_back(DeviceEvent::Ready { flow: FLOW, handle });
                 }
                 let tracker = Tracker { key, expected: start, number, head: vec![], state: None, tag: vec![] };
-                Context::Receive(Box::new(tracker))
+                DeviceContext::Receive(Box::new(tracker))
             }
         };
         self.contexts.push((handle, context));
@@ -249,13 +254,14 @@ pub(crate) fn is_12(key: &TlsKey) -> bool {
     key.version() == TlsVersion::Tls12
 }
 
-/// Header, and the explicit nonce of AES-GCM in TLS 1.2 (RFC 5288 section 3).
+/// Returns the length of the header and, for AES-GCM in TLS 1.2, the explicit nonce (RFC 5288 section 3).
 pub(crate) fn prefix_len(key: &TlsKey) -> usize {
     if is_12(key) && key.suite() != TlsSuite::ChaCha20Poly1305 { 13 } else { 5 }
 }
 
-/// Nonce and additional data of a record that begins with `prefix`, as RFC 8446 section 5, RFC 5288 section 3, RFC 5246
-/// section 6.2.3.3 and RFC 7905 section 2 have them.
+/// Returns the nonce and additional data of a record that begins with `prefix`, by RFC 8446 section 5, RFC 5288 section
+/// 3, RFC 5246 section 6.2.3.3 and RFC 7905 section 2. Written independently of the crate, so that shared errors are
+/// unlikely.
 pub(crate) fn protection(key: &TlsKey, number: u64, prefix: &[u8]) -> ([u8; 12], Vec<u8>) {
     let mut nonce = *key.iv();
     let (header, explicit) = prefix.split_at(5);

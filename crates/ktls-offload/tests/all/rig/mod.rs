@@ -1,13 +1,13 @@
-//! Two ends of an in-memory connection with a model of a TLS device at each: it really encrypts and decrypts, with code
-//! that shares nothing with the record layer, and can be told to miss packets, to hold back, or to forget everything.
+//! An in-memory connection with a model of a TLS device at each end. The devices really encrypt and decrypt, with code
+//! that shares nothing with the record layer. They can miss packets, hold data back and lose their contexts.
 
-#![allow(dead_code)] // every test file uses its own part of it
+#![allow(dead_code)] // each test file uses a different part
 
 pub(crate) mod device;
 pub(crate) mod tasks;
 
 use bytes::Bytes;
-use device::MockDevice;
+use device::MockTlsDevice;
 use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
 use offload_api::{
     Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendProgress,
@@ -19,69 +19,69 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-/// How segments are cut.
+/// The lengths of segments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cut {
-    /// Into this many bytes.
+pub(crate) enum SegmentLengths {
+    /// Segments of this length.
     Every(usize),
-    /// Into 1 to this many, at random.
+    /// Random lengths from 1 to this.
     UpTo(u64),
 }
 
-/// The connection, as a test sees it.
+/// The connection.
 #[derive(Clone)]
-pub(crate) struct Wire {
-    halves: Arc<Mutex<[Half; 2]>>,
+pub(crate) struct MockWire {
+    halves: Arc<Mutex<[WireHalf; 2]>>,
 }
 
-/// What belongs to one end.
-pub(crate) struct Half {
+/// State of one end.
+pub(crate) struct WireHalf {
     chunks: Vec<(u64, Bytes, TxTag)>,
     sealers: Vec<(u64, Box<dyn Sealer>)>,
     queued: u64,
-    /// Everything that left, as it was on the wire.
+    /// All bytes sent, as on the wire.
     pub(crate) wire: Vec<u8>,
     first: Seq,
     finished: bool,
     pub(crate) aborted: bool,
     pub(crate) dropped: bool,
-    /// Nothing leaves while set.
+    /// Holds back all data.
     pub(crate) hold: bool,
-    /// It knows where the next byte belongs before that has arrived.
+    /// Whether the end knows the next byte's sequence number before that byte arrives.
     pub(crate) tells_next: bool,
-    /// Bytes the peer takes before it consumed some.
+    /// Receive window: bytes that may be sent before the peer consumes some.
     pub(crate) window: usize,
-    pub(crate) cut: Cut,
-    pub(crate) device: Option<MockDevice>,
-    /// Contexts to be removed when all before an offset has left.
+    pub(crate) cut: SegmentLengths,
+    pub(crate) device: Option<MockTlsDevice>,
+    /// Contexts to remove when all data before an offset were sent.
     releases: Vec<(u64, Handle)>,
     pub(crate) released: Vec<Handle>,
     sealed: BTreeMap<u64, Bytes>,
-    /// Units sealed by the transport's sealers.
+    /// Number of units sealed by the transport's sealers.
     pub(crate) sealed_units: usize,
 
     arrived: VecDeque<RxSegment>,
     pub(crate) received: u64,
     pub(crate) consumed: u64,
     peer_finished: bool,
-    /// The peer has aborted: once all that arrived is taken, that is an error.
+    /// Whether the peer aborted. The reader gets an error after the received data.
     lost: bool,
-    /// Bytes queued beyond which it wants no more.
+    /// Number of queued bytes at which the end reports no room.
     pub(crate) send_buffer: usize,
-    wakers: Wakers,
+    wakers: WaitingWakers,
     rng: Rng,
 }
 
-/// Who waits for what.
+/// The wakers of waiting tasks, by the awaited event.
 #[derive(Default)]
-struct Wakers {
+struct WaitingWakers {
     readable: Option<Waker>,
     writable: Option<Waker>,
     acknowledged: Option<Waker>,
     event: Option<Waker>,
 }
 
-impl Wakers {
+impl WaitingWakers {
     fn wake_reader(&mut self) {
         self.readable.take().into_iter().for_each(Waker::wake);
     }
@@ -101,9 +101,9 @@ impl Wakers {
     }
 }
 
-impl Wire {
-    pub(crate) fn new(seed: u64) -> Wire {
-        let half = |name, first| Half {
+impl MockWire {
+    pub(crate) fn new(seed: u64) -> MockWire {
+        let half = |name, first| WireHalf {
             chunks: Vec::new(),
             sealers: Vec::new(),
             queued: 0,
@@ -115,7 +115,7 @@ impl Wire {
             hold: false,
             tells_next: true,
             window: usize::MAX,
-            cut: Cut::Every(1448),
+            cut: SegmentLengths::Every(1448),
             device: None,
             releases: Vec::new(),
             released: Vec::new(),
@@ -127,50 +127,50 @@ impl Wire {
             peer_finished: false,
             lost: false,
             send_buffer: usize::MAX,
-            wakers: Wakers::default(),
+            wakers: WaitingWakers::default(),
             rng: Seed(seed).stream(name),
         };
-        // Both directions wrap early.
-        Wire { halves: Arc::new(Mutex::new([half("a", Seq(u32::MAX - 1000)), half("b", Seq(u32::MAX - 5))])) }
+        // Both start close to the end of the sequence space, to test wrapping.
+        MockWire { halves: Arc::new(Mutex::new([half("a", Seq(u32::MAX - 1000)), half("b", Seq(u32::MAX - 5))])) }
     }
 
-    /// The two ends.
-    pub(crate) fn ends(&self) -> (End, End) {
-        (End { wire: self.clone(), side: 0 }, End { wire: self.clone(), side: 1 })
+    /// Returns the two ends.
+    pub(crate) fn ends(&self) -> (MockTransport, MockTransport) {
+        (MockTransport { wire: self.clone(), side: 0 }, MockTransport { wire: self.clone(), side: 1 })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, [Half; 2]> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, [WireHalf; 2]> {
         self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Where the bytes of `side` begin.
+    /// Returns the first sequence number of `side`.
     pub(crate) fn first(&self, side: usize) -> Seq {
         self.lock()[side].first
     }
 
-    /// Puts a device at both ends.
-    pub(crate) fn with_devices(self, miss: f64, seed: u64) -> Wire {
+    /// Adds a device at both ends.
+    pub(crate) fn with_devices(self, miss: f64, seed: u64) -> MockWire {
         for (side, half) in self.lock().iter_mut().enumerate() {
-            half.device = Some(MockDevice::new(Seed(seed).stream(["device a", "device b"][side]), miss));
+            half.device = Some(MockTlsDevice::new(Seed(seed).stream(["device a", "device b"][side]), miss));
         }
         self
     }
 
-    /// Lets `side` forget all contexts.
+    /// Resets the device of `side`, which loses all contexts.
     pub(crate) fn reset(&self, side: usize) {
         let mut halves = self.lock();
         halves[side].device.as_mut().unwrap().reset();
         halves[side].tell_events();
     }
 
-    /// Has the device of `side` give up one of its contexts.
+    /// Makes the device of `side` remove one of its contexts.
     pub(crate) fn evict(&self, side: usize) {
         let mut halves = self.lock();
         halves[side].device.as_mut().unwrap().evict();
         halves[side].tell_events();
     }
 
-    /// Lets up to `limit` bytes of `side` leave; whether anything came of that.
+    /// Sends up to `limit` bytes of `side`. Returns whether this changed anything.
     pub(crate) fn step(&self, side: usize, limit: usize) -> bool {
         let state = || {
             let halves = self.lock();
@@ -181,17 +181,18 @@ impl Wire {
         state() != before
     }
 
-    /// Lets at most `limit` bytes of what `side` has queued leave.
+    /// Sends at most `limit` queued bytes of `side`.
     pub(crate) fn pump(&self, side: usize, limit: usize) {
         let mut halves = self.lock();
         let [a, b] = &mut *halves;
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };
         let mut left = limit;
         while left > 0 {
+            // A dropped end consumes nothing, but must not block its peer.
             let unconsumed = if to.dropped { 0 } else { (to.received - to.consumed) as usize };
             let cut = match from.cut {
-                Cut::Every(bytes) => bytes,
-                Cut::UpTo(bytes) => 1 + from.rng.below(bytes) as usize,
+                SegmentLengths::Every(bytes) => bytes,
+                SegmentLengths::UpTo(bytes) => 1 + from.rng.below(bytes) as usize,
             };
             let at = from.wire.len() as u64;
             let most = cut.min(left).min((from.queued - at) as usize).min(from.window.saturating_sub(unconsumed));
@@ -203,8 +204,9 @@ impl Wire {
             from.wire.extend_from_slice(&payload);
             from.wakers.wake_writers();
             if to.dropped {
-                continue; // nobody is there
+                continue; // no receiver
             }
+            // The wire bytes are recorded above, before the receiver's device changes the payload.
             let seq = from.first + at as u32;
             let meta = to.device.as_mut().map_or(RxMeta::default(), |device| device.receive(seq, &mut payload));
             to.received += payload.len() as u64;
@@ -216,10 +218,10 @@ impl Wire {
             to.peer_finished = true;
             to.wakers.wake_reader();
         }
-        [from, to].into_iter().for_each(Half::tell_events);
+        [from, to].into_iter().for_each(WireHalf::tell_events);
     }
 
-    /// Adds a segment as if it came from the other end of `side`.
+    /// Adds a received segment at `side`, as if sent by the peer.
     pub(crate) fn inject(&self, side: usize, bytes: &[u8], meta: RxMeta) {
         let mut halves = self.lock();
         let first = halves[1 - side].first;
@@ -230,51 +232,52 @@ impl Wire {
         half.wakers.wake_reader();
     }
 
-    /// What `side` gets once all that arrived is taken is an error.
+    /// Makes `side` fail after its received data.
     pub(crate) fn lose(&self, side: usize) {
         let half = &mut self.lock()[side];
         half.lost = true;
         half.wakers.wake_all();
     }
 
-    /// Closes the direction towards `side`.
+    /// Ends the direction towards `side`.
     pub(crate) fn end(&self, side: usize) {
         self.lock()[side].peer_finished = true;
     }
 }
 
-impl Half {
-    /// As if somebody else had waited since.
+impl WireHalf {
+    /// Forgets all wakers, as if other tasks had registered since.
     pub(crate) fn forget_wakers(&mut self) {
-        self.wakers = Wakers::default();
+        self.wakers = WaitingWakers::default();
     }
 
-    /// Sealers that were installed.
+    /// Returns the number of installed sealers.
     pub(crate) fn sealers(&self) -> usize {
         self.sealers.len()
     }
 
-    /// All that the host has queued, as it lies in its memory.
+    /// Returns all queued bytes as they are in host memory.
     pub(crate) fn queued_bytes(&self) -> Vec<u8> {
         self.chunks.iter().flat_map(|(_, bytes, _)| bytes.iter().copied()).collect()
     }
 
-    /// Bytes queued that have not left.
+    /// Returns the number of queued bytes that were not sent.
     pub(crate) fn waiting(&self) -> usize {
         (self.queued - self.wire.len() as u64) as usize
     }
 
     fn tell_events(&mut self) {
-        if self.device.as_ref().is_some_and(MockDevice::has_events) {
+        if self.device.as_ref().is_some_and(MockTlsDevice::has_events) {
             self.wakers.wake_listener();
         }
     }
 
-    /// Up to `most` bytes from offset `at`, as they belong on the wire.
+    /// Returns up to `most` bytes from offset `at`, as they belong on the wire.
     fn segment(&mut self, at: u64, most: usize) -> Vec<u8> {
         let mut payload = Vec::new();
         while payload.len() < most {
             let offset = at + payload.len() as u64;
+            // A segment may contain several chunks, with and without a context.
             let index = self.chunks.partition_point(|(start, ..)| *start <= offset) - 1;
             let (start, bytes, tag) = self.chunks[index].clone();
             let skip = (offset - start) as usize;
@@ -282,7 +285,7 @@ impl Half {
             match tag.context(Layer::FIRST) {
                 None => payload.extend_from_slice(&bytes[skip..skip + take]),
                 Some(handle) => {
-                    let unit = tag.unit(Layer::FIRST).expect("what a device is to seal belongs to a record");
+                    let unit = tag.unit(Layer::FIRST).expect("data for a device belong to a record");
                     let within = unit.at as usize + skip;
                     let sealed = self.unit(start - u64::from(unit.at), unit.len, unit.number, handle);
                     payload.extend_from_slice(&sealed[within..within + take]);
@@ -292,7 +295,8 @@ impl Half {
         payload
     }
 
-    /// The record at `start`, by the device or, if it does not know the context, by the sealer.
+    /// Returns the sealed record at `start`: sealed by the device, or by a sealer if the device does not know the
+    /// context.
     fn unit(&mut self, start: u64, len: u32, number: u64, handle: Handle) -> Bytes {
         if let Some(bytes) = self.sealed.get(&start) {
             return bytes.clone();
@@ -310,7 +314,7 @@ impl Half {
         assert_eq!(sealed.len(), len as usize);
         self.sealed_units += 1;
         self.sealed.insert(start, sealed.clone());
-        // What left already has to be what the device made of it.
+        // Bytes already sent must equal the sealer's output; a retransmission would otherwise differ.
         let gone = self.wire.get(start as usize..).unwrap_or_default();
         let common = gone.len().min(sealed.len());
         assert_eq!(gone[..common], sealed[..common], "the sealer differs from the device");
@@ -331,14 +335,14 @@ impl Half {
     }
 }
 
-/// One end: a transport.
-pub(crate) struct End {
-    wire: Wire,
+/// One end of the connection, as a transport.
+pub(crate) struct MockTransport {
+    wire: MockWire,
     side: usize,
 }
 
-impl End {
-    fn half<R>(&self, f: impl FnOnce(&mut Half) -> R) -> R {
+impl MockTransport {
+    fn half<R>(&self, f: impl FnOnce(&mut WireHalf) -> R) -> R {
         f(&mut self.wire.lock()[self.side])
     }
 
@@ -349,14 +353,14 @@ impl End {
     }
 }
 
-impl SegmentStream for End {
+impl SegmentStream for MockTransport {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         self.half(|half| match half.arrived.pop_front() {
             Some(segment) => Poll::Ready(Ok(Some(segment))),
             None if half.peer_finished => Poll::Ready(Ok(None)),
             None if half.lost => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             None => {
-                half.arrived = VecDeque::new(); // what an idle stream takes is measured
+                half.arrived = VecDeque::new(); // frees memory, because a test measures idle streams
                 half.wakers.readable = Some(cx.waker().clone());
                 Poll::Pending
             }
@@ -412,6 +416,7 @@ impl SegmentStream for End {
             assert!(!half.finished || data.is_empty(), "sent after finish");
             if !data.is_empty() && !half.aborted && !half.lost {
                 let length = data.len() as u64;
+                // Kept until the end of the test, so that any record can be sealed again.
                 half.chunks.push((half.queued, data, tag));
                 half.queued += length;
             }
@@ -471,7 +476,7 @@ impl SegmentStream for End {
             } else {
                 half.lost = true;
             }
-            // What is left will never be sent.
+            // The remaining data will never be sent.
             half.queued = half.wire.len() as u64;
             half.releases.iter_mut().for_each(|(offset, _)| *offset = half.queued.min(*offset));
             half.run_releases();
@@ -514,7 +519,7 @@ impl SegmentStream for End {
     }
 }
 
-impl Drop for End {
+impl Drop for MockTransport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -527,26 +532,26 @@ impl Drop for End {
     }
 }
 
-/// Keys that both ends can go on from without a handshake.
+/// A key schedule that needs no handshake: each key is derived from a counter.
 #[derive(Clone)]
-pub(crate) struct Counting {
-    cipher: Cipher,
+pub(crate) struct CountingSchedule {
+    cipher: TestCipher,
     transmit: u8,
     receive: u8,
 }
 
-impl Counting {
-    /// The schedules of the two ends, and the first keys of the first end.
-    pub(crate) fn pair(cipher: impl Into<Cipher>) -> (Counting, Counting, TrafficKeys) {
+impl CountingSchedule {
+    /// Returns the schedules of the two ends, and the first keys of the first end.
+    pub(crate) fn pair(cipher: impl Into<TestCipher>) -> (CountingSchedule, CountingSchedule, TrafficKeys) {
         let cipher = cipher.into();
         let keys = TrafficKeys { transmit: (0, counted(cipher, 1)), receive: (0, counted(cipher, 101)) };
-        let one = Counting { cipher, transmit: 1, receive: 101 };
-        let other = Counting { cipher, transmit: 101, receive: 1 };
+        let one = CountingSchedule { cipher, transmit: 1, receive: 101 };
+        let other = CountingSchedule { cipher, transmit: 101, receive: 1 };
         (one, other, keys)
     }
 }
 
-impl KeySchedule for Counting {
+impl KeySchedule for CountingSchedule {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
         self.transmit = self.transmit.wrapping_add(1);
         Ok(counted(self.cipher, self.transmit))
@@ -562,27 +567,30 @@ impl KeySchedule for Counting {
     }
 }
 
-/// The key that goes by a number.
-pub(crate) fn counted(cipher: impl Into<Cipher>, number: u8) -> TlsKey {
-    let Cipher { version, suite } = cipher.into();
+/// Returns the key with the given number.
+pub(crate) fn counted(cipher: impl Into<TestCipher>, number: u8) -> TlsKey {
+    let TestCipher { version, suite } = cipher.into();
     TlsKey::new(version, suite, &vec![number; suite.key_len()], [number; 12]).unwrap()
 }
 
-/// Two streams over `wire`.
-pub(crate) fn streams(wire: &Wire, cipher: impl Into<Cipher>) -> (KtlsStream<End>, KtlsStream<End>) {
-    let (one, other, keys) = Counting::pair(cipher);
+/// Creates two connected streams over `wire`.
+pub(crate) fn streams(
+    wire: &MockWire,
+    cipher: impl Into<TestCipher>,
+) -> (KtlsStream<MockTransport>, KtlsStream<MockTransport>) {
+    let (one, other, keys) = CountingSchedule::pair(cipher);
     let (a, b) = wire.ends();
     let near = KtlsStream::new(a, keys.clone(), Box::new(one)).unwrap();
     let far = KtlsStream::new(b, keys.swapped(), Box::new(other)).unwrap();
     (near, far)
 }
 
-/// A protected record with any content and padding. (TLS 1.2 has none of the latter.)
+/// Builds a protected record with any content and padding. (TLS 1.2 has no padding.)
 pub(crate) fn record(key: &TlsKey, number: u64, content_type: u8, content: &[u8], padding: usize) -> Vec<u8> {
     let mut body = content.to_vec();
     let mut prefix = vec![content_type, 3, 3, 0, 0];
     if device::is_12(key) {
-        // Any explicit nonce will do; the peer need not choose as this crate does.
+        // Any explicit nonce is valid; a peer may choose differently from this crate.
         prefix.extend(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
         prefix.truncate(device::prefix_len(key));
     } else {
@@ -597,7 +605,7 @@ pub(crate) fn record(key: &TlsKey, number: u64, content_type: u8, content: &[u8]
     [&prefix[..], &body, &tag].concat()
 }
 
-/// Seeded bytes.
+/// Returns pseudorandom bytes.
 pub(crate) fn data(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     Seed(seed).stream("data").fill(&mut bytes);
@@ -606,21 +614,21 @@ pub(crate) fn data(seed: u64, length: usize) -> Vec<u8> {
 
 pub(crate) const SUITES: [TlsSuite; 3] = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305];
 
-/// What protects records.
+/// A protocol version with a cipher suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cipher {
+pub(crate) struct TestCipher {
     pub(crate) version: TlsVersion,
     pub(crate) suite: TlsSuite,
 }
 
-impl From<TlsSuite> for Cipher {
-    fn from(suite: TlsSuite) -> Cipher {
-        Cipher { version: TlsVersion::Tls13, suite }
+impl From<TlsSuite> for TestCipher {
+    fn from(suite: TlsSuite) -> TestCipher {
+        TestCipher { version: TlsVersion::Tls13, suite }
     }
 }
 
-impl Cipher {
-    /// Bytes of a record beside its content, without padding.
+impl TestCipher {
+    /// Returns the record length minus the content length, without padding.
     pub(crate) fn overhead(self) -> usize {
         match (self.version, self.suite) {
             (TlsVersion::Tls12, TlsSuite::ChaCha20Poly1305) => 21,
@@ -630,15 +638,15 @@ impl Cipher {
     }
 }
 
-pub(crate) const CIPHERS: [Cipher; 6] = {
+pub(crate) const CIPHERS: [TestCipher; 6] = {
     let [a, b, c] = SUITES;
     let (v2, v3) = (TlsVersion::Tls12, TlsVersion::Tls13);
     [
-        Cipher { version: v2, suite: a },
-        Cipher { version: v2, suite: b },
-        Cipher { version: v2, suite: c },
-        Cipher { version: v3, suite: a },
-        Cipher { version: v3, suite: b },
-        Cipher { version: v3, suite: c },
+        TestCipher { version: v2, suite: a },
+        TestCipher { version: v2, suite: b },
+        TestCipher { version: v2, suite: c },
+        TestCipher { version: v3, suite: a },
+        TestCipher { version: v3, suite: b },
+        TestCipher { version: v3, suite: c },
     ]
 };

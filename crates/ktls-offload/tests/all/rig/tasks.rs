@@ -1,4 +1,4 @@
-//! An executor that polls only what was woken, so that a wake that is missing shows as a standstill.
+//! An executor that polls only woken tasks, so that a missing wake shows as a standstill.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Whether a task was woken.
-struct Flag(AtomicBool);
+/// A flag that tells whether a task was woken.
+struct WakeFlag(AtomicBool);
 
-impl Wake for Flag {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -17,16 +17,16 @@ impl Wake for Flag {
 
 pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Runs tasks until all are done; false if some wait and nobody is awake.
+/// Runs tasks until all are complete. Returns false if some are pending and no task is woken.
 pub(crate) fn run(tasks: Vec<Task<'_>>) -> bool {
     run_beside(tasks, |_| false)
 }
 
-/// As [`run`], with something that goes on beside the tasks: `step` is called between polls, and told whether any task is
-/// awake. False, when none is, says that nothing will ever happen again.
+/// Runs tasks like [`run`], with another activity: `step` is called between polls and told whether any task is awake.
+/// It returns false if no task is awake and nothing more will happen.
 pub(crate) fn run_beside(tasks: Vec<Task<'_>>, mut step: impl FnMut(bool) -> bool) -> bool {
-    let mut tasks: Vec<(Option<Task<'_>>, Arc<Flag>)> =
-        tasks.into_iter().map(|task| (Some(task), Arc::new(Flag(AtomicBool::new(true))))).collect();
+    let mut tasks: Vec<(Option<Task<'_>>, Arc<WakeFlag>)> =
+        tasks.into_iter().map(|task| (Some(task), Arc::new(WakeFlag(AtomicBool::new(true))))).collect();
     loop {
         let mut polled = false;
         for (slot, flag) in &mut tasks {
@@ -46,7 +46,7 @@ pub(crate) fn run_beside(tasks: Vec<Task<'_>>, mut step: impl FnMut(bool) -> boo
     }
 }
 
-/// Polls `future` at most so many times, then drops it.
+/// Polls `future` at most `polls` times, then drops it.
 pub(crate) async fn within<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -57,7 +57,7 @@ pub(crate) async fn within<T>(polls: u64, future: impl Future<Output = T>) -> Op
         left -= 1;
         let polled = future.as_mut().poll(cx).map(Some);
         if polled.is_pending() && left == 0 {
-            // Given up at once, as when another branch is ready: no wake of this future will be heard.
+            // Gives up at once, as `select` does: no later wake of this future may count.
             return Poll::Ready(None);
         }
         polled
@@ -65,7 +65,7 @@ pub(crate) async fn within<T>(polls: u64, future: impl Future<Output = T>) -> Op
     .await
 }
 
-/// Lets the others go on.
+/// Lets the other tasks run.
 pub(crate) async fn turn() {
     let mut waited = false;
     poll_fn(|cx| {

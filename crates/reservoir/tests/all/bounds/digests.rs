@@ -1,16 +1,16 @@
-//! Digests of whole files.
+//! Requests for digests of whole files.
 
-use super::{Bed, head_of};
+use super::{BoundsTestbed, head_of};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use offload_reservoir::Limits;
-use offload_reservoir::copy::{Copy, Place, Plain, Sync};
+use offload_reservoir::ServerLimits;
+use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer, SyncMode};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const SHA256: &str = "want-repr-digest: sha-256=1\r\n\r\n";
 
-fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
+fn ask_digest(bed: &mut BoundsTestbed, token: &str, target: &str) -> DuplexStream {
     let mut stream = bed.ask_with(token, &format!("HEAD {target}"));
     bed.executor.block_on(async { stream.write_all(SHA256.as_bytes()).await }).unwrap();
     stream
@@ -18,9 +18,9 @@ fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
 
 #[test]
 fn small_file_digest_passes_huge_file_digests() {
-    let mut bed = Bed::new(Limits::default());
-    // Some requests are of the same user, and some of another.
-    let _huge: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
+    // One user requests a hundred digests of two huge files.
+    let _huge_requests: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
     bed.executor.run_for(Duration::from_millis(40));
     for token in ["test", "abc"] {
         let began = bed.shell.now();
@@ -34,12 +34,13 @@ fn small_file_digest_passes_huge_file_digests() {
 
 #[test]
 fn equal_requests_share_one_computation() {
-    let mut bed = Bed::new(Limits::default());
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
     let mut equal: Vec<_> = (0..20).map(|_| ask_digest(&mut bed, "abc", "/huge")).collect();
     bed.executor.run_for(Duration::from_millis(40));
     let read = bed.folders.read.load(Ordering::Relaxed);
+    // Twenty separate computations would read more than 50 pieces.
     assert!((20..=50).contains(&read), "{read} pieces of a millisecond each in 40 ms");
-    // The computation goes on while one request waits, and ends with the last request.
+    // The computation continues for one request, and ends with the last request.
     equal.truncate(1);
     bed.executor.run_for(Duration::from_millis(40));
     let more = bed.folders.read.load(Ordering::Relaxed);
@@ -51,17 +52,17 @@ fn equal_requests_share_one_computation() {
     assert_eq!(bed.folders.read.load(Ordering::Relaxed), ended);
 }
 
-/// A digest is a wish: an answer whose digest would take days comes without it.
+/// The answer leaves the digest out if the computation would take days. HTTP allows that.
 #[test]
 fn digest_that_takes_too_long_is_left_out() {
-    let mut bed = Bed::new(Limits::default());
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
     let began = bed.shell.now();
     let mut stream = ask_digest(&mut bed, "abc", "/huge");
     bed.executor.run_for(Duration::from_millis(10));
     bed.blocked.store(86_400_000, Ordering::Relaxed);
     let head = bed.executor.block_on(head_of(&mut stream));
     assert!(head.starts_with("HTTP/1.1 200") && !head.contains("repr-digest"), "{head}");
-    // At 16 MiB a second, the digest would have taken six days.
+    // The digest would take six days at 16 MiB per second.
     let days = (bed.shell.now() - began).as_secs() / 86_400;
     assert!((6..=9).contains(&days), "{days} days");
     bed.executor.run_for(Duration::from_secs(86_400));
@@ -71,25 +72,27 @@ fn digest_that_takes_too_long_is_left_out() {
 }
 
 #[test]
-fn copy_by_hash_ends_though_the_server_never_tells_one() {
-    let mut bed = Bed::new(Limits::default());
+fn copy_by_hash_ends_without_a_hash_from_the_server() {
+    let mut bed = BoundsTestbed::new(ServerLimits::default());
     let there = tempfile::tempdir().unwrap();
     std::fs::write(there.path().join("file"), "abc").unwrap();
     let spawner = bed.shell.clone();
-    let dial = Plain::new(move |_: &str, _| {
+    let dial = PlainDialer::new(move |_: &str, _| {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
         spawner.spawn(async move { answer_without_digests(theirs).await });
         Ok(ours)
     });
-    let copy = Copy::new(bed.shell.clone(), Arc::new(dial)).sync(Sync::Hash).retries(1);
-    let to = Place::parse("https://server/file", None).unwrap();
+    let copy = Copy::new(bed.shell.clone(), Arc::new(dial)).sync(SyncMode::Hash).retries(1);
+    let to = CopyLocation::parse("https://server/file", None).unwrap();
     let began = bed.shell.now();
-    let outcome = bed.executor.block_on(copy.run(&[Place::local(&there.path().join("file")).unwrap()], &to)).unwrap();
+    let outcome =
+        bed.executor.block_on(copy.run(&[CopyLocation::local(&there.path().join("file")).unwrap()], &to)).unwrap();
     assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{outcome:?}");
+    // After two minutes without a digest, the client copies the file.
     assert!((120..130).contains(&(bed.shell.now() - began).as_secs()));
 }
 
-/// Serves files of three bytes, and does not answer a request that wants a digest.
+/// Serves files of three bytes, and never answers a request for a digest.
 async fn answer_without_digests(mut stream: DuplexStream) {
     loop {
         let mut head = Vec::new();

@@ -1,5 +1,5 @@
-//! Bounds on the work and memory that clients can cause, in virtual time: lists that nobody reads, digests of huge files, connections
-//! without a token.
+//! Limits on the work and the memory that clients can cause, in virtual time: unread lists, digests of huge files,
+//! connections without a token.
 
 mod digests;
 mod folder;
@@ -9,26 +9,26 @@ mod slots;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use folder::Folders;
-use offload_reservoir::copy::{Copy, Plain};
+use folder::CountingFolder;
+use offload_reservoir::copy::{Copy, PlainDialer};
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_reservoir::{Server, ServerLimits, Shell, Task};
 use offload_testbed::{Runtime, VirtualTime};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// A server on an executor of its own.
-struct Bed {
+/// A server on its own executor.
+struct BoundsTestbed {
     executor: VirtualTime,
     shell: Shell,
-    folders: Arc<Folders>,
+    folders: Arc<CountingFolder>,
     server: Server,
-    /// Milliseconds that a blocking call takes.
+    /// The duration of a blocking call, in milliseconds.
     blocked: Arc<AtomicU64>,
 }
 
-impl Bed {
-    fn new(limits: Limits) -> Bed {
+impl BoundsTestbed {
+    fn new(limits: ServerLimits) -> BoundsTestbed {
         let executor = VirtualTime::new();
         let runtime: Arc<dyn Runtime> = Arc::new(executor.handle());
         let (timers, pool) = (runtime.clone(), runtime.clone());
@@ -39,6 +39,7 @@ impl Bed {
             pool.spawn_task(
                 "work".into(),
                 Box::pin(async move {
+                    // Blocking work takes virtual time here, so that a test can count the work of an interval.
                     timers.sleep(span).await;
                     work();
                 }),
@@ -46,13 +47,13 @@ impl Bed {
         };
         let spawn = move |task: Task| runtime.spawn_task("task".into(), task);
         let shell = Shell::new(timers, Arc::new(pool), Arc::new(spawn));
-        let folders = Arc::new(Folders::default());
+        let folders = Arc::new(CountingFolder::default());
         let server = Server::new(folders.clone(), shell.clone(), limits);
         server.set_tokens(Tokens::read(TOKENS).unwrap());
-        Bed { executor, shell, folders, server, blocked: span }
+        BoundsTestbed { executor, shell, folders, server, blocked: span }
     }
 
-    /// Opens a connection to the server and sends a request with the token "abc".
+    /// Connects to the server, and sends a request with the token "abc".
     fn ask(&mut self, head: &str) -> DuplexStream {
         self.ask_with("abc", head)
     }
@@ -68,7 +69,7 @@ impl Bed {
 
     fn copy(&self) -> Copy {
         let (server, spawner) = (self.server.clone(), self.shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let server = server.clone();
             spawner.spawn(async move { server.serve(theirs, "client").await });

@@ -1,9 +1,9 @@
-//! The program, which counts its open files before it serves.
+//! The `reservoir` program and its limit of open files.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-/// Runs `reservoir serve` with limits of open files as `ulimit` sets them, until it serves. Returns the process and its first line.
+/// Starts `reservoir serve` with the limits of open files of `ulimit`. Returns the process and its first line.
 fn serve(ulimit: &str) -> (Child, String, tempfile::TempDir) {
     let there = tempfile::tempdir().unwrap();
     let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
@@ -40,7 +40,7 @@ fn serve_raises_the_soft_limit_of_open_files() {
 }
 
 #[test]
-fn serve_tells_when_open_files_are_too_few() {
+fn serve_reports_too_few_open_files() {
     let (child, first, _there) = serve("ulimit -n 600");
     assert!(first.contains("https://127.0.0.1:"), "{first}");
     let said = end(child);

@@ -1,13 +1,13 @@
-//! Connections of strangers, of known clients, and of one user.
+//! Connections without a token, with a token, and of one user.
 
-use super::{Bed, head_of};
+use super::{BoundsTestbed, head_of};
 use core::net::IpAddr;
 use core::time::Duration;
-use offload_reservoir::Limits;
+use offload_reservoir::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-impl Bed {
-    /// Opens a connection from `address`. `None` if it gets no slot.
+impl BoundsTestbed {
+    /// Opens a connection from `address`. Returns `None` if the server has no slot for the connection.
     fn enter(&mut self, address: [u8; 4]) -> Option<DuplexStream> {
         let slot = self.server.enter(IpAddr::from(address))?;
         let (ours, theirs) = tokio::io::duplex(1 << 12);
@@ -44,18 +44,18 @@ impl Bed {
     }
 }
 
-fn limited(connections: usize) -> Bed {
-    Bed::new(Limits { connections, ..Limits::default() })
+fn limited(connections: usize) -> BoundsTestbed {
+    BoundsTestbed::new(ServerLimits { connections, ..ServerLimits::default() })
 }
 
 const ONE: [u8; 4] = [192, 0, 2, 1];
 const OTHER: [u8; 4] = [192, 0, 2, 2];
 
 #[test]
-fn connections_without_a_token_shut_out_nobody() {
+fn connections_without_a_token_leave_slots_to_others() {
     let mut bed = limited(8);
     let mut strangers: Vec<_> = (0..20).map(|_| bed.enter(ONE).unwrap()).collect();
-    // An invalid token makes no difference.
+    // An invalid token has the same effect as no token.
     let last = strangers.len() - 1;
     assert_eq!(bed.status(&mut strangers[last], "/small", "guess"), 401);
     for from in [OTHER, ONE] {
@@ -92,7 +92,7 @@ fn one_user_leaves_slots_to_others() {
     assert_eq!(statuses, [vec![200; 126], vec![503]].concat());
     let mut other = bed.enter(ONE).unwrap();
     assert_eq!(bed.status(&mut other, "/huge", "test"), 200);
-    // A download that ended makes room.
+    // The end of a download frees a slot.
     drop(readers.remove(0));
     bed.executor.run_for(Duration::from_millis(10));
     let mut again = bed.enter(ONE).unwrap();

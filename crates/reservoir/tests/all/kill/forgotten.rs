@@ -1,6 +1,6 @@
-//! Servers that have forgotten an upload and cannot take it up again: why they cannot is what the copy tells.
+//! Servers that have lost an upload and cannot resume the upload: the copy reports the reason.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -11,24 +11,24 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use offload_base::Seed;
-use offload_reservoir::copy::{Copy, Place, Plain};
+use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer};
 use offload_reservoir::name::Name;
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::VirtualTime;
 use std::sync::{Arc, OnceLock};
 
-/// The server forgets the upload at its end, and then has no right to it any more.
+/// The server loses the upload at its end, and then forbids a second upload.
 #[test]
-fn why_a_server_does_not_take_an_upload_up_again_is_told() {
-    let medium = Medium::new(Seed(1));
+fn copy_reports_why_a_server_does_not_resume_an_upload() {
+    let medium = RamDisk::new(Seed(1));
     let name = Name::from_url("/file").unwrap();
     medium.put(&name, &[7; 3000]);
     let mut executor = VirtualTime::new();
     let shell = shell(Arc::new(executor.handle()));
     let begun = Arc::new(AtomicUsize::new(0));
     let (spawner, counted) = (shell.clone(), begun.clone());
-    let dial = Plain::new(move |_: &str, _| {
+    let dial = PlainDialer::new(move |_: &str, _| {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let begun = counted.clone();
         let service = service_fn(move |request| answer(request, begun.clone()));
@@ -37,17 +37,17 @@ fn why_a_server_does_not_take_an_upload_up_again_is_told() {
         Ok(ours)
     });
     let copy = Copy::new(shell, Arc::new(dial)).streams(1).block(1024).unwrap();
-    let from = Place::in_folder(Arc::new(medium.mount(None)), name);
-    let to = Place::parse("https://server/file", None).unwrap();
+    let from = CopyLocation::in_folder(Arc::new(medium.mount(None)), name);
+    let to = CopyLocation::parse("https://server/file", None).unwrap();
     let outcome = executor.block_on(copy.run(&[from], &to)).unwrap();
     assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("403"), "{outcome:?}");
     assert_eq!(begun.load(Ordering::Relaxed), 2, "asked once more than needed");
 }
 
-/// A token that is taken back under a copy is told, and with another one the copy goes on from there.
+/// A token becomes invalid during a copy. The copy reports that, and a copy with another token resumes.
 #[test]
-fn a_token_that_expires_is_told_and_the_copy_goes_on() {
-    let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+fn expired_token_is_reported_and_the_next_copy_resumes() {
+    let (here, there) = (RamDisk::new(Seed(1)), RamDisk::new(Seed(2)));
     let name = Name::from_url("/file").unwrap();
     here.put(&name, &[7; 30_000]);
     let mut executor = VirtualTime::new();
@@ -59,16 +59,18 @@ fn a_token_that_expires_is_told_and_the_copy_goes_on() {
     let (served, puts) = (Arc::new(OnceLock::<Server>::new()), Arc::new(AtomicUsize::new(0)));
     let serving = served.clone();
     let log = move |line: &str| {
+        // All tokens become invalid with the sixth block.
         if line.contains("PUT") && puts.fetch_add(1, Ordering::Relaxed) == 5 {
             serving.get().unwrap().set_tokens(Tokens::default());
         }
     };
-    let server = Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).with_log(Arc::new(log));
+    let server =
+        Server::new(Arc::new(there.mount(None)), shell.clone(), ServerLimits::default()).with_log(Arc::new(log));
     let server = served.get_or_init(|| server);
-    // Of "abc".
+    // SHA-256 of "abc".
     server.set_tokens(tokens("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
     let (spawner, dialed) = (shell.clone(), server.clone());
-    let dial = Arc::new(Plain::new(move |_: &str, _| {
+    let dial = Arc::new(PlainDialer::new(move |_: &str, _| {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let server = dialed.clone();
         spawner.spawn(async move { server.serve(theirs, "client").await });
@@ -77,13 +79,13 @@ fn a_token_that_expires_is_told_and_the_copy_goes_on() {
     let client = Arc::new(here.mount(None));
     let mut copy = |token| {
         let copy = Copy::new(shell.clone(), dial.clone()).streams(2).block(1024).unwrap().resume(true);
-        let from = Place::in_folder(client.clone(), name.clone());
-        let to = Place::parse("https://server/file", Some(token)).unwrap();
+        let from = CopyLocation::in_folder(client.clone(), name.clone());
+        let to = CopyLocation::parse("https://server/file", Some(token)).unwrap();
         executor.block_on(copy.run(&[from], &to)).unwrap()
     };
     let outcome = copy("abc");
     assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("has expired"), "{outcome:?}");
-    // Of "another".
+    // SHA-256 of "another".
     server.set_tokens(tokens("ae448ac86c4e8e4dec645729708ef41873ae79c6dff84eff73360989487f08e5"));
     let outcome = copy("another");
     assert!(outcome.failed.is_empty() && outcome.resumed >= 5 * 1024, "{outcome:?}");
@@ -99,6 +101,7 @@ async fn answer(request: Request<Incoming>, begun: Arc<AtomicUsize>) -> Result<R
         Method::POST if begun.fetch_add(1, Ordering::Relaxed) > 0 => StatusCode::FORBIDDEN,
         _ => StatusCode::OK,
     };
-    let _all = request.into_body().collect().await;
+    // A client that still sends must not get an error before the answer.
+    let _ = request.into_body().collect().await;
     Ok(Response::builder().status(status).header(SERVER, "nic-offload-reservoir/1").body(Empty::new()).unwrap())
 }

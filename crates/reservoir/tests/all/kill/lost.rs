@@ -1,29 +1,30 @@
-//! A medium that loses all unsynced bytes and names before each of its calls in turn: every file that succeeds in the end is on the medium.
+//! A medium that loses all unsynced bytes and names before one of its calls, for each call in turn: every file that
+//! succeeds in the end is on the medium.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use super::uploads::ask;
 use core::fmt::Debug;
 use offload_base::Seed;
 use offload_reservoir::blocks::{BlockHasher, Blocks};
-use offload_reservoir::copy::{Copy, Place, Plain};
-use offload_reservoir::landing::{Begin, Landing};
+use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer};
+use offload_reservoir::landing::{LandingFile, ResumeMode};
 use offload_reservoir::name::Name;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::VirtualTime;
 use std::io;
 use std::sync::Arc;
 
-/// Each second block is half written while the block before it is synced.
+/// Half of each second block is written while the block before it is synced.
 #[test]
 fn block_or_name_that_is_lost_is_written_again() {
     for seed in 0..4 {
         for calls in 1.. {
-            let medium = Medium::new(Seed(seed));
+            let medium = RamDisk::new(Seed(seed));
             let (folder, name) = (Arc::new(medium.mount(None)), Name::from_url("/file").unwrap());
             let blocks = Blocks::new(4 << 10, 1 << 10).unwrap();
             medium.lose_in(Some(calls));
-            let landing = again(|| Landing::open(folder.clone(), &name, blocks, "source", Begin::Resume));
+            let landing = again(|| LandingFile::open(folder.clone(), &name, blocks, "source", ResumeMode::Resume));
             again(|| {
                 for pair in landing.missing().chunks(2) {
                     let epoch = landing.epoch();
@@ -34,7 +35,7 @@ fn block_or_name_that_is_lost_is_written_again() {
                         landing.write(&[number as u8; 512], blocks.range(number).start + 512)?;
                         let mut hasher = BlockHasher::new(blocks, number);
                         hasher.update(&[number as u8; 1024]);
-                        // The next attempt resumes a block that failed.
+                        // The next attempt resumes a failed block.
                         let _ = landing.done(number, hasher.finish(), epoch);
                     }
                 }
@@ -56,15 +57,16 @@ fn block_or_name_that_is_lost_is_written_again() {
 fn pack_that_is_lost_is_written_again() {
     for (seed, up) in [(1, true), (2, true), (1, false), (2, false)] {
         for calls in 1.. {
-            let (here, there) = (Medium::new(Seed(seed)), Medium::new(Seed(seed)));
+            let (here, there) = (RamDisk::new(Seed(seed)), RamDisk::new(Seed(seed)));
+            // Only the target loses bytes.
             let (source, target) = if up { (&here, &there) } else { (&there, &here) };
             let names: Vec<Name> = (0..20).map(|number| Name::from_url(&format!("/{number}")).unwrap()).collect();
             names.iter().for_each(|name| source.put(name, name.to_url().as_bytes()));
             let mut executor = VirtualTime::new();
             let shell = shell(Arc::new(executor.handle()));
-            let server = Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).open_to_all();
+            let server = Server::new(Arc::new(there.mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
             let spawner = shell.clone();
-            let dial = Plain::new(move |_: &str, _| {
+            let dial = PlainDialer::new(move |_: &str, _| {
                 let (ours, theirs) = tokio::io::duplex(1 << 16);
                 let server = server.clone();
                 spawner.spawn(async move { server.serve(theirs, "client").await });
@@ -72,8 +74,8 @@ fn pack_that_is_lost_is_written_again() {
             });
             let copy = Copy::new(shell, Arc::new(dial)).streams(1).resume(true);
             let (local, remote) = (
-                Place::in_folder(Arc::new(here.mount(None)), Name::root()),
-                Place::parse("https://server/", None).unwrap(),
+                CopyLocation::in_folder(Arc::new(here.mount(None)), Name::root()),
+                CopyLocation::parse("https://server/", None).unwrap(),
             );
             let (from, to) = if up { (local, remote) } else { (remote, local) };
             target.lose_in(Some(calls));
@@ -92,7 +94,8 @@ fn pack_that_is_lost_is_written_again() {
     }
 }
 
-/// The client of an upload dies after a loss. The next client finds a file of the right size and time, whose name may be lost.
+/// The client of an upload dies after a loss. The next client finds a file with the right size and time. The name of
+/// that file may be lost.
 #[test]
 fn file_that_a_later_client_finds_has_a_name_that_lasts() {
     let name = Name::from_url("/file").unwrap();
@@ -101,26 +104,27 @@ fn file_that_a_later_client_finds_has_a_name_that_lasts() {
         .flat_map(|size| [false, true].map(|restarts| (size, restarts)))
         .flat_map(|(size, restarts)| (1..60).map(move |calls| (size, restarts, calls)))
     {
-        let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+        let (here, there) = (RamDisk::new(Seed(1)), RamDisk::new(Seed(2)));
         let content = vec![7; size];
         here.put(&name, &content);
         there.put(&name, b"old");
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
-        let serve = || Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).open_to_all();
+        let serve = || Server::new(Arc::new(there.mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
         let (mut server, mut ends) = (serve(), Vec::new());
         there.lose_in(Some(calls));
+        // The first client stops at its first error, and the second client retries.
         for retries in [0, 4] {
             let (served, spawner) = (server.clone(), shell.clone());
-            let dial = Plain::new(move |_: &str, _| {
+            let dial = PlainDialer::new(move |_: &str, _| {
                 let (ours, theirs) = tokio::io::duplex(1 << 16);
                 let served = served.clone();
                 spawner.spawn(async move { served.serve(theirs, "client").await });
                 Ok(ours)
             });
             let copy = Copy::new(shell.clone(), Arc::new(dial)).streams(1).resume(true).retries(retries);
-            let from = Place::in_folder(Arc::new(here.mount(None)), name.clone());
-            let to = Place::parse("https://server/file", None).unwrap();
+            let from = CopyLocation::in_folder(Arc::new(here.mount(None)), name.clone());
+            let to = CopyLocation::parse("https://server/file", None).unwrap();
             let ended = executor.block_on(copy.run(&[from], &to));
             ends.push(ended.is_ok_and(|outcome| outcome.failed.is_empty()));
             if restarts {
@@ -136,7 +140,7 @@ fn file_that_a_later_client_finds_has_a_name_that_lasts() {
     }
 }
 
-/// A copy that succeeds finds the file there, perhaps by an earlier copy that failed.
+/// A successful copy may have found the file of an earlier, failed copy.
 #[test]
 fn copy_between_servers_succeeds_with_a_name_that_lasts() {
     let name = Name::from_url("/file").unwrap();
@@ -150,10 +154,11 @@ fn copy_between_servers_succeeds_with_a_name_that_lasts() {
         for (replaces, calls) in
             [false, true].into_iter().flat_map(|replaces| (1..60).map(move |calls| (replaces, calls)))
         {
+            // A copy that may not overwrite never succeeds here.
             if replaces && overwrite == "F" {
                 continue;
             }
-            let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+            let (here, there) = (RamDisk::new(Seed(1)), RamDisk::new(Seed(2)));
             let (source, target) = if pulls { (&there, &here) } else { (&here, &there) };
             let content = vec![7; size];
             source.put(&name, &content);
@@ -162,11 +167,11 @@ fn copy_between_servers_succeeds_with_a_name_that_lasts() {
             }
             let mut executor = VirtualTime::new();
             let shell = shell(Arc::new(executor.handle()));
-            let serve = |medium: &Medium| {
-                Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all()
+            let serve = |medium: &RamDisk| {
+                Server::new(Arc::new(medium.mount(None)), shell.clone(), ServerLimits::default()).open_to_all()
             };
             let (other, spawner) = (serve(&there), shell.clone());
-            let dial = Plain::new(move |_: &str, _| {
+            let dial = PlainDialer::new(move |_: &str, _| {
                 let (ours, theirs) = tokio::io::duplex(1 << 16);
                 let other = other.clone();
                 spawner.spawn(async move { other.serve(theirs, "server").await });
@@ -192,19 +197,19 @@ fn copy_between_servers_succeeds_with_a_name_that_lasts() {
     }
 }
 
-/// A push sends the version that the client asked for, whenever another file takes its name.
+/// A push sends the version that the client requested, at whatever time another file takes the name.
 #[test]
 fn push_sends_the_version_that_its_precondition_names() {
     let name = Name::from_url("/file").unwrap();
     for calls in 1.. {
-        let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+        let (here, there) = (RamDisk::new(Seed(1)), RamDisk::new(Seed(2)));
         here.put(&name, b"old");
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
         let serve =
-            |medium: &Medium| Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all();
+            |it: &RamDisk| Server::new(Arc::new(it.mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
         let (other, spawner) = (serve(&there), shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let other = other.clone();
             spawner.spawn(async move { other.serve(theirs, "server").await });
@@ -223,6 +228,7 @@ fn push_sends_the_version_that_its_precondition_names() {
         let (_, answer) = executor.block_on(ask(connect(), "COPY", "/file", &fields, b""));
         let sent = there.get(name.path());
         assert!(sent.as_deref().is_none_or(|sent| sent == b"old"), "{calls} calls: {answer}");
+        // The copy made fewer calls than that: all calls are tested.
         if here.awaits_a_file() {
             assert!(answer.contains("success"), "{answer}");
             break;
@@ -230,7 +236,7 @@ fn push_sends_the_version_that_its_precondition_names() {
     }
 }
 
-/// Repeats an attempt until it succeeds. It may fail by the one loss, or by a later report of it.
+/// Repeats an attempt until the attempt succeeds. Only the one loss, or a later report of the loss, can fail it.
 fn again<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
     for _ in 0..4 {
         if let Ok(done) = attempt() {

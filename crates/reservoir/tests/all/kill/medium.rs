@@ -1,18 +1,18 @@
-//! A medium in memory that loses what it was not told to keep: a process on it dies in the midst of a call, power goes.
+//! A medium in memory that loses unsynced bytes. Its processes die inside a call, and its power can fail.
 //!
-//! What was written is seen at once by all; what was synced survives a loss of power, and of the rest any sectors, in any mixture.
-//! Names survive as a prefix of their changes, as journaling file systems have it.
+//! All processes see a write at once. Synced bytes survive a power failure. Of the unsynced sectors, any selection
+//! survives. Of the changes to names, a prefix survives, as with journaling file systems.
 //!
-//! Once, the medium can lose all unsynced bytes while the machine lives, as Linux does: every process still sees them, each open file
-//! and folder gets an error from its next sync, and no later sync brings the bytes to the medium unless they are written again: into a hole,
-//! or after the cache was dropped, as on ext4.
+//! Once per run, the medium can lose all unsynced bytes while the machine runs, as on Linux. Every process still sees
+//! the bytes, and each open file and folder gets an error from its next sync. No later sync brings the bytes to the
+//! medium unless a process writes them again, either into a hole or after it dropped the cache, as on ext4.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_base::{Rng, Seed};
 use offload_reservoir::attributes::{Attributes, Preserve};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Entries, Folder, Kind, OpenFolder, Stored};
+use offload_reservoir::storage::{FileInfo, FileKind, Folder, FolderEntries, OpenFolder, StoredFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,27 +21,27 @@ use std::time::{Duration, SystemTime};
 
 /// The medium, which outlives processes.
 #[derive(Clone)]
-pub(crate) struct Medium(Arc<Mutex<State>>);
+pub(crate) struct RamDisk(Arc<Mutex<TestMediumState>>);
 
-struct State {
+struct TestMediumState {
     names: BTreeMap<Name, u64>,
-    /// Names as a loss of power leaves them at least, and what was changed since.
+    /// The names that survive any power failure. `changes` are the later changes.
     durable_names: BTreeMap<Name, u64>,
-    changes: Vec<Change>,
-    /// Calls until all unsynced bytes are lost. `None` if none are.
+    changes: Vec<NameChange>,
+    /// The number of calls until the medium loses all unsynced bytes. `None` for no loss.
     fails_in: Option<u64>,
-    /// The losses so far, and whether a sync has reported the last one.
+    /// The losses so far, and whether a sync has reported the last loss.
     failures: Failures,
     name_failures: Failures,
-    files: BTreeMap<u64, File>,
+    files: BTreeMap<u64, TestFile>,
     next_file: u64,
     random: Rng,
     process: u64,
     calls_left: Option<u64>,
     room: u64,
-    /// Calls until another program makes a file, and that file.
+    /// The number of calls until another program makes a file, and that file.
     appears: Option<(u64, Name, Vec<u8>)>,
-    /// Where the data of unfinished files were written, since somebody looked.
+    /// The ranges of unfinished files that were written since the last call of `take_written`.
     written: Vec<(PathBuf, Range<u64>)>,
     lies_in: Option<u64>,
     lied: Vec<(PathBuf, u64)>,
@@ -49,13 +49,14 @@ struct State {
 }
 
 #[derive(Clone)]
-enum Change {
+enum NameChange {
     Link(Name, u64),
     Rename(Name, Name),
     Remove(Name),
 }
 
-/// Failed writes of a file or of a file system. A file that is opened later gets the errors that no sync has reported yet.
+/// The failed writes of a file or of a file system. The next file to be opened gets the errors that no sync has
+/// reported yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Failures {
     count: u64,
@@ -63,12 +64,12 @@ struct Failures {
 }
 
 impl Failures {
-    /// Adds a failure. `told` says that a sync of another process has reported it.
+    /// Adds a failure. `told` means that a sync of another process has reported the failure.
     fn add(&mut self, told: bool) {
         *self = Failures { count: self.count + 1, told };
     }
 
-    /// Returns the failures that a newly opened file counts as reported.
+    /// Returns the number of failures that a newly opened file counts as reported.
     fn at_open(self) -> u64 {
         if self.told { self.count } else { self.count.saturating_sub(1) }
     }
@@ -83,17 +84,17 @@ impl Failures {
 }
 
 #[derive(Default)]
-struct File {
+struct TestFile {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// Bytes that were written and not synced.
+    /// Written and unsynced bytes.
     dirty: Vec<Range<usize>>,
     resized: bool,
-    /// Lost bytes: later writes to them are lost as well.
+    /// Lost bytes. Later writes to these bytes are also lost.
     stuck: Vec<Range<usize>>,
     failures: Failures,
     modified: u64,
-    /// A counter instead of a time of change.
+    /// A counter in place of a time of change.
     changes: u64,
     locked_by: Option<(u64, u64)>,
     spoilt_from: Option<u64>,
@@ -101,14 +102,14 @@ struct File {
     extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A process' view: dead once the medium has another one.
+/// The medium as one process sees it. The process is dead as soon as another process has mounted the medium.
 #[derive(Clone)]
-pub(crate) struct Mounted {
-    medium: Medium,
+pub(crate) struct MediumMount {
+    medium: RamDisk,
     process: u64,
 }
 
-impl File {
+impl TestFile {
     fn sync(&mut self) {
         if core::mem::take(&mut self.resized) {
             self.durable.resize(self.seen.len(), 0);
@@ -126,7 +127,7 @@ impl File {
         }
     }
 
-    /// Gives these bytes another place on the medium.
+    /// Gives these bytes another place on the medium, so that writes to the bytes work again.
     fn free(&mut self, range: &Range<usize>) {
         let pieces = self.stuck.drain(..).flat_map(|stuck| {
             let (before, after) = (stuck.start..stuck.end.min(range.start), stuck.start.max(range.end)..stuck.end);
@@ -144,9 +145,9 @@ impl File {
     }
 }
 
-impl Medium {
-    pub(crate) fn new(seed: Seed) -> Medium {
-        Medium(Arc::new(Mutex::new(State {
+impl RamDisk {
+    pub(crate) fn new(seed: Seed) -> RamDisk {
+        RamDisk(Arc::new(Mutex::new(TestMediumState {
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
             changes: Vec::new(),
@@ -167,41 +168,41 @@ impl Medium {
         })))
     }
 
-    /// A new process, which dies in its `calls`th call, if that is said.
-    pub(crate) fn mount(&self, calls: Option<u64>) -> Mounted {
+    /// Starts a new process. With `calls`, the process dies in its call of that number.
+    pub(crate) fn mount(&self, calls: Option<u64>) -> MediumMount {
         let mut state = self.state();
         state.process += 1;
         state.calls_left = calls;
-        Mounted { medium: self.clone(), process: state.process }
+        MediumMount { medium: self.clone(), process: state.process }
     }
 
-    /// Bytes from this one on cannot be read.
+    /// Makes the bytes from `from` on unreadable.
     pub(crate) fn spoil(&self, path: &Path, from: u64) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().spoilt_from = Some(from);
     }
 
-    /// Somebody writes to a file after it was read so often.
+    /// Changes a file after `reads` reads, as another program does.
     pub(crate) fn touch_after(&self, path: &Path, reads: u64) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().touched_in = Some(reads);
     }
 
-    /// A file has an extended attribute, though none can be set here.
+    /// Gives a file an extended attribute, though processes cannot set attributes here.
     pub(crate) fn give_attribute(&self, path: &Path, name: &[u8], value: &[u8]) {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().extended.push((name.to_vec(), value.to_vec()));
     }
 
-    /// Whether its process is to die in a call.
+    /// Tests whether the process of the medium dies in a later call.
     pub(crate) fn kills(&self) -> bool {
         self.state().calls_left.is_some()
     }
 
-    /// No more than so many bytes can be written.
+    /// Limits the number of bytes that can still be written.
     pub(crate) fn set_room(&self, room: u64) {
         self.state().room = room;
     }
@@ -210,12 +211,12 @@ impl Medium {
         self.state().put(name, bytes);
     }
 
-    /// Another program makes a file just before the so-manyth call from now on.
+    /// Makes a file just before the call of number `calls` from now on, as another program does.
     pub(crate) fn put_in(&self, calls: u64, name: &Name, bytes: &[u8]) {
         self.state().appears = Some((calls, name.clone(), bytes.into()));
     }
 
-    /// Whether that program is yet to come.
+    /// Tests whether the file of `put_in` does not exist yet.
     pub(crate) fn awaits_a_file(&self) -> bool {
         self.state().appears.is_some()
     }
@@ -231,13 +232,13 @@ impl Medium {
         state.failures.count + state.name_failures.count
     }
 
-    /// Returns the file that has this name after a loss of power which loses as much as possible.
+    /// Returns the content of this file after the worst power failure.
     pub(crate) fn durable(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
         state.id(path).map(|id| state.files[&id].durable.clone())
     }
 
-    /// Tests whether the file keeps its name after a loss of power.
+    /// Tests whether the file keeps its name after a power failure.
     pub(crate) fn is_name_durable(&self, name: &Name) -> bool {
         let state = self.state();
         state.durable_names.get(name) == state.names.get(name)
@@ -252,12 +253,12 @@ impl Medium {
         self.state().names.keys().map(|name| name.path().to_owned()).collect()
     }
 
-    /// The so-manyth write to an unfinished file changes a bit of it.
+    /// Makes the write of number `writes` to an unfinished file change one bit.
     pub(crate) fn lie(&self, writes: u64) {
         self.state().lies_in = Some(writes);
     }
 
-    /// Changes a byte behind everybody's back.
+    /// Changes a byte without a write.
     pub(crate) fn corrupt(&self, path: &Path, at: usize) {
         let mut state = self.state();
         if let Some(id) = state.id(path) {
@@ -267,17 +268,17 @@ impl Medium {
         }
     }
 
-    /// Where it lied.
+    /// Returns the places of the writes that changed a bit.
     pub(crate) fn lied(&self) -> Vec<(PathBuf, u64)> {
         self.state().lied.clone()
     }
 
-    /// What was written to unfinished files since the last time.
+    /// Returns the ranges of unfinished files that were written since the last call.
     pub(crate) fn take_written(&self) -> Vec<(PathBuf, Range<u64>)> {
         core::mem::take(&mut self.state().written)
     }
 
-    /// The process dies; the power goes too, if `power`.
+    /// Ends the process. If `power`, the power fails too.
     pub(crate) fn crash(&self, power: bool) {
         let mut state = self.state();
         let state = &mut *state;
@@ -297,6 +298,7 @@ impl Medium {
             file.resized = false;
             file.dirty.clear();
             file.stuck.clear();
+            // The new size survives, or the old one.
             let length = if state.random.below(2) == 0 { file.seen.len() } else { file.durable.len() };
             let mut left = file.durable.clone();
             left.resize(length, 0);
@@ -311,16 +313,16 @@ impl Medium {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TestMediumState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn apply(names: &mut BTreeMap<Name, u64>, change: Change) {
+fn apply(names: &mut BTreeMap<Name, u64>, change: NameChange) {
     match change {
-        Change::Link(name, id) => drop(names.insert(name, id)),
-        Change::Remove(name) => drop(names.remove(&name)),
-        Change::Rename(from, to) => {
+        NameChange::Link(name, id) => drop(names.insert(name, id)),
+        NameChange::Remove(name) => drop(names.remove(&name)),
+        NameChange::Rename(from, to) => {
             if let Some(id) = names.remove(&from) {
                 names.insert(to, id);
             }
@@ -328,12 +330,12 @@ fn apply(names: &mut BTreeMap<Name, u64>, change: Change) {
     }
 }
 
-impl State {
+impl TestMediumState {
     fn id(&self, path: &Path) -> Option<u64> {
         self.names.iter().find(|(name, _)| name.path() == path).map(|(_, id)| *id)
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: NameChange) {
         apply(&mut self.names, change.clone());
         self.changes.push(change);
     }
@@ -341,12 +343,13 @@ impl State {
     fn put(&mut self, name: &Name, bytes: &[u8]) {
         let id = self.next_file;
         self.next_file += 1;
-        self.files.insert(id, File { seen: bytes.into(), durable: bytes.into(), modified: 7, ..File::default() });
+        self.files
+            .insert(id, TestFile { seen: bytes.into(), durable: bytes.into(), modified: 7, ..TestFile::default() });
         self.names.insert(name.clone(), id);
         self.durable_names.insert(name.clone(), id);
     }
 
-    /// Counts a call: the medium may fail just before it, or another program make a file.
+    /// Counts a call. Just before the call, the medium may fail, or another program may make a file.
     fn tick(&mut self) {
         if let Some((left, ..)) = &mut self.appears {
             *left -= 1;
@@ -356,11 +359,12 @@ impl State {
         }
         let Some(left) = &mut self.fails_in else { return };
         *left = left.saturating_sub(1);
-        let is_dirty = |file: &File| file.resized || !file.dirty.is_empty();
+        let is_dirty = |file: &TestFile| file.resized || !file.dirty.is_empty();
         if *left > 0 || !self.files.values().any(is_dirty) && self.changes.is_empty() {
             return;
         }
         self.fails_in = None;
+        // In half of the cases, a sync of another process has already reported the loss.
         let told = self.random.below(2) == 0;
         if self.files.values().any(is_dirty) {
             self.failures.add(told);
@@ -373,15 +377,15 @@ impl State {
     }
 }
 
-impl Mounted {
-    /// Whether the process has died.
+impl MediumMount {
+    /// Tests whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         let state = self.medium.state();
         state.process != self.process || state.calls_left == Some(0)
     }
 
-    /// A call: whether the process dies in the midst of it.
-    fn call(&self) -> io::Result<(MutexGuard<'_, State>, bool)> {
+    /// Starts a call. Also returns whether the process dies inside the call.
+    fn call(&self) -> io::Result<(MutexGuard<'_, TestMediumState>, bool)> {
         let mut state = self.medium.state();
         if state.process != self.process || state.calls_left == Some(0) {
             return Err(dead());
@@ -395,8 +399,8 @@ impl Mounted {
         Ok((state, dies))
     }
 
-    /// A call that is done as a whole or not at all.
-    fn whole_call(&self) -> io::Result<MutexGuard<'_, State>> {
+    /// Starts a call that takes effect completely or not at all.
+    fn whole_call(&self) -> io::Result<MutexGuard<'_, TestMediumState>> {
         let (mut state, dies) = self.call()?;
         if dies && state.random.below(2) == 0 {
             return Err(dead());
@@ -404,10 +408,10 @@ impl Mounted {
         Ok(state)
     }
 
-    fn handle(&self, name: &Name, id: u64, state: &mut State) -> Arc<dyn Stored> {
+    fn handle(&self, name: &Name, id: u64, state: &mut TestMediumState) -> Arc<dyn StoredFile> {
         state.clock += 1;
         let heard = AtomicU64::new(state.files[&id].failures.at_open());
-        Arc::new(Open { mounted: self.clone(), id, name: name.clone(), number: state.clock, heard })
+        Arc::new(OpenTestFile { mounted: self.clone(), id, name: name.clone(), number: state.clock, heard })
     }
 }
 
@@ -419,38 +423,38 @@ fn none() -> io::Error {
     io::ErrorKind::NotFound.into()
 }
 
-impl Folder for Mounted {
-    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+impl Folder for MediumMount {
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         let mut state = self.whole_call()?;
         let id = *state.names.get(name).ok_or_else(none)?;
         Ok(self.handle(name, id, &mut state))
     }
 
-    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn StoredFile>> {
         let mut state = self.whole_call()?;
         let id = match state.names.get(name) {
             Some(id) => *id,
             None => {
                 let id = state.next_file;
                 state.next_file += 1;
-                state.files.insert(id, File::default());
-                state.change(Change::Link(name.clone(), id));
+                state.files.insert(id, TestFile::default());
+                state.change(NameChange::Link(name.clone(), id));
                 id
             }
         };
         Ok(self.handle(name, id, &mut state))
     }
 
-    fn about(&self, name: &Name) -> io::Result<About> {
+    fn about(&self, name: &Name) -> io::Result<FileInfo> {
         let state = self.whole_call()?;
         if name == &Name::root() {
-            return Ok(About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH));
+            return Ok(FileInfo::without_inode(FileKind::Folder, 0, SystemTime::UNIX_EPOCH));
         }
         let id = state.names.get(name).ok_or_else(none)?;
         Ok(about(*id, &state.files[id]))
     }
 
-    fn list(&self, _: &Name) -> io::Result<Entries> {
+    fn list(&self, _: &Name) -> io::Result<FolderEntries> {
         let state = self.whole_call()?;
         let names =
             state.names.iter().map(|(name, id)| (name.last().unwrap().to_owned(), about(*id, &state.files[id])));
@@ -466,7 +470,7 @@ impl Folder for Mounted {
         let mut state = self.whole_call()?;
         let id = *state.names.get(from).ok_or_else(none)?;
         state.files.get_mut(&id).unwrap().changes += 1;
-        state.change(Change::Rename(from.clone(), to.clone()));
+        state.change(NameChange::Rename(from.clone(), to.clone()));
         Ok(())
     }
 
@@ -477,14 +481,14 @@ impl Folder for Mounted {
         }
         let id = *state.names.get(from).ok_or_else(none)?;
         state.files.get_mut(&id).unwrap().changes += 1;
-        state.change(Change::Rename(from.clone(), to.clone()));
+        state.change(NameChange::Rename(from.clone(), to.clone()));
         Ok(())
     }
 
     fn remove(&self, name: &Name) -> io::Result<()> {
         let mut state = self.whole_call()?;
         state.names.get(name).ok_or_else(none)?;
-        state.change(Change::Remove(name.clone()));
+        state.change(NameChange::Remove(name.clone()));
         Ok(())
     }
 
@@ -496,7 +500,7 @@ impl Folder for Mounted {
 }
 
 struct OpenNames {
-    mounted: Mounted,
+    mounted: MediumMount,
     heard: AtomicU64,
     heard_of_names: AtomicU64,
 }
@@ -504,13 +508,13 @@ struct OpenNames {
 impl OpenFolder for OpenNames {
     fn sync_files(&self) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
-        state.files.values_mut().for_each(File::sync);
+        state.files.values_mut().for_each(TestFile::sync);
         state.failures.sync(&self.heard)
     }
 
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
-        // A folder is written as it is now, if anything in it changed.
+        // Writes the folder as it is now, if it has changed.
         if !state.changes.is_empty() {
             state.changes.clear();
             state.durable_names = state.names.clone();
@@ -523,21 +527,21 @@ impl OpenFolder for OpenNames {
     }
 }
 
-fn about(inode: u64, file: &File) -> About {
+fn about(inode: u64, file: &TestFile) -> FileInfo {
     let after = |number| SystemTime::UNIX_EPOCH + Duration::from_secs(number);
     let (modified, changed) = (after(file.modified), after(file.changes));
-    About { kind: Kind::File, size: file.seen.len() as u64, modified, inode, changed }
+    FileInfo { kind: FileKind::File, size: file.seen.len() as u64, modified, inode, changed }
 }
 
-struct Open {
-    mounted: Mounted,
+struct OpenTestFile {
+    mounted: MediumMount,
     id: u64,
     name: Name,
     number: u64,
     heard: AtomicU64,
 }
 
-impl Stored for Open {
+impl StoredFile for OpenTestFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.mounted.whole_call()?;
         let file = state.files.get_mut(&self.id).unwrap();
@@ -576,6 +580,7 @@ impl Stored for Open {
             if *left == 0 {
                 state.lies_in = None;
                 state.lied.push((self.name.path().to_owned(), offset));
+                // The writer sees a success, and only a comparison of digests can find the changed bit.
                 bytes[0] ^= 1;
             }
         }
@@ -624,12 +629,13 @@ impl Stored for Open {
         self.write_at(&vec![0; length as usize], offset)
     }
 
-    /// Reads still come from the cache afterwards, because other processes may have the file open.
+    /// Frees the lost bytes for new writes. Reads still come from the cache, because other processes may have the file
+    /// open.
     fn drop_cache(&self) {
         self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
     }
 
-    fn about(&self) -> io::Result<About> {
+    fn about(&self) -> io::Result<FileInfo> {
         let state = self.mounted.whole_call()?;
         Ok(about(self.id, &state.files[&self.id]))
     }
@@ -659,7 +665,7 @@ impl Stored for Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenTestFile {
     fn drop(&mut self) {
         let mut state = self.mounted.medium.state();
         let me = Some((self.mounted.process, self.number));
@@ -673,5 +679,5 @@ impl Drop for Open {
 
 const SECTOR: usize = 512;
 
-/// Bytes of the largest file on the medium.
+/// The size of the largest file on the medium.
 const LARGEST: u64 = 1 << 30;

@@ -1,6 +1,7 @@
-//! Copies that are killed at any call of a medium and at any byte of a wire, at either end, again and again, in virtual time: no
-//! byte is wrong, no block that the journal vouches for is sent or written twice, and no journal is believed over its medium. Media fail at any
-//! call and lose unsynced bytes; nevertheless, each block that a copy or a journal vouches for is on the medium.
+//! Copies that are killed again and again in virtual time: at any call of a medium and at any byte of a wire, at either
+//! end. No byte is wrong, no journaled block is sent or written twice, and a copy does not trust a journal over its
+//! medium. Media fail at any call and lose unsynced bytes. All the same, each block that a copy or a journal counts as
+//! present is on the medium.
 //!
 //! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test all kill` runs as many schedules.
 
@@ -20,13 +21,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use ktls_offload::InPlace;
-use medium::{Medium, Mounted};
+use medium::{MediumMount, RamDisk};
 use offload_base::{Clock, Rng, Seed};
 use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::Blocks;
-use offload_reservoir::copy::{Copy, CopyError, Outcome, Place, Plain};
+use offload_reservoir::copy::{Copy, CopyError, CopyLocation, CopyOutcome, PlainDialer};
 use offload_reservoir::name::Name;
-use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_reservoir::{Server, ServerLimits, Shell, Task};
 use offload_testbed::{Runtime, VirtualTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -39,21 +40,25 @@ use tokio::sync::Notify;
 fn kills_cost_no_byte_and_no_block_twice() {
     let number = |name: &str, otherwise: u64| std::env::var(name).map_or(otherwise, |text| text.parse().unwrap());
     let (first, seeds) = (number("RESERVOIR_FIRST_SEED", 0), number("RESERVOIR_SEEDS", 1500));
-    let mut told = Told::default();
+    let mut told = ScheduleCounts::default();
     for seed in first..first + seeds {
-        Schedule::new(Seed(seed)).run(&mut told);
+        KillSchedule::new(Seed(seed)).run(&mut told);
     }
     println!("{seeds} schedules: {told:?}");
-    // Else something here kills nobody.
+    // Smaller counts would mean that the test kills too few processes.
     assert!(told.kills > seeds && told.vouched > seeds && told.healed > 0 && told.power > 0, "{told:?}");
     assert!(told.losses > seeds / 4, "{told:?}");
 }
 
-/// A full disk is told, and what was there is not lost: with room, the copy goes on.
+/// A copy reports a full disk, and loses no complete blocks: as soon as there is room, the copy resumes.
 #[test]
-fn a_full_disk_is_told_and_the_copy_goes_on() {
-    for (way, says) in [(Way::Pull, "no storage space"), (Way::Push, "disk is full"), (Way::Here, "no storage space")] {
-        let schedule = Schedule::with(Seed(7), way, vec![vec![7; 30 << 10]]);
+fn full_disk_is_reported_and_the_next_copy_resumes() {
+    for (way, says) in [
+        (CopyRoute::Pull, "no storage space"),
+        (CopyRoute::Push, "disk is full"),
+        (CopyRoute::Here, "no storage space"),
+    ] {
+        let schedule = KillSchedule::with(Seed(7), way, vec![vec![7; 30 << 10]]);
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
         schedule.destination().set_room(20 << 10);
@@ -67,12 +72,12 @@ fn a_full_disk_is_told_and_the_copy_goes_on() {
     }
 }
 
-/// A source that cannot be read fails by name, and the other files are copied.
+/// An unreadable source fails under its own name, and the copy copies the other files.
 #[test]
 fn a_file_that_cannot_be_read_fails_alone() {
-    for way in [Way::Pull, Way::Push, Way::Here] {
-        let schedule = Schedule::with(Seed(8), way, vec![vec![1; 9000], vec![2; 9000], vec![3; 9000]]);
-        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+    for way in [CopyRoute::Pull, CopyRoute::Push, CopyRoute::Here] {
+        let schedule = KillSchedule::with(Seed(8), way, vec![vec![1; 9000], vec![2; 9000], vec![3; 9000]]);
+        let source = if way == CopyRoute::Pull { &schedule.there } else { &schedule.here };
         source.spoil(schedule.files[1].0.path(), 5000);
         let mut executor = VirtualTime::new();
         let timers = executor.handle();
@@ -80,8 +85,8 @@ fn a_file_that_cannot_be_read_fails_alone() {
         let began = timers.now();
         let outcome = schedule.whole_run(&mut executor, &shell);
         assert_eq!((outcome.copied, outcome.failed.len()), (2, 1), "{way:?}: {outcome:?}");
-        // An error of this end is reported at once, and in its own words.
-        if way != Way::Pull {
+        // An error of this end is reported at once and in its own words.
+        if way != CopyRoute::Pull {
             assert!(outcome.failed[0].1.ends_with("file-1: a sector cannot be read"), "{outcome:?}");
             assert!(timers.now() - began < Duration::from_secs(1), "{way:?} waits for an answer");
         }
@@ -90,26 +95,27 @@ fn a_file_that_cannot_be_read_fails_alone() {
     }
 }
 
-/// Some files of the system have bytes and no size. A copy without the bytes is not made.
+/// Some system files have bytes but the size zero. A copy must not silently lose the bytes.
 #[test]
 fn file_without_a_size_is_refused() {
     let there = tempfile::tempdir().unwrap();
     let mut executor = VirtualTime::new();
     let shell = shell(Arc::new(executor.handle()));
-    let nowhere = Plain::new(|_: &str, _| Err::<DuplexStream, _>(io::ErrorKind::NotFound.into()));
+    let nowhere = PlainDialer::new(|_: &str, _| Err::<DuplexStream, _>(io::ErrorKind::NotFound.into()));
     let copy = Copy::new(shell, Arc::new(nowhere));
     let (from, to) = (Path::new("/proc/self/status"), there.path().join("copy"));
-    let outcome = executor.block_on(copy.run(&[Place::local(from).unwrap()], &Place::local(&to).unwrap())).unwrap();
+    let outcome =
+        executor.block_on(copy.run(&[CopyLocation::local(from).unwrap()], &CopyLocation::local(&to).unwrap())).unwrap();
     assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("does not tell its size"), "{outcome:?}");
     assert!(!to.exists());
 }
 
-/// A source that is written to under the copy is told: the file does not appear.
+/// A copy reports a source that changes during the copy, and makes no file.
 #[test]
-fn a_file_that_changes_meanwhile_is_told() {
-    for way in [Way::Pull, Way::Push, Way::Here] {
-        let schedule = Schedule::with(Seed(9), way, vec![vec![1; 30 << 10]]);
-        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+fn source_that_changes_during_a_copy_is_reported() {
+    for way in [CopyRoute::Pull, CopyRoute::Push, CopyRoute::Here] {
+        let schedule = KillSchedule::with(Seed(9), way, vec![vec![1; 30 << 10]]);
+        let source = if way == CopyRoute::Pull { &schedule.there } else { &schedule.here };
         source.touch_after(schedule.files[0].0.path(), 8);
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
@@ -119,21 +125,22 @@ fn a_file_that_changes_meanwhile_is_told() {
     }
 }
 
-/// Extended attributes that a server does not carry, or that the destination's medium does not have, are told before a byte is copied.
+/// A copy reports extended attributes that the server or the destination's medium cannot store, before it copies a
+/// byte.
 #[test]
-fn attributes_that_cannot_be_are_told_at_once() {
+fn unsupported_attributes_are_reported_at_once() {
     let preserve = Preserve { mode: false, extended: true };
-    // A byte takes three as HTTP has it.
+    // HTTP encodes one such byte as three.
     let cases = [
-        (Way::Push, 1000, "leave xattrs out"),
-        (Way::Pull, 1000, "leave xattrs out"),
-        (Way::Here, 1000, "leave xattrs out"),
-        (Way::Push, 60_000, "go with a file"),
-        (Way::Pull, 60_000, "too many"),
+        (CopyRoute::Push, 1000, "leave xattrs out"),
+        (CopyRoute::Pull, 1000, "leave xattrs out"),
+        (CopyRoute::Here, 1000, "leave xattrs out"),
+        (CopyRoute::Push, 60_000, "go with a file"),
+        (CopyRoute::Pull, 60_000, "too many"),
     ];
     for (way, bytes, says) in cases {
-        let schedule = Schedule::with(Seed(10), way, vec![vec![1; 30 << 10]]);
-        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+        let schedule = KillSchedule::with(Seed(10), way, vec![vec![1; 30 << 10]]);
+        let source = if way == CopyRoute::Pull { &schedule.there } else { &schedule.here };
         source.give_attribute(schedule.files[0].0.path(), b"user.a", &vec![0xff; bytes]);
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
@@ -144,49 +151,50 @@ fn attributes_that_cannot_be_are_told_at_once() {
         assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains(says), "{way:?}: {outcome:?}");
         assert_eq!(outcome.bytes, 0, "{way:?}: {outcome:?}");
         let left = schedule.destination().paths();
-        assert_eq!(left.len(), usize::from(way == Way::Here), "{way:?}: {left:?}");
+        assert_eq!(left.len(), usize::from(way == CopyRoute::Here), "{way:?}: {left:?}");
     }
 }
 
-/// What all schedules came to.
+/// The counts of all schedules.
 #[derive(Debug, Default)]
-struct Told {
+struct ScheduleCounts {
     kills: u64,
     power: u64,
-    /// Blocks that a journal vouched for after a kill.
+    /// Blocks in a journal after a kill.
     vouched: u64,
     healed: u64,
-    /// Schedules in which the medium lost bytes or names that were not synced.
+    /// Schedules with a loss of unsynced bytes or names.
     losses: u64,
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum CopyRoute {
     Pull,
     Push,
     Relay,
     Here,
 }
 
-struct Schedule {
+struct KillSchedule {
     seed: Seed,
     random: Rng,
-    way: Way,
+    way: CopyRoute,
     block: u64,
     streams: usize,
     files: Vec<(Name, Vec<u8>)>,
-    /// The client's disk, and the server's. Sources are on the one, destinations on the other, or both on one.
-    here: Medium,
-    there: Medium,
-    /// Blocks that the medium has lost once.
+    /// The disks of the client and of the server. One disk has the sources and one has the destinations. It can be the
+    /// same disk.
+    here: RamDisk,
+    there: RamDisk,
+    /// The blocks that the medium has lost once.
     lost: BTreeSet<(PathBuf, u64)>,
 }
 
-impl Schedule {
-    fn new(seed: Seed) -> Schedule {
+impl KillSchedule {
+    fn new(seed: Seed) -> KillSchedule {
         let mut random = seed.stream("schedule");
-        let way = [Way::Pull, Way::Push, Way::Relay, Way::Here][random.below(4) as usize];
+        let way = [CopyRoute::Pull, CopyRoute::Push, CopyRoute::Relay, CopyRoute::Here][random.below(4) as usize];
         let block = 1024 << random.below(3);
         let streams = 1 + random.below(4) as usize;
         let files = (0..1 + random.below(3)).map(|number| {
@@ -200,36 +208,36 @@ impl Schedule {
             (Name::from_url(&format!("/file-{number}")).unwrap(), bytes)
         });
         let files: Vec<_> = files.collect();
-        Schedule { random, ..Schedule::of(seed, way, block, streams, files) }
+        KillSchedule { random, ..KillSchedule::of(seed, way, block, streams, files) }
     }
 
-    /// Blocks of 1 KiB, two streams, these files.
-    fn with(seed: Seed, way: Way, files: Vec<Vec<u8>>) -> Schedule {
+    /// Makes a schedule with blocks of 1 KiB, two streams, and these files.
+    fn with(seed: Seed, way: CopyRoute, files: Vec<Vec<u8>>) -> KillSchedule {
         let named = files.into_iter().enumerate();
         let named = named.map(|(number, bytes)| (Name::from_url(&format!("/file-{number}")).unwrap(), bytes));
-        Schedule::of(seed, way, 1024, 2, named.collect())
+        KillSchedule::of(seed, way, 1024, 2, named.collect())
     }
 
-    fn of(seed: Seed, way: Way, block: u64, streams: usize, files: Vec<(Name, Vec<u8>)>) -> Schedule {
+    fn of(seed: Seed, way: CopyRoute, block: u64, streams: usize, files: Vec<(Name, Vec<u8>)>) -> KillSchedule {
         let random = seed.stream("rounds");
-        let (here, there) = (Medium::new(seed.derive("here")), Medium::new(seed.derive("there")));
+        let (here, there) = (RamDisk::new(seed.derive("here")), RamDisk::new(seed.derive("there")));
         for (name, bytes) in &files {
-            if matches!(way, Way::Push | Way::Here) { &here } else { &there }.put(name, bytes);
+            if matches!(way, CopyRoute::Push | CopyRoute::Here) { &here } else { &there }.put(name, bytes);
         }
-        Schedule { seed, random, way, block, streams, files, here, there, lost: BTreeSet::new() }
+        KillSchedule { seed, random, way, block, streams, files, here, there, lost: BTreeSet::new() }
     }
 
-    /// What a file is called where it is copied to.
+    /// Returns the name of a file at the destination.
     fn target(&self, name: &Name) -> Name {
         Name::from_url(&format!("/to{}", name.to_url())).unwrap()
     }
 
-    fn destination(&self) -> &Medium {
-        if matches!(self.way, Way::Pull | Way::Here) { &self.here } else { &self.there }
+    fn destination(&self) -> &RamDisk {
+        if matches!(self.way, CopyRoute::Pull | CopyRoute::Here) { &self.here } else { &self.there }
     }
 
-    /// A copy that nobody kills.
-    fn whole_run(&self, executor: &mut VirtualTime, shell: &Shell) -> Outcome {
+    /// Runs a copy without a kill.
+    fn whole_run(&self, executor: &mut VirtualTime, shell: &Shell) -> CopyOutcome {
         let (server, client) = (self.server(shell, None), self.here.mount(None));
         let copy = self.copy(shell, &server.0, &self.wire(&client, &server.1), false).retries(2);
         let (sources, to) = self.places(&client);
@@ -239,13 +247,13 @@ impl Schedule {
         outcome
     }
 
-    /// A wire that does not break.
-    fn wire(&self, client: &Mounted, server: &Mounted) -> Arc<Fate> {
+    /// Returns a wire that never breaks.
+    fn wire(&self, client: &MediumMount, server: &MediumMount) -> Arc<WireFailure> {
         let bytes = AtomicU64::new(u64::MAX);
-        Arc::new(Fate { bytes, ends: [client.clone(), server.clone()], died: Notify::new() })
+        Arc::new(WireFailure { bytes, ends: [client.clone(), server.clone()], died: Notify::new() })
     }
 
-    fn run(mut self, told: &mut Told) {
+    fn run(mut self, told: &mut ScheduleCounts) {
         let verify = self.random.below(3) == 0;
         let mut executor = VirtualTime::new();
         let runtime = Arc::new(executor.handle());
@@ -262,7 +270,7 @@ impl Schedule {
             let calls = |random: &mut Rng| (!last && random.below(3) == 0).then(|| 1 + random.below(60));
             let client = self.here.mount(calls(&mut self.random));
             let calls = calls(&mut self.random);
-            // Sometimes the server lives through the client's death, with all that it remembers.
+            // In some rounds the server survives the client's death, with all its state.
             if calls.is_some() || self.there.kills() || server.1.is_dead() || self.random.below(2) == 0 {
                 self.there.crash(false);
                 server = self.server(&shell, calls);
@@ -272,11 +280,11 @@ impl Schedule {
                 self.destination().lie(writes);
             }
             let bytes = if last { u64::MAX } else { 1 + self.random.below(60 << 10) };
-            // A copy that a failed medium ends is made again on one that works.
+            // A copy that ends because of a failed medium is repeated on a working medium.
             let fails = round <= kills && self.random.below(3) == 0;
             let calls = fails.then(|| 1 + self.random.below(150));
             self.destination().lose_in(calls);
-            let wire = Arc::new(Fate {
+            let wire = Arc::new(WireFailure {
                 bytes: AtomicU64::new(bytes),
                 ends: [client.clone(), server.1.clone()],
                 died: Notify::new(),
@@ -291,14 +299,14 @@ impl Schedule {
                 }
             });
             let dead = wire.is_dead();
-            // Everything that had heard nothing yet hears of the end.
+            // The tasks of the dead processes notice the end.
             executor.run_for(core::time::Duration::from_secs(1));
             self.destination().lose_in(None);
-            // A file that is opened after a loss may still get its error.
+            // A file that is opened after a loss may still get the error.
             let has_lost = self.destination().losses() > 0;
             self.check_written(&vouched);
             let whole =
-                |outcome: &Result<Outcome, CopyError>| outcome.as_ref().is_ok_and(|outcome| outcome.failed.is_empty());
+                |outcome: &Result<CopyOutcome, CopyError>| outcome.as_ref().is_ok_and(|copy| copy.failed.is_empty());
             if last && has_lost && !ended.as_ref().is_some_and(whole) {
                 assert!(round < kills + 10, "{}: {ended:?}", self.what());
                 continue;
@@ -334,38 +342,39 @@ impl Schedule {
         format!("seed {}, {:?}, blocks of {}, {} streams", self.seed.0, self.way, self.block, self.streams)
     }
 
-    fn server(&self, shell: &Shell, calls: Option<u64>) -> (Server, Mounted) {
+    fn server(&self, shell: &Shell, calls: Option<u64>) -> (Server, MediumMount) {
         let mounted = self.there.mount(calls);
-        (Server::new(Arc::new(mounted.clone()), shell.clone(), Limits::default()).open_to_all(), mounted)
+        (Server::new(Arc::new(mounted.clone()), shell.clone(), ServerLimits::default()).open_to_all(), mounted)
     }
 
-    fn copy(&self, shell: &Shell, server: &Server, wire: &Arc<Fate>, verify: bool) -> Copy {
+    fn copy(&self, shell: &Shell, server: &Server, wire: &Arc<WireFailure>, verify: bool) -> Copy {
         let (server, wire, spawner) = (server.clone(), wire.clone(), shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 12);
-            let (server, theirs) = (server.clone(), Cable { stream: theirs, fate: wire.clone() });
+            let (server, theirs) = (server.clone(), FailingStream { stream: theirs, fate: wire.clone() });
             spawner.spawn(async move { server.serve(theirs, "client").await });
-            Ok(Cable { stream: ours, fate: wire.clone() })
+            Ok(FailingStream { stream: ours, fate: wire.clone() })
         });
         let copy = Copy::new(shell.clone(), Arc::new(dial)).streams(self.streams).resume(true).verify(verify);
         copy.block(self.block).unwrap()
     }
 
-    fn places(&self, client: &Mounted) -> (Vec<Place>, Place) {
-        let on_server = |name: &Name| Place::parse(&format!("https://server{}", name.to_url()), None).unwrap();
-        let on_client = |name: &Name| Place::in_folder(Arc::new(client.clone()), name.clone());
+    fn places(&self, client: &MediumMount) -> (Vec<CopyLocation>, CopyLocation) {
+        let on_server = |name: &Name| CopyLocation::parse(&format!("https://server{}", name.to_url()), None).unwrap();
+        let on_client = |name: &Name| CopyLocation::in_folder(Arc::new(client.clone()), name.clone());
         let to = Name::from_url("/to").unwrap();
         let sources = self.files.iter().map(|(name, _)| match self.way {
-            Way::Pull | Way::Relay => on_server(name),
-            Way::Push | Way::Here => on_client(name),
+            CopyRoute::Pull | CopyRoute::Relay => on_server(name),
+            CopyRoute::Push | CopyRoute::Here => on_client(name),
         });
-        // One file would be given the name of the folder.
+        // A single file would take the name of the folder.
         let to = if self.files.len() == 1 { self.target(&self.files[0].0) } else { to };
-        let to = if matches!(self.way, Way::Pull | Way::Here) { on_client(&to) } else { on_server(&to) };
+        let to = if matches!(self.way, CopyRoute::Pull | CopyRoute::Here) { on_client(&to) } else { on_server(&to) };
         (sources.collect(), to)
     }
 
-    /// Blocks that a journal vouches for, and the medium has: all the time, for a server that lives on knows which it had lost.
+    /// Returns the blocks that a journal counts as present and that the medium has. It must have them at any time,
+    /// because a surviving server remembers the lost blocks.
     fn vouched(&self) -> BTreeSet<(PathBuf, u64)> {
         let mut vouched = BTreeSet::new();
         for (name, bytes) in &self.files {
@@ -374,7 +383,7 @@ impl Schedule {
             let (journal, data) = (hidden(&target, "journal"), hidden(&target, "part"));
             let medium = self.destination();
             let (Some(text), Some(there)) = (medium.get(&journal), medium.get(&data)) else { continue };
-            // A later line of a block may withdraw an earlier one.
+            // A later line about a block may withdraw an earlier line.
             let mut lines = BTreeMap::new();
             for line in text.split(|byte| *byte == b'\n').skip(1) {
                 let line = str::from_utf8(line).ok().and_then(|line| line.rsplit_once(' '));
@@ -400,7 +409,7 @@ impl Schedule {
         vouched
     }
 
-    /// No write of the last round touched a block that was vouched for at its beginning.
+    /// Checks that no write of the last round touched a block of `vouched`.
     fn check_written(&self, vouched: &BTreeSet<(PathBuf, u64)>) {
         for (name, range) in self.destination().take_written() {
             for block in range.start / self.block..range.end.div_ceil(self.block) {
@@ -409,8 +418,8 @@ impl Schedule {
         }
     }
 
-    /// Nor was one sent again.
-    fn check_moved(&self, vouched: &BTreeSet<(PathBuf, u64)>, copy: &Copy, outcome: &Outcome) {
+    /// Checks that no block of `vouched` was sent again.
+    fn check_moved(&self, vouched: &BTreeSet<(PathBuf, u64)>, copy: &Copy, outcome: &CopyOutcome) {
         let mut needed = 0;
         for (name, bytes) in &self.files {
             let blocks = Blocks::new(bytes.len() as u64, self.block).unwrap();
@@ -423,7 +432,7 @@ impl Schedule {
         assert!(moved <= needed + outcome.healed * self.block, "{}: {moved} bytes, not {needed}", self.what());
     }
 
-    /// A bit of a block that the journal vouches for turns.
+    /// Corrupts a journaled block in some rounds.
     fn corrupt_sometimes(&mut self) {
         if self.random.below(4) != 0 {
             return;
@@ -434,7 +443,7 @@ impl Schedule {
         }
     }
 
-    /// Checks the names after a run without a kill: a loss of power leaves the files their names.
+    /// Checks after a run without a kill that the files keep their names in a power failure.
     fn check_names(&self) {
         for (name, _) in &self.files {
             let is_durable = self.destination().is_name_durable(&self.target(name));
@@ -450,18 +459,20 @@ impl Schedule {
             let durable = self.destination().durable(target.path());
             assert!(durable.as_ref() == Some(bytes), "{}: {name} is not on the medium", self.what());
         }
-        // An upload may have begun again because its name was lost. If a kill ends that upload, the earlier file counts as present.
+        // A lost name may have made an upload start again. If a kill ends that upload, the earlier file counts as
+        // present.
         if self.destination().losses() > 0 {
             return;
         }
-        // A kill between the file's name and the end of its journal leaves that, which the next copy of the name takes over.
+        // A kill between the rename of the file and the removal of its journal leaves the journal. The next copy of the
+        // name takes it over.
         let left = self.destination().paths();
         let parts = left.iter().filter(|path| path.extension().is_some_and(|kind| kind == "part")).count();
         assert_eq!(parts, 0, "{}: {left:?}", self.what());
     }
 }
 
-/// A hidden file beside a target.
+/// Returns the path of a hidden file next to a target.
 fn hidden(target: &Name, kind: &str) -> PathBuf {
     let hash: String = blake3::hash(target.last().unwrap().as_encoded_bytes()).to_hex().as_str()[..24].into();
     target.folder().path().join(format!(".reservoir-{hash}.{kind}"))
@@ -472,23 +483,23 @@ fn shell(runtime: Arc<dyn Runtime>) -> Shell {
     Shell::new(timers, Arc::new(InPlace), Arc::new(move |task: Task| runtime.spawn_task("task".into(), task)))
 }
 
-/// Both ends of all connections, and the byte at which one of them dies.
-struct Fate {
+/// Both ends of all connections, and the byte at which one end dies.
+struct WireFailure {
     bytes: AtomicU64,
-    ends: [Mounted; 2],
+    ends: [MediumMount; 2],
     died: Notify,
 }
 
-impl Fate {
+impl WireFailure {
     fn is_dead(&self) -> bool {
-        let dead = self.bytes.load(Ordering::Relaxed) == 0 || self.ends.iter().any(Mounted::is_dead);
+        let dead = self.bytes.load(Ordering::Relaxed) == 0 || self.ends.iter().any(MediumMount::is_dead);
         if dead {
             self.died.notify_one();
         }
         dead
     }
 
-    /// So many bytes pass: as many as the end still sends.
+    /// Lets bytes pass, up to the byte at which the end dies. Returns the number of passed bytes.
     fn pass(&self, bytes: usize) -> io::Result<usize> {
         if self.is_dead() {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -500,12 +511,12 @@ impl Fate {
     }
 }
 
-struct Cable {
+struct FailingStream {
     stream: DuplexStream,
-    fate: Arc<Fate>,
+    fate: Arc<WireFailure>,
 }
 
-impl AsyncRead for Cable {
+impl AsyncRead for FailingStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.fate.is_dead() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
@@ -514,7 +525,7 @@ impl AsyncRead for Cable {
     }
 }
 
-impl AsyncWrite for Cable {
+impl AsyncWrite for FailingStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         if self.fate.is_dead() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));

@@ -1,21 +1,22 @@
-//! Names that are given back: nobody has them before what was there is gone.
+//! A refused upload releases its name only after its bytes are gone.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::VirtualTime;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// The medium takes no extended attributes: the upload is refused, and another one of the name, which comes at the same time, is not harmed.
+/// The medium has no extended attributes, so the server refuses the first upload. A concurrent upload of the same name
+/// is not harmed.
 #[test]
 fn a_name_is_free_once_the_bytes_are_gone() {
-    let medium = Medium::new(Seed(1));
+    let medium = RamDisk::new(Seed(1));
     let mut executor = VirtualTime::new();
     let shell = shell(Arc::new(executor.handle()));
-    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all();
+    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
     let connect = || {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let server = server.clone();
@@ -35,6 +36,7 @@ fn a_name_is_free_once_the_bytes_are_gone() {
         third.write_all(format!("{head}\r\nthird").as_bytes()).await.unwrap();
         (refused, other, status(&mut third).await)
     });
+    // The second upload came while the first still had the name, and the third after its end.
     assert_eq!((refused, other, third), (422, 423, 201));
     assert_eq!(medium.paths().len(), 1, "{:?}", medium.paths());
 }

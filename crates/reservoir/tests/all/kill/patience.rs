@@ -1,15 +1,15 @@
-//! Clients that stand still: given up in their time, and what came of them is gone.
+//! Clients that stop sending: the server closes their connections after a while and removes their files.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::VirtualTime;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What a client sends before it stops, and the seconds until the server ends the connection, at least and at most.
+/// The bytes that a client sends before it stops, and the range of seconds in which the server ends the connection.
 const STILL: [(&str, u64, u64); 4] = [
     ("", 60, 61),
     ("GET /file HTT", 10, 11),
@@ -20,11 +20,11 @@ const STILL: [(&str, u64, u64); 4] = [
 #[test]
 fn a_client_that_stands_still_is_given_up() {
     for (sent, least, most) in STILL {
-        let medium = Medium::new(Seed(1));
+        let medium = RamDisk::new(Seed(1));
         let mut executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
         let mounted = Arc::new(medium.mount(None));
-        let server = Server::new(mounted, shell.clone(), Limits::default()).open_to_all();
+        let server = Server::new(mounted, shell.clone(), ServerLimits::default()).open_to_all();
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         shell.spawn(async move { server.serve(theirs, "client").await });
         let began = shell.now();
@@ -35,18 +35,19 @@ fn a_client_that_stands_still_is_given_up() {
         });
         let took = (shell.now() - began).as_secs();
         assert!((least..=most).contains(&took), "{sent:?}: after {took} s");
+        // The server removes the files after it has closed the connection.
         executor.run_for(Duration::from_secs(1));
         assert_eq!(medium.paths().len(), 0, "{sent:?}: {:?}", medium.paths());
     }
 }
 
-/// One byte in a second is no progress: it holds a place for a minute and no longer.
+/// One byte per second counts as no progress, and keeps its place for one minute.
 #[test]
 fn a_client_that_trickles_is_given_up() {
-    let medium = Medium::new(Seed(1));
+    let medium = RamDisk::new(Seed(1));
     let mut executor = VirtualTime::new();
     let shell = shell(Arc::new(executor.handle()));
-    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all();
+    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
     shell.spawn(async move { server.serve(theirs, "client").await });
     let sleeper = shell.clone();

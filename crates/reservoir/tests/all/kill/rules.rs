@@ -1,13 +1,13 @@
 //! Preconditions, ranges, `Host` and methods, as bytes of HTTP/1.1 to a server.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use offload_base::Seed;
-use offload_reservoir::copy::Plain;
+use offload_reservoir::copy::PlainDialer;
 use offload_reservoir::name::Name;
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::storage::Folder;
-use offload_reservoir::{Limits, Server, Shell};
+use offload_reservoir::{Server, ServerLimits, Shell};
 use offload_testbed::VirtualTime;
 use std::collections::BTreeMap;
 use std::fs::{File, FileTimes};
@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// Each line: method, fields, and the status for a file and for a name that nothing has. `TAG` is the file's tag.
+/// Each case has a method, fields, and the statuses for an existing file and for an absent name. `TAG` stands for the
+/// file's tag.
 #[test]
 fn preconditions_of_every_method_are_evaluated() {
     const PAST: &str = "Fri, 01 Jan 1960 00:00:00 GMT";
@@ -50,7 +51,7 @@ fn preconditions_of_every_method_are_evaluated() {
     ];
     for (method, fields, done) in writes {
         for (condition, with_file, without) in conditions {
-            let mut bed = Bed::in_memory(Server::open_to_all);
+            let mut bed = RulesTestbed::in_memory(Server::open_to_all);
             let tag = bed.ask("PUT", "/f", "x-oc-mtime: 1000000000\r\ncontent-length: 3\r\n", "old").tag_of(&mut bed);
             let fields = format!("{fields}{}\r\n", condition.replace("TAG", &tag));
             let body = if method == "PUT" { "new" } else { "" };
@@ -74,7 +75,7 @@ fn preconditions_of_every_method_are_evaluated() {
         ("if-match: \"x\"", 412),
         ("if-unmodified-since: Fri, 01 Jan 1960 00:00:00 GMT", 412),
     ];
-    let mut bed = Bed::in_memory(Server::open_to_all);
+    let mut bed = RulesTestbed::in_memory(Server::open_to_all);
     let tag = bed.ask("PUT", "/f", "x-oc-mtime: 1000000000\r\ncontent-length: 3\r\n", "old").tag_of(&mut bed);
     for (condition, expected) in reads {
         for method in ["GET", "HEAD"] {
@@ -85,7 +86,7 @@ fn preconditions_of_every_method_are_evaluated() {
                 assert_eq!(answer.fields.get("last-modified").unwrap(), "Sun, 09 Sep 2001 01:46:40 GMT");
                 assert_eq!((answer.fields.get("content-length"), &*answer.body), (None, ""), "{method} {condition}");
             }
-            // An absent name is not found under any condition (RFC 9110 13.2.1).
+            // The status of an absent name is 404 under every condition (RFC 9110 13.2.1).
             assert_eq!(bed.ask(method, "/absent", &format!("{condition}\r\n"), "").status, 404, "{method} {condition}");
         }
     }
@@ -98,7 +99,7 @@ fn preconditions_of_every_method_are_evaluated() {
     assert_eq!(bed.ask("GET", "/", "if-match: \"x\"\r\n", "").status, 412);
 }
 
-/// The state of the name at the end of the upload counts, not only the state at the request's beginning.
+/// The server also evaluates the condition at the end of the upload, not only at the start of the request.
 #[test]
 fn file_that_appears_during_an_upload_is_not_replaced() {
     let name = Name::from_url("/f").unwrap();
@@ -106,9 +107,9 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
     let new = "if-none-match: *\r\n";
     let part = "content-range: bytes 0-2/3\r\ncontent-length: 3\r\n";
     let finish = "content-range: bytes */3\r\ncontent-length: 0\r\n";
-    // The file comes by parts, with the condition at the beginning and at the end.
+    // The file comes in parts, with the condition at the start, at the end, or at both.
     for (first, last) in [(new, ""), ("", new), (new, new)] {
-        let mut bed = Bed::in_memory(Server::open_to_all);
+        let mut bed = RulesTestbed::in_memory(Server::open_to_all);
         assert_eq!(bed.ask("POST", "/f", &format!("{upload}{blocks}{first}"), "").status, 200);
         assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{part}"), "new").status, 202);
         bed.medium().put(&name, b"other");
@@ -117,27 +118,27 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
         if (first, last) != (new, "") {
             continue;
         }
-        // The client knows of the other file now, and may replace it.
+        // Now the client knows the other file, and may replace it.
         assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{finish}"), "").status, 204);
         assert_eq!(bed.medium().get(name.path()).unwrap(), b"new");
     }
-    // The file comes by parts without a name, but with the digest of the file: the first part brings the condition.
-    let mut bed = Bed::in_memory(Server::open_to_all);
+    // The parts have no upload name but the digest of the file. The first part has the condition.
+    let mut bed = RulesTestbed::in_memory(Server::open_to_all);
     let digest = "repr-digest: sha-256=:EVB6Di9eadXfpApiob17buV+a82FxnybhDGzb/8hxDc=:\r\n";
     let part = |range: &str, fields: &str| format!("content-range: bytes {range}/3\r\n{digest}{fields}");
     assert_eq!(bed.ask("PUT", "/f", &part("0-1", "content-length: 2\r\nif-none-match: *\r\n"), "ne").status, 202);
     bed.medium().put(&name, b"other");
     assert_eq!(bed.ask("PUT", "/f", &part("2-2", "content-length: 1\r\n"), "w").status, 412);
-    // The file comes whole, and the other file appears while the body is under way.
+    // The file comes in one request, and the other file appears during the body.
     for (condition, path) in [(new, "/f"), ("if-match: TAG\r\n", "/old")] {
-        let mut bed = Bed::in_memory(Server::open_to_all);
+        let mut bed = RulesTestbed::in_memory(Server::open_to_all);
         let tag = bed.ask("PUT", "/old", "content-length: 3\r\n", "old").tag_at(&mut bed, "/old");
         let head = format!("content-length: 3\r\n{}", condition.replace("TAG", &tag));
         let (medium, at) = (bed.medium().clone(), Name::from_url(path).unwrap());
         let appears = move || medium.put(&at, b"other");
         assert_eq!(bed.ask_in_two("PUT", path, &head, "ne", appears, "w").status, 412);
         assert_eq!(bed.medium().get(Path::new(&path[1..])).unwrap(), b"other");
-        // The upload leaves nothing behind, and without the condition the file is replaced.
+        // The upload leaves no files, and an upload without the condition replaces the file.
         assert!(bed.medium().paths().iter().all(|path| !path.to_str().unwrap().starts_with(".reservoir-")));
         assert_eq!(bed.ask("PUT", path, "content-length: 3\r\n", "new").status, 204);
     }
@@ -151,13 +152,15 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
         (false, "if-match: *", "412"),
         (true, "if-none-match: *", "failure: "),
     ] {
-        let mut bed = Bed::in_memory(|server| server);
-        let other = Bed::in_memory(Server::open_to_all);
+        let mut bed = RulesTestbed::in_memory(|server| server);
+        let other = RulesTestbed::in_memory(Server::open_to_all);
         other.medium().put(&Name::from_url("/source").unwrap(), b"new");
         let (medium, name, shell) = (bed.medium().clone(), name.clone(), bed.shell.clone());
-        let served = Server::new(Arc::new(other.medium().mount(None)), shell.clone(), Limits::default()).open_to_all();
-        let dial = Plain::new(move |_: &str, _| {
-            // The preconditions were met before the server connected to the other one.
+        let served =
+            Server::new(Arc::new(other.medium().mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
+        let dial = PlainDialer::new(move |_: &str, _| {
+            // The file appears after the server has checked the preconditions, and before the server connects to the
+            // other server.
             if appears {
                 medium.put(&name, b"other");
             }
@@ -167,15 +170,16 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
             Ok(ours)
         });
         let own = Arc::new(bed.medium().mount(None));
-        bed.server =
-            Server::new(own, bed.shell.clone(), Limits::default()).open_to_all().with_third_party(Arc::new(dial), 1);
+        bed.server = Server::new(own, bed.shell.clone(), ServerLimits::default())
+            .open_to_all()
+            .with_third_party(Arc::new(dial), 1);
         let answer = bed.ask("COPY", "/f", &format!("source: https://other/source\r\n{condition}\r\n"), "");
         assert!(answer.body.contains(expected) || answer.status.to_string() == expected, "{condition}: {answer:?}");
         let content = bed.medium().get(Path::new("f"));
         let there = if appears { Some(&b"other"[..]) } else { expected.starts_with("success").then_some(&b"new"[..]) };
         assert_eq!(content.as_deref(), there, "{condition}");
     }
-    let mut bed = Bed::in_memory(|server| server.open_to_all().with_third_party(Arc::new(nowhere()), 1));
+    let mut bed = RulesTestbed::in_memory(|server| server.open_to_all().with_third_party(Arc::new(nowhere()), 1));
     bed.medium().put(&name, b"here");
     for (condition, fields) in [
         ("if-none-match: *", "source: https://other/source"),
@@ -191,26 +195,26 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
     }
 }
 
-/// Another program makes the file before each call to the medium in turn.
+/// Another program makes the file, before each call to the medium in turn.
 #[test]
 fn copy_that_may_not_overwrite_replaces_no_late_file() {
     let name = Name::from_url("/f").unwrap();
     for condition in ["overwrite: F", "if-none-match: *"] {
         for calls in 1.. {
-            let mut bed = Bed::in_memory(|server| server);
-            let other = Bed::in_memory(Server::open_to_all);
+            let mut bed = RulesTestbed::in_memory(|server| server);
+            let other = RulesTestbed::in_memory(Server::open_to_all);
             other.medium().put(&Name::from_url("/source").unwrap(), b"new");
             let shell = bed.shell.clone();
             let served =
-                Server::new(Arc::new(other.medium().mount(None)), shell.clone(), Limits::default()).open_to_all();
-            let dial = Plain::new(move |_: &str, _| {
+                Server::new(Arc::new(other.medium().mount(None)), shell.clone(), ServerLimits::default()).open_to_all();
+            let dial = PlainDialer::new(move |_: &str, _| {
                 let (ours, theirs) = tokio::io::duplex(1 << 16);
                 let served = served.clone();
                 shell.spawn(async move { served.serve(theirs, "server").await });
                 Ok(ours)
             });
             let own = Arc::new(bed.medium().mount(None));
-            bed.server = Server::new(own, bed.shell.clone(), Limits::default())
+            bed.server = Server::new(own, bed.shell.clone(), ServerLimits::default())
                 .open_to_all()
                 .with_third_party(Arc::new(dial), 1);
             bed.medium().put_in(calls, &name, b"other");
@@ -223,10 +227,10 @@ fn copy_that_may_not_overwrite_replaces_no_late_file() {
     }
 }
 
-/// HEAD answers as GET does, and ignores ranges.
+/// HEAD answers like GET, and ignores ranges.
 #[test]
 fn head_is_get_without_bytes() {
-    let mut bed = Bed::in_memory(Server::open_to_all);
+    let mut bed = RulesTestbed::in_memory(Server::open_to_all);
     bed.medium().put(&Name::from_url("/f").unwrap(), b"0123456789");
     for (fields, is_range) in [
         ("", false),
@@ -256,7 +260,7 @@ fn head_is_get_without_bytes() {
 
 #[test]
 fn one_host_is_needed_and_the_target_is_a_path() {
-    let mut bed = Bed::in_memory(Server::open_to_all);
+    let mut bed = RulesTestbed::in_memory(Server::open_to_all);
     bed.medium().put(&Name::from_url("/f").unwrap(), b"here");
     for (head, expected) in [
         ("GET /f HTTP/1.1\r\nhost: a", 200),
@@ -289,14 +293,14 @@ fn one_host_is_needed_and_the_target_is_a_path() {
     }
 }
 
-/// Times of files reach back before 1970, and beyond 9999.
+/// Files can have times before 1970 and after 9999.
 #[test]
 fn files_of_any_time_are_given() {
     let there = tempfile::tempdir().unwrap();
     std::fs::write(there.path().join("old"), "text").unwrap();
     let old = SystemTime::UNIX_EPOCH - Duration::from_secs(315_619_200);
     File::options().write(true).open(there.path().join("old")).unwrap().set_modified(old).unwrap();
-    let mut bed = Bed::of(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
+    let mut bed = RulesTestbed::of(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
     for method in ["GET", "HEAD"] {
         let answer = bed.ask(method, "/old", "", "");
         assert_eq!(
@@ -308,20 +312,20 @@ fn files_of_any_time_are_given() {
     let list = bed.ask("GET", "/", "accept: application/x-ndjson\r\n", "").body;
     assert!(list.contains("\"modified\":-315619200000000000"), "{list}");
 
-    let mut bed = Bed::in_memory(Server::open_to_all);
+    let mut bed = RulesTestbed::in_memory(Server::open_to_all);
     let late = bed.ask("PUT", "/late", "x-oc-mtime: 300000000000\r\ncontent-length: 4\r\n", "text");
     assert_eq!(late.status, 201);
-    // The time of the file is later than the answer (RFC 9110 8.8.2.1).
+    // The time of the file is later than the time of the answer (RFC 9110 8.8.2.1).
     let answer = bed.ask("GET", "/late", "", "");
     assert_eq!((answer.status, &*answer.body, answer.fields.contains_key("last-modified")), (200, "text", true));
 }
 
-/// A file that is changed in place, and whose time is put back, is another version.
+/// A change in place with a restored time still makes another version.
 #[test]
 fn digest_is_that_of_the_bytes_that_are_there() {
     let there = tempfile::tempdir().unwrap();
     let path = there.path().join("f");
-    let mut bed = Bed::of(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
+    let mut bed = RulesTestbed::of(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
     let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
     let mut digests = Vec::new();
     for content in ["one", "two"] {
@@ -332,10 +336,10 @@ fn digest_is_that_of_the_bytes_that_are_there() {
     assert_ne!(digests[0], digests[1]);
 }
 
-/// The entity tag of the answer is that of the version before.
+/// The entity tag of the answer belongs to the version before the change.
 #[test]
-fn digest_of_a_file_that_changes_meanwhile_is_not_told() {
-    let mut bed = Bed::in_memory(Server::open_to_all);
+fn digest_of_a_changing_file_is_left_out() {
+    let mut bed = RulesTestbed::in_memory(Server::open_to_all);
     bed.medium().put(&Name::from_url("/f").unwrap(), &vec![7; 5 << 20]);
     bed.medium().touch_after(Path::new("f"), 1);
     for (fields, is_told) in [("want-repr-digest: sha-256=1\r\n", false), ("want-digest: sha-256\r\n", true)] {
@@ -345,36 +349,36 @@ fn digest_of_a_file_that_changes_meanwhile_is_not_told() {
     }
 }
 
-/// A server, and the clock of its tasks.
-struct Bed {
+/// A server and an executor for its tasks.
+struct RulesTestbed {
     executor: VirtualTime,
     shell: Shell,
-    medium: Option<Medium>,
+    medium: Option<RamDisk>,
     server: Server,
 }
 
-impl Bed {
-    fn in_memory(set_up: impl FnOnce(Server) -> Server) -> Bed {
-        let medium = Medium::new(Seed(1));
-        Bed::of(Some(medium.clone()), |_| Arc::new(medium.mount(None)), set_up)
+impl RulesTestbed {
+    fn in_memory(set_up: impl FnOnce(Server) -> Server) -> RulesTestbed {
+        let medium = RamDisk::new(Seed(1));
+        RulesTestbed::of(Some(medium.clone()), |_| Arc::new(medium.mount(None)), set_up)
     }
 
     fn of(
-        medium: Option<Medium>,
+        medium: Option<RamDisk>,
         folder: impl FnOnce(&Shell) -> Arc<dyn Folder>,
         set_up: impl FnOnce(Server) -> Server,
-    ) -> Bed {
+    ) -> RulesTestbed {
         let executor = VirtualTime::new();
         let shell = shell(Arc::new(executor.handle()));
-        let server = set_up(Server::new(folder(&shell), shell.clone(), Limits::default()));
-        Bed { executor, shell, medium, server }
+        let server = set_up(Server::new(folder(&shell), shell.clone(), ServerLimits::default()));
+        RulesTestbed { executor, shell, medium, server }
     }
 
-    fn medium(&self) -> &Medium {
+    fn medium(&self) -> &RamDisk {
         self.medium.as_ref().unwrap()
     }
 
-    fn ask(&mut self, method: &str, path: &str, fields: &str, body: &str) -> Answer {
+    fn ask(&mut self, method: &str, path: &str, fields: &str, body: &str) -> ParsedResponse {
         self.ask_in_two(method, path, fields, body, || {}, "")
     }
 
@@ -386,13 +390,13 @@ impl Bed {
         first: &str,
         between: impl FnOnce() + Send + 'static,
         second: &str,
-    ) -> Answer {
+    ) -> ParsedResponse {
         let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n{first}");
         self.ask_raw(&head, between, second)
     }
 
-    /// Sends the first part, waits until the server is idle, and sends the second.
-    fn ask_raw(&mut self, first: &str, between: impl FnOnce() + Send + 'static, second: &str) -> Answer {
+    /// Sends the first part, waits until the server is idle, and sends the second part.
+    fn ask_raw(&mut self, first: &str, between: impl FnOnce() + Send + 'static, second: &str) -> ParsedResponse {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         let (server, shell) = (self.server.clone(), self.shell.clone());
         self.shell.spawn(async move { server.serve(theirs, "client").await });
@@ -404,7 +408,7 @@ impl Bed {
             ours.write_all(second.as_bytes()).await.unwrap();
             read(ours).await
         });
-        Answer::parse(&said)
+        ParsedResponse::parse(&said)
     }
 }
 
@@ -414,19 +418,19 @@ async fn read(mut stream: DuplexStream) -> String {
     String::from_utf8(said).unwrap()
 }
 
-fn nowhere() -> Plain<impl Fn(&str, u16) -> std::io::Result<DuplexStream>> {
-    Plain::new(|_: &str, _| Err(std::io::ErrorKind::NotFound.into()))
+fn nowhere() -> PlainDialer<impl Fn(&str, u16) -> std::io::Result<DuplexStream>> {
+    PlainDialer::new(|_: &str, _| Err(std::io::ErrorKind::NotFound.into()))
 }
 
 #[derive(Debug)]
-struct Answer {
+struct ParsedResponse {
     status: u16,
     fields: BTreeMap<String, String>,
     body: String,
 }
 
-impl Answer {
-    fn parse(said: &str) -> Answer {
+impl ParsedResponse {
+    fn parse(said: &str) -> ParsedResponse {
         let (head, body) = said.split_once("\r\n\r\n").unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap()[9..12].parse().unwrap();
@@ -434,17 +438,17 @@ impl Answer {
         let mut fields: BTreeMap<_, _> = fields.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
         fields.remove("date");
         let chunked = fields.get("transfer-encoding").is_some_and(|coding| coding == "chunked");
-        // Lines of chunks alternate with their lengths.
+        // The lengths and the bytes of chunks are on alternating lines.
         let body = if chunked { body.split("\r\n").skip(1).step_by(2).collect() } else { body.to_owned() };
-        Answer { status, fields, body }
+        ParsedResponse { status, fields, body }
     }
 
     /// Returns the tag of the uploaded file.
-    fn tag_of(&self, bed: &mut Bed) -> String {
+    fn tag_of(&self, bed: &mut RulesTestbed) -> String {
         self.tag_at(bed, "/f")
     }
 
-    fn tag_at(&self, bed: &mut Bed, path: &str) -> String {
+    fn tag_at(&self, bed: &mut RulesTestbed, path: &str) -> String {
         assert!(matches!(self.status, 201 | 204), "{self:?}");
         bed.ask("HEAD", path, "", "").fields["etag"].clone()
     }

@@ -1,22 +1,22 @@
-//! One file that two servers of one folder write together, each its share of the blocks.
+//! Two servers of one folder write one file together. Each server writes its share of the blocks.
 
 use super::shell;
 use core::pin::pin;
 use offload_base::Seed;
-use offload_reservoir::copy::{Copy, Outcome, Place, Plain};
+use offload_reservoir::copy::{Copy, CopyLocation, CopyOutcome, PlainDialer};
 use offload_reservoir::rooted::Rooted;
-use offload_reservoir::{Limits, Server, Shell};
+use offload_reservoir::{Server, ServerLimits, Shell};
 use offload_testbed::VirtualTime;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// Both write about half of it, and nothing but the file is left.
+/// Each server writes about half of the file, and only the file remains in the folder.
 #[test]
 fn two_servers_write_one_file() {
     for verify in [false, true] {
-        let world = World::new();
+        let world = SharesFixture::new();
         let outcome = world.executor().block_on(world.copy().verify(verify).run(&[world.from()], &world.to())).unwrap();
         world.check(&outcome);
         let puts = [0, 1].map(|at| world.puts(at));
@@ -25,11 +25,11 @@ fn two_servers_write_one_file() {
     }
 }
 
-/// Either server is begun anew under the copy: its journal has what it wrote.
+/// Either server restarts during the copy, and its journal has its blocks.
 #[test]
 fn a_server_of_the_two_is_begun_anew() {
     for (at, after) in [(0, 3), (1, 3), (0, 12), (1, 12), (0, 19), (1, 19)] {
-        let world = World::new();
+        let world = SharesFixture::new();
         let mut executor = world.executor();
         let outcome = executor.block_on(async {
             let (copy, sources, to) = (world.copy(), [world.from()], world.to());
@@ -46,10 +46,10 @@ fn a_server_of_the_two_is_begun_anew() {
     }
 }
 
-/// A copy that is dropped half way sends no block again that either journal vouches for.
+/// After a dropped copy, the next copy does not send the blocks of either journal again.
 #[test]
-fn what_both_have_is_not_sent_again() {
-    let world = World::new();
+fn blocks_of_both_servers_are_not_sent_again() {
+    let world = SharesFixture::new();
     let mut executor = world.executor();
     world.drop_half_way(&mut executor);
     let copy = world.copy().resume(true);
@@ -58,10 +58,11 @@ fn what_both_have_is_not_sent_again() {
     assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
 }
 
-/// The copy after it has one server alone: nothing that both have is sent again, and nothing of the two is left.
+/// The next copy uses only one server. The blocks of both servers are not sent again, and no part of the two uploads
+/// remains.
 #[test]
-fn what_two_servers_have_is_one_servers_to_end() {
-    let world = World::new();
+fn one_server_completes_a_file_of_two() {
+    let world = SharesFixture::new();
     let mut executor = world.executor();
     world.drop_half_way(&mut executor);
     let copy = world.copy().stripe(Vec::new()).resume(true);
@@ -70,8 +71,8 @@ fn what_two_servers_have_is_one_servers_to_end() {
     assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
 }
 
-/// A folder, and two servers of it.
-struct World {
+/// A folder and its two servers.
+struct SharesFixture {
     files: tempfile::TempDir,
     content: Vec<u8>,
     servers: Arc<Mutex<[Option<Server>; 2]>>,
@@ -80,18 +81,18 @@ struct World {
     shell: Mutex<Option<Shell>>,
 }
 
-impl World {
-    fn new() -> World {
+impl SharesFixture {
+    fn new() -> SharesFixture {
         let files = tempfile::tempdir().unwrap();
         let mut content = vec![0; SIZE];
         Seed(1).stream("content").fill(&mut content);
         std::fs::create_dir(files.path().join("store")).unwrap();
         std::fs::write(files.path().join("from"), &content).unwrap();
         let (servers, puts, put, shell) = Default::default();
-        World { files, content, servers, puts, put, shell }
+        SharesFixture { files, content, servers, puts, put, shell }
     }
 
-    /// What runs both servers from now on.
+    /// Returns an executor on which both servers run from now on.
     fn executor(&self) -> VirtualTime {
         let executor = VirtualTime::new();
         *self.shell.lock().unwrap() = Some(shell(Arc::new(executor.handle())));
@@ -99,7 +100,7 @@ impl World {
         executor
     }
 
-    /// A copy begins, and is dropped when the second server has taken ten blocks; both servers are begun anew.
+    /// Starts a copy, and drops it when the second server has taken ten blocks. Then restarts both servers.
     fn drop_half_way(&self, executor: &mut VirtualTime) {
         executor.block_on(async {
             let (copy, sources, to) = (self.copy(), [self.from()], self.to());
@@ -113,7 +114,7 @@ impl World {
         [0, 1].into_iter().for_each(|at| self.begin_anew(at));
     }
 
-    /// The server before it is gone, with its locks.
+    /// Restarts a server. The old server and its locks are gone.
     fn begin_anew(&self, at: usize) {
         let (puts, put) = (self.puts.clone(), self.put.clone());
         let log = move |line: &str| {
@@ -123,8 +124,9 @@ impl World {
             }
         };
         let folder = Arc::new(Rooted::open(&self.store()).unwrap());
-        let server = Server::new(folder, self.shell(), Limits::default()).open_to_all().with_log(Arc::new(log));
+        let server = Server::new(folder, self.shell(), ServerLimits::default()).open_to_all().with_log(Arc::new(log));
         if let Some(before) = self.servers.lock().unwrap()[at].replace(server) {
+            // The old server must not answer the copy's next request.
             before.close();
         }
     }
@@ -145,7 +147,7 @@ impl World {
 
     fn copy(&self) -> Copy {
         let (servers, spawner) = (self.servers.clone(), self.shell());
-        let dial = Plain::new(move |host: &str, _| {
+        let dial = PlainDialer::new(move |host: &str, _| {
             let at = usize::from(host == "two");
             let server = servers.lock().unwrap()[at].clone().ok_or(io::ErrorKind::ConnectionRefused)?;
             let (ours, theirs) = tokio::io::duplex(1 << 12);
@@ -153,6 +155,7 @@ impl World {
             Ok(ours)
         });
         let copy = Copy::new(self.shell(), Arc::new(dial)).stripe(vec!["two".parse().unwrap()]);
+        // Two streams go to each server.
         copy.streams(4).block(BLOCK).unwrap()
     }
 
@@ -160,15 +163,15 @@ impl World {
         self.files.path().join("store")
     }
 
-    fn from(&self) -> Place {
-        Place::local(&self.files.path().join("from")).unwrap()
+    fn from(&self) -> CopyLocation {
+        CopyLocation::local(&self.files.path().join("from")).unwrap()
     }
 
-    fn to(&self) -> Place {
-        Place::parse("https://one/large", None).unwrap()
+    fn to(&self) -> CopyLocation {
+        CopyLocation::parse("https://one/large", None).unwrap()
     }
 
-    fn check(&self, outcome: &Outcome) {
+    fn check(&self, outcome: &CopyOutcome) {
         assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
         assert!(std::fs::read(self.store().join("large")).unwrap() == self.content);
         let left: Vec<_> = names(&self.store());

@@ -1,4 +1,4 @@
-//! COPY: a server reports success only if the requested file arrived with the source's bytes.
+//! COPY: a server reports success only if the requested file has arrived with the bytes of the source.
 
 use super::shell;
 use super::uploads::{ask, sum};
@@ -11,36 +11,36 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, RANGE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use offload_reservoir::copy::Plain;
-use offload_reservoir::digest::Algorithm;
+use offload_reservoir::copy::PlainDialer;
+use offload_reservoir::digest::HashAlgorithm;
 use offload_reservoir::rooted::Rooted;
-use offload_reservoir::{Limits, Server, Shell};
+use offload_reservoir::{Server, ServerLimits, Shell};
 use offload_testbed::VirtualTime;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A server that carries COPY out, and `https://other`, each with a folder.
-struct World {
+/// A server that executes COPY, and `https://other`. Each has its own folder.
+struct ThirdPartyFixture {
     files: tempfile::TempDir,
     executor: VirtualTime,
     shell: Shell,
     server: Server,
 }
 
-impl World {
-    /// Makes the servers. The other one is a reservoir, or `foreign`.
-    fn new(foreign: Option<Foreign>) -> World {
+impl ThirdPartyFixture {
+    /// Makes the servers. The other server is a reservoir or `foreign`.
+    fn new(foreign: Option<ForeignServer>) -> ThirdPartyFixture {
         let (files, executor) = (tempfile::tempdir().unwrap(), VirtualTime::new());
         let shell = shell(Arc::new(executor.handle()));
         let serve = |name: &str| {
             std::fs::create_dir(files.path().join(name)).unwrap();
             let folder = Rooted::open(&files.path().join(name)).unwrap();
-            Server::new(Arc::new(folder), shell.clone(), Limits::default()).open_to_all()
+            Server::new(Arc::new(folder), shell.clone(), ServerLimits::default()).open_to_all()
         };
         let (other, spawner) = (serve("there"), shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let (other, foreign) = (other.clone(), foreign.clone());
             spawner.spawn(async move {
@@ -52,7 +52,7 @@ impl World {
             Ok(ours)
         });
         let server = serve("here").with_third_party(Arc::new(dial), 4);
-        World { files, executor, shell, server }
+        ThirdPartyFixture { files, executor, shell, server }
     }
 
     fn here(&self, name: &str) -> PathBuf {
@@ -70,7 +70,7 @@ impl World {
         self.executor.block_on(ask(ours, "COPY", name, fields, b""))
     }
 
-    /// Returns the names in the folder here, hidden names included.
+    /// Returns all names in the local folder, including hidden names.
     fn entries(&mut self) -> Vec<String> {
         self.executor.run_for(Duration::from_secs(1));
         let entries = std::fs::read_dir(self.here("")).unwrap();
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// Writes a file with a time of 1980, as reproducible builds do.
+/// Writes a file with a time in 1980, as reproducible builds do.
 fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(10 * 365 * 86_400);
@@ -88,10 +88,11 @@ fn write(path: &Path, text: &str) {
 #[test]
 fn copy_replaces_a_file_of_the_same_size_and_time() {
     for (way, source, target) in [("Source", "there", "here"), ("Destination", "here", "there")] {
-        let mut world = World::new(None);
+        let mut world = ThirdPartyFixture::new(None);
         let (from, to) = (world.files.path().join(source).join("f"), world.files.path().join(target).join("f"));
         for release in ["release 1.0", "release 1.1"] {
-            let _of_before = std::fs::remove_file(&from);
+            // The first release has no earlier file.
+            let _ = std::fs::remove_file(&from);
             write(&from, release);
             let (status, answer) = world.copy("/f", &[&format!("{way}: https://other/f"), "Overwrite: T"]);
             assert!(status == 202 && answer.contains("success: Created"), "{answer}");
@@ -103,7 +104,7 @@ fn copy_replaces_a_file_of_the_same_size_and_time() {
 #[test]
 fn copy_that_may_not_overwrite_leaves_the_file() {
     for way in ["Source", "Destination"] {
-        let mut world = World::new(None);
+        let mut world = ThirdPartyFixture::new(None);
         write(&world.here("f"), "mine");
         write(&world.there("f"), "theirs");
         for overwrite in ["F", "f"] {
@@ -123,10 +124,10 @@ fn copy_that_may_not_overwrite_leaves_the_file() {
     }
 }
 
-/// An upload stops a copy as long as its client is connected.
+/// An upload blocks a copy only as long as the upload's client is connected.
 #[test]
 fn copy_takes_a_name_over_from_an_upload_that_was_left() {
-    let mut world = World::new(None);
+    let mut world = ThirdPartyFixture::new(None);
     write(&world.there("f"), "theirs");
     let (mut open, theirs) = tokio::io::duplex(1 << 16);
     let server = world.server.clone();
@@ -139,16 +140,17 @@ fn copy_takes_a_name_over_from_an_upload_that_was_left() {
     });
     assert_eq!(world.copy("/f", &["Source: https://other/f"]).0, 423);
     drop(open);
+    // The server notices the closed connection.
     world.executor.run_for(Duration::from_secs(1));
     let (_, answer) = world.copy("/f", &["Source: https://other/f"]);
     assert!(answer.contains("success: Created"), "{answer}");
     assert_eq!(world.entries(), ["f"]);
 }
 
-/// Folders whose names come without a slash, at either end, in both directions.
+/// Folder names without a slash, at either end and in both directions.
 #[test]
 fn copy_is_of_one_file_to_its_name() {
-    let mut world = World::new(None);
+    let mut world = ThirdPartyFixture::new(None);
     std::fs::create_dir_all(world.there("tree/sub")).unwrap();
     write(&world.there("tree/sub/f"), "in a tree");
     std::fs::create_dir(world.there("one")).unwrap();
@@ -172,22 +174,23 @@ fn copy_is_of_one_file_to_its_name() {
     assert!(!world.there("new").exists());
 }
 
-/// A server that is no reservoir, with one file.
+/// A server that is not a reservoir, with one file.
 #[derive(Clone)]
-struct Foreign {
+struct ForeignServer {
     content: Arc<Mutex<Option<&'static [u8]>>>,
-    /// The value of its field `Digest`.
+    /// The value of its `Digest` field.
     digest: Option<String>,
 }
 
-impl Foreign {
+impl ForeignServer {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
         let (method, is_part) = (request.method().clone(), request.headers().contains_key(RANGE));
         let content = *self.content.lock().unwrap();
         let mut response = Response::new(Full::default());
         match (method, content) {
             (Method::PUT, _) => {
-                let _all = request.into_body().collect().await;
+                let _ = request.into_body().collect().await;
+                // Every upload in these tests has this content.
                 *self.content.lock().unwrap() = Some(CONTENT);
             }
             (Method::GET | Method::HEAD, None) => *response.status_mut() = StatusCode::NOT_FOUND,
@@ -220,12 +223,12 @@ const CONTENT: &[u8] = b"of another make";
 
 #[test]
 fn required_checksum_is_verified() {
-    let right = Algorithm::Adler32.field_of_rfc3230(&sum(Algorithm::Adler32, CONTENT));
+    let right = HashAlgorithm::Adler32.field_of_rfc3230(&sum(HashAlgorithm::Adler32, CONTENT));
     let cases = [(Some(right), true), (Some("adler32=00000001".into()), false), (None, false)];
     for (digest, fits) in cases {
         for pulls in [true, false] {
             let content = Arc::new(Mutex::new(pulls.then_some(CONTENT)));
-            let mut world = World::new(Some(Foreign { content, digest: digest.clone() }));
+            let mut world = ThirdPartyFixture::new(Some(ForeignServer { content, digest: digest.clone() }));
             let field = if pulls { "Source: https://other/f" } else { "Destination: https://other/f" };
             if !pulls {
                 std::fs::write(world.here("f"), CONTENT).unwrap();
@@ -246,7 +249,7 @@ fn required_checksum_is_verified() {
     }
     // Two reservoirs compare their files by BLAKE3.
     for field in ["Source: https://other/f", "Destination: https://other/f"] {
-        let mut world = World::new(None);
+        let mut world = ThirdPartyFixture::new(None);
         write(&world.there("f"), "theirs");
         write(&world.here("f"), "mine");
         let (_, answer) = world.copy("/f", &[field, "RequireChecksumVerification: true"]);

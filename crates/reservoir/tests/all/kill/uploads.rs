@@ -1,42 +1,42 @@
-//! Uploads of other clients: bytes without their declared digest make no file, and two uploads never become one.
+//! Uploads of other clients: bytes that do not match their digest do not become a file, and two uploads never mix.
 
-use super::medium::Medium;
+use super::medium::RamDisk;
 use super::shell;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_reservoir::copy::{Copy, Place, Plain};
-use offload_reservoir::digest::{Algorithm, Summer, hexadecimal};
+use offload_reservoir::copy::{Copy, CopyLocation, PlainDialer};
+use offload_reservoir::digest::{DigestHasher, HashAlgorithm, hexadecimal};
 use offload_reservoir::name::Name;
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server, Shell};
+use offload_reservoir::{Server, ServerLimits, Shell};
 use offload_testbed::VirtualTime;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// A server of a medium, and clients that speak HTTP/1.1 to it.
-struct World {
-    medium: Medium,
+/// A server of a medium, for clients that use HTTP/1.1.
+struct UploadsFixture {
+    medium: RamDisk,
     executor: VirtualTime,
     shell: Shell,
     server: Server,
 }
 
-impl World {
-    fn new() -> World {
-        let (medium, executor) = (Medium::new(Seed(1)), VirtualTime::new());
+impl UploadsFixture {
+    fn new() -> UploadsFixture {
+        let (medium, executor) = (RamDisk::new(Seed(1)), VirtualTime::new());
         let shell = shell(Arc::new(executor.handle()));
-        let server = World::server(&medium, &shell);
-        World { medium, executor, shell, server }
+        let server = UploadsFixture::server(&medium, &shell);
+        UploadsFixture { medium, executor, shell, server }
     }
 
-    fn server(medium: &Medium, shell: &Shell) -> Server {
-        Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all()
+    fn server(medium: &RamDisk, shell: &Shell) -> Server {
+        Server::new(Arc::new(medium.mount(None)), shell.clone(), ServerLimits::default()).open_to_all()
     }
 
-    /// Replaces the server by a new one, which has no upload in memory.
+    /// Replaces the server with a new server, which has no uploads in memory.
     fn begin_anew(&mut self) {
-        self.server = World::server(&self.medium, &self.shell);
+        self.server = UploadsFixture::server(&self.medium, &self.shell);
     }
 
     fn connect(&self) -> DuplexStream {
@@ -49,7 +49,7 @@ impl World {
     /// Makes a copy from or to the server.
     fn copy(&self) -> Copy {
         let (server, spawner) = (self.server.clone(), self.shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
+        let dial = PlainDialer::new(move |_: &str, _| {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let server = server.clone();
             spawner.spawn(async move { server.serve(theirs, "client").await });
@@ -58,7 +58,7 @@ impl World {
         Copy::new(self.shell.clone(), Arc::new(dial))
     }
 
-    /// Sends a request on a new connection. Returns the status and the rest of the answer.
+    /// Sends a request on a new connection. Returns the status and the whole answer.
     fn ask(&mut self, method: &str, name: &str, fields: &[&str], content: &[u8]) -> (u16, String) {
         let stream = self.connect();
         self.executor.block_on(ask(stream, method, name, fields, content))
@@ -68,7 +68,7 @@ impl World {
         self.ask("PUT", name, fields, content).0
     }
 
-    /// Returns the paths of the medium, after some time.
+    /// Returns the paths of the medium, after a second of virtual time.
     fn paths(&mut self) -> Vec<String> {
         self.executor.run_for(Duration::from_secs(1));
         self.medium.paths().iter().map(|path| path.display().to_string()).collect()
@@ -87,6 +87,7 @@ pub(super) async fn ask(
         let field = field.to_ascii_lowercase();
         field.starts_with("content-length:") || field.starts_with("transfer-encoding:")
     });
+    // Some tests send a wrong length, or chunks.
     if !has_length {
         head += &format!("content-length: {}\r\n", content.len());
     }
@@ -99,40 +100,41 @@ pub(super) async fn ask(
     (answer[9..12].parse().unwrap(), answer)
 }
 
-pub(super) fn sum(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
-    let mut summer = Summer::new(algorithm);
+pub(super) fn sum(algorithm: HashAlgorithm, bytes: &[u8]) -> Vec<u8> {
+    let mut summer = DigestHasher::new(algorithm);
     summer.update(bytes);
     summer.finish()
 }
 
-/// Makes a digest field of RFC 9530, with a wrong digest if `wrong`.
-fn digest(field: &str, algorithm: Algorithm, bytes: &[u8], wrong: bool) -> String {
+/// Makes a digest field of RFC 9530. The digest is wrong if `wrong`.
+fn digest(field: &str, algorithm: HashAlgorithm, bytes: &[u8], wrong: bool) -> String {
     let mut value = sum(algorithm, bytes);
+    // One wrong bit is enough.
     value[0] ^= u8::from(wrong);
     format!("{field}: {}", algorithm.field(&value))
 }
 
-const ALL: [Algorithm; 7] = [
-    Algorithm::Sha256,
-    Algorithm::Sha512,
-    Algorithm::Blake3,
-    Algorithm::Sha1,
-    Algorithm::Md5,
-    Algorithm::Adler32,
-    Algorithm::Crc32c,
+const ALL: [HashAlgorithm; 7] = [
+    HashAlgorithm::Sha256,
+    HashAlgorithm::Sha512,
+    HashAlgorithm::Blake3,
+    HashAlgorithm::Sha1,
+    HashAlgorithm::Md5,
+    HashAlgorithm::Adler32,
+    HashAlgorithm::Crc32c,
 ];
 
 #[test]
 fn wrong_digest_makes_no_file() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let bytes: Vec<u8> = (0..1000_u32).map(|at| at as u8).collect();
     let whole: &[&str] = &[];
     for range in [whole, &["Content-Range: bytes 0-999/1000"]] {
         for algorithm in ALL {
             for field in ["Repr-Digest", "Content-Digest"] {
-                let right = digest(field, Algorithm::Sha256, &bytes, false);
+                let right = digest(field, HashAlgorithm::Sha256, &bytes, false);
                 let wrong = digest(field, algorithm, &bytes, true);
-                // The wrong digest comes alone, behind a right one, ahead of one, and on a line of its own.
+                // The wrong digest comes alone, after a right digest, before a right digest, and on its own line.
                 let member = wrong.split_once(": ").unwrap().1;
                 let behind = format!("{right}, {member}");
                 let ahead = format!("{wrong}, {}", right.split_once(": ").unwrap().1);
@@ -148,9 +150,9 @@ fn wrong_digest_makes_no_file() {
             assert_eq!(world.put("/f", &[range, &[&wrong]].concat(), &bytes), 400, "{wrong}");
             assert_eq!(world.put("/right", &[range, &[&right]].concat(), &bytes) / 100, 2, "{right}");
         }
-        let md5 = sum(Algorithm::Md5, b"other");
-        let old = format!("Content-MD5: {}", &Algorithm::Md5.field_of_rfc3230(&md5)[4..]);
-        let own = format!("OC-Checksum: SHA1:{}", hexadecimal(&sum(Algorithm::Sha1, b"other")));
+        let md5 = sum(HashAlgorithm::Md5, b"other");
+        let old = format!("Content-MD5: {}", &HashAlgorithm::Md5.field_of_rfc3230(&md5)[4..]);
+        let own = format!("OC-Checksum: SHA1:{}", hexadecimal(&sum(HashAlgorithm::Sha1, b"other")));
         for wrong in [&old[..], &own] {
             assert_eq!(world.put("/f", &[range, &[wrong]].concat(), &bytes), 400, "{wrong}");
         }
@@ -160,20 +162,20 @@ fn wrong_digest_makes_no_file() {
 
 #[test]
 fn digest_of_trailers_is_checked() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     for (field, wrong, status) in [("Content-Digest", true, 409), ("Content-Digest", false, 202)] {
         for algorithm in ALL {
             let trailer = digest(field, algorithm, b"some", wrong);
             let content = format!("4\r\nsome\r\n0\r\n{trailer}\r\n\r\n");
             let fields = ["Transfer-Encoding: chunked", "Trailer: Content-Digest", "Content-Range: bytes 0-3/8"];
-            let of = digest("Repr-Digest", Algorithm::Sha256, b"somemore", false);
+            let of = digest("Repr-Digest", HashAlgorithm::Sha256, b"somemore", false);
             let told = world.put("/f", &[&fields[..], &[&of]].concat(), content.as_bytes());
             assert_eq!(told, status, "{trailer}");
         }
     }
-    let of = digest("Repr-Digest", Algorithm::Sha256, b"somemore", false);
+    let of = digest("Repr-Digest", HashAlgorithm::Sha256, b"somemore", false);
     assert_eq!(world.put("/f", &["Content-Range: bytes 4-7/8", &of], b"more"), 201);
-    let content = format!("4\r\nsome\r\n0\r\n{}\r\n\r\n", digest("Repr-Digest", Algorithm::Md5, b"else", false));
+    let content = format!("4\r\nsome\r\n0\r\n{}\r\n\r\n", digest("Repr-Digest", HashAlgorithm::Md5, b"else", false));
     let fields = ["Transfer-Encoding: chunked", "Trailer: Repr-Digest", "Content-Range: bytes 0-3/4"];
     assert_eq!(world.put("/g", &fields, content.as_bytes()), 400);
     assert_eq!(world.paths(), ["f"]);
@@ -181,7 +183,7 @@ fn digest_of_trailers_is_checked() {
 
 #[test]
 fn malformed_digest_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let cases = [
         "Repr-Digest: sha-256=:!!!:",
         "Repr-Digest: sha-256=AAAA",
@@ -202,13 +204,13 @@ fn malformed_digest_is_refused() {
         assert_eq!(world.put("/f", &[bad, "Content-Range: bytes 0-4/10"], b"bytes"), 400, "{bad}");
     }
     assert!(world.paths().is_empty());
-    // RFC 9530 2: unknown algorithms are ignored.
+    // RFC 9530 2: servers ignore unknown algorithms.
     assert_eq!(world.put("/f", &["Repr-Digest: unixsum=:AAAA:", "Digest: unixcksum=1"], b"bytes"), 201);
 }
 
 #[test]
 fn name_of_a_folder_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     for name in ["/", "/folder/"] {
         assert_eq!(world.put(name, &[], b"bytes"), 409, "{name}");
         let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
@@ -219,15 +221,15 @@ fn name_of_a_folder_is_refused() {
 
 #[test]
 fn coded_content_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let part = "Content-Range: bytes 0-4/5";
     let pack = "Content-Type: application/x-reservoir-pack";
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 5/1024", "Content-Range: bytes */5"];
-    let of_content = digest("Content-Digest", Algorithm::Sha256, b"bytes", false);
-    let of_file = digest("Repr-Digest", Algorithm::Sha256, b"bytes", false);
+    let of_content = digest("Content-Digest", HashAlgorithm::Sha256, b"bytes", false);
+    let of_file = digest("Repr-Digest", HashAlgorithm::Sha256, b"bytes", false);
     let cases: [(&str, &[&str], u16); 15] = [
         ("PUT", &[part, "Transfer-Encoding: chunked, chunked"], 501),
-        // The server could use neither these bytes nor these digests.
+        // These requests have bytes or digests that the server cannot use.
         ("POST", &[named[0], named[1]], 400),
         ("PUT", &named, 400),
         ("POST", &[pack, &of_content], 400),
@@ -255,11 +257,11 @@ fn coded_content_is_refused() {
 #[test]
 fn parts_of_two_files_are_never_one() {
     let (a, b) = ([b'A'; 2000], [b'B'; 2000]);
-    let declared = |bytes| digest("Repr-Digest", Algorithm::Sha256, bytes, false);
+    let declared = |bytes| digest("Repr-Digest", HashAlgorithm::Sha256, bytes, false);
     let (front, rest) = ("Content-Range: bytes 0-999/2000", "Content-Range: bytes 1000-1999/2000");
     for restarts in [false, true] {
-        let mut world = World::new();
-        // No field identifies the file of this part.
+        let mut world = UploadsFixture::new();
+        // This part has no field that identifies its file.
         for (fields, part) in [([front, "X: y"], &a[..1000]), ([rest, "X-OC-Mtime: 1"], &b[1000..])] {
             assert_eq!(world.put("/f", &fields, part), 400);
         }
@@ -269,6 +271,7 @@ fn parts_of_two_files_are_never_one() {
         }
         assert_eq!(world.put("/f", &[rest, &declared(&b)], &b[1000..]), 202);
         assert_eq!(world.medium.get(Path::new("f")), None);
+        // The file of `b` is complete now, with its own two parts.
         assert_eq!(world.put("/f", &[front, &declared(&b)], &b[..1000]), 201);
         assert!(world.medium.get(Path::new("f")).unwrap() == b);
         assert_eq!(world.paths(), ["f"]);
@@ -276,27 +279,27 @@ fn parts_of_two_files_are_never_one() {
 }
 
 #[test]
-fn parts_with_the_digest_of_another_file_leave_nothing() {
-    let mut world = World::new();
-    let of = digest("Digest", Algorithm::Sha256, b"x", false).replace("=:", "=").replace(":\r", "");
+fn parts_with_a_wrong_file_digest_leave_no_files() {
+    let mut world = UploadsFixture::new();
+    let of = digest("Digest", HashAlgorithm::Sha256, b"x", false).replace("=:", "=").replace(":\r", "");
     let of = of.trim_end_matches(':');
     assert_eq!(world.put("/f", &["Content-Range: bytes 4-7/8", of], b"more"), 202);
     assert_eq!(world.put("/f", &["Content-Range: bytes 0-3/8", of], b"some"), 400);
     assert!(world.paths().is_empty());
 }
 
-/// A part that turns out wrong has overwritten a right one, which no longer counts.
+/// A wrong part has overwritten a right part, which no longer counts as present.
 #[test]
 fn part_that_was_written_over_is_missing() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/2048"];
     assert_eq!(world.ask("POST", "/f", &named, b"").0, 200);
-    let put = |world: &mut World, range: &str, more: &str, content: &[u8]| {
+    let put = |world: &mut UploadsFixture, range: &str, more: &str, content: &[u8]| {
         let range = format!("Content-Range: bytes {range}/2048");
         world.put("/f", &[&named[..], &[&range, more]].concat(), content)
     };
     assert_eq!(put(&mut world, "0-1023", "x: y", &[1; 1024]), 202);
-    let wrong = digest("Content-Digest", Algorithm::Sha256, &[1; 1024], false);
+    let wrong = digest("Content-Digest", HashAlgorithm::Sha256, &[1; 1024], false);
     assert_eq!(put(&mut world, "0-1023", &wrong, &[2; 1024]), 409);
     assert_eq!(put(&mut world, "1024-2047", "x: y", &[1; 1024]), 202);
     assert_eq!(put(&mut world, "*", "x: y", b""), 409);
@@ -305,12 +308,14 @@ fn part_that_was_written_over_is_missing() {
     assert!(world.medium.get(Path::new("f")).unwrap() == [1; 2048]);
 }
 
-/// The digests of any request of the upload count.
+/// The digest can come with any request of the upload.
 #[test]
 fn named_upload_has_all_declared_digests() {
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
-    for (at, algorithm) in [(0, Algorithm::Md5), (1, Algorithm::Sha1), (2, Algorithm::Sha512), (3, Algorithm::Blake3)] {
-        let mut world = World::new();
+    for (at, algorithm) in
+        [(0, HashAlgorithm::Md5), (1, HashAlgorithm::Sha1), (2, HashAlgorithm::Sha512), (3, HashAlgorithm::Blake3)]
+    {
+        let mut world = UploadsFixture::new();
         let wrong = digest("Repr-Digest", algorithm, b"else", false);
         let of = |number: usize| if number.min(2) == at.min(2) { &wrong[..] } else { "x: y" };
         assert_eq!(world.ask("POST", "/f", &[named[0], named[1], of(0)], b"").0, 200);
@@ -320,14 +325,14 @@ fn named_upload_has_all_declared_digests() {
     }
 }
 
-/// A late request of a replaced upload does not change the upload that replaced it.
+/// A late request of a replaced upload does not change the replacing upload.
 #[test]
 fn late_part_of_another_upload_is_refused() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let fields = |id: &str, range: &str| {
         [format!("Reservoir-Upload: {id}"), "Reservoir-Blocks: 2048/1024".to_owned(), format!("Content-Range: {range}")]
     };
-    let ask = |world: &mut World, method: &str, id: &str, range: &str, content: &[u8]| {
+    let ask = |world: &mut UploadsFixture, method: &str, id: &str, range: &str, content: &[u8]| {
         let fields = fields(id, range);
         let fields: Vec<&str> = fields.iter().take(if method == "POST" { 2 } else { 3 }).map(String::as_str).collect();
         world.ask(method, "/f", &fields, content).0
@@ -344,10 +349,10 @@ fn late_part_of_another_upload_is_refused() {
     assert!(world.medium.get(Path::new("f")).unwrap() == [2; 2048]);
 }
 
-/// An earlier version identified uploads by texts such as `whole 0`.
+/// An earlier version of the server identified uploads by texts such as `whole 0`.
 #[test]
 fn upload_name_does_not_match_a_one_request_file() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let mut slow = world.connect();
     let (status, content) = world.executor.block_on(async {
         slow.write_all(b"PUT /f HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nso").await.unwrap();
@@ -374,12 +379,12 @@ fn upload_name_does_not_match_a_one_request_file() {
     assert!(status.ends_with(b"201") && content.unwrap() == b"some");
 }
 
-/// The user's next upload gets the name once the first client has gone. Another user's upload has to wait.
+/// The same user's next upload gets the name as soon as the first client has disconnected. Uploads of other users wait.
 #[test]
 fn upload_gives_way_once_its_client_has_gone() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let token = |name: &str| {
-        let hash = hexadecimal(&sum(Algorithm::Sha256, name.as_bytes()));
+        let hash = hexadecimal(&sum(HashAlgorithm::Sha256, name.as_bytes()));
         format!("[[token]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nrights = [\"read\", \"write\"]\n")
     };
     world.server.set_tokens(Tokens::read(&(token("me") + &token("other"))).unwrap());
@@ -394,6 +399,7 @@ fn upload_gives_way_once_its_client_has_gone() {
         open.read_exact(&mut line).await.unwrap();
         assert!(line.ends_with(b"200"));
     });
+    // The first client is still connected, so even its own user has to wait.
     let (status, answer) = world.ask("PUT", "/f", &[me], b"mine");
     let until = answer.split_once("until ").unwrap().1;
     assert!(until[2..].starts_with(':') && until[5..].starts_with(" UTC"), "{answer}");
@@ -407,12 +413,12 @@ fn upload_gives_way_once_its_client_has_gone() {
     assert_eq!(world.paths(), ["f"]);
 }
 
-/// Uploads of clients that are gone do not count among the unfinished uploads of a user; their blocks are not lost.
+/// Uploads of disconnected clients do not count as unfinished uploads of the user, but keep their blocks.
 #[test]
 fn killed_uploads_use_up_no_places_of_their_user() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/1024"];
-    let most = Limits::default().uploads_of_a_user;
+    let most = ServerLimits::default().uploads_of_a_user;
     for number in 0..=most {
         assert_eq!(world.ask("POST", &format!("/f{number}"), &named, b"").0, 200);
         let part = [&named[..], &["Content-Range: bytes 0-1023/2048"]].concat();
@@ -437,12 +443,12 @@ fn killed_uploads_use_up_no_places_of_their_user() {
     assert_eq!(statuses.last().unwrap(), b"429");
 }
 
-/// The server has not noticed yet that a killed client's connection is gone.
+/// The server has not noticed the end of a killed client's connection yet.
 #[test]
 fn copy_waits_for_a_name_that_is_locked() {
     for size in [3000, 3 << 20] {
-        let mut world = World::new();
-        let here = Medium::new(Seed(2));
+        let mut world = UploadsFixture::new();
+        let here = RamDisk::new(Seed(2));
         here.put(&Name::from_url("/f").unwrap(), &vec![7; size]);
         let mut open = world.connect();
         let sleeper = world.shell.clone();
@@ -455,8 +461,8 @@ fn copy_waits_for_a_name_that_is_locked() {
         });
         world.executor.run_for(Duration::from_secs(1));
         let copy = world.copy();
-        let from = Place::in_folder(Arc::new(here.mount(None)), Name::from_url("/f").unwrap());
-        let to = Place::parse("https://server/f", None).unwrap();
+        let from = CopyLocation::in_folder(Arc::new(here.mount(None)), Name::from_url("/f").unwrap());
+        let to = CopyLocation::parse("https://server/f", None).unwrap();
         let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
         assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{outcome:?}");
         assert_eq!(world.medium.get(Path::new("f")).unwrap().len(), size);
@@ -464,10 +470,10 @@ fn copy_waits_for_a_name_that_is_locked() {
 }
 
 #[test]
-fn users_with_spaces_in_their_names_are_told_apart() {
-    let mut world = World::new();
+fn users_with_spaces_in_their_names_stay_distinct() {
+    let mut world = UploadsFixture::new();
     let token = |name: &str, token: &str| {
-        let hash = hexadecimal(&sum(Algorithm::Sha256, token.as_bytes()));
+        let hash = hexadecimal(&sum(HashAlgorithm::Sha256, token.as_bytes()));
         format!("[[token]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nrights = [\"write\"]\n")
     };
     let tokens = token("a b", "one") + &token("a", "two");
@@ -486,7 +492,7 @@ fn users_with_spaces_in_their_names_are_told_apart() {
 
 #[test]
 fn impossible_length_is_refused_and_leaves_no_file() {
-    let mut world = World::new();
+    let mut world = UploadsFixture::new();
     for length in [1_u64 << 62, (1 << 62) + 1, 1 << 63, u64::MAX - 3] {
         assert_eq!(world.put("/f", &[&format!("Content-Length: {length}")], b"some"), 413, "{length}");
     }
@@ -500,19 +506,20 @@ fn impossible_length_is_refused_and_leaves_no_file() {
 }
 
 #[test]
-fn full_disk_keeps_nothing_of_a_pack() {
+fn full_disk_leaves_no_files_of_a_pack() {
     let files = 40;
     for pulls in [false, true] {
-        let mut world = World::new();
-        let (here, there) = (Medium::new(Seed(2)), world.medium.clone());
+        let mut world = UploadsFixture::new();
+        let (here, there) = (RamDisk::new(Seed(2)), world.medium.clone());
         let (source, target) = if pulls { (&there, &here) } else { (&here, &there) };
         for number in 0..files {
             source.put(&Name::from_url(&format!("/file-{number}")).unwrap(), &[7; 1000]);
         }
+        // There is room for about half of the files.
         target.set_room(20_500);
         let copy = world.copy().retries(0);
-        let local = Place::in_folder(Arc::new(here.mount(None)), Name::root());
-        let remote = Place::parse("https://server/", None).unwrap();
+        let local = CopyLocation::in_folder(Arc::new(here.mount(None)), Name::root());
+        let remote = CopyLocation::parse("https://server/", None).unwrap();
         let (from, to) = if pulls { (remote, local) } else { (local, remote) };
         let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
         assert!(outcome.failed.len() >= files / 2, "{outcome:?}");

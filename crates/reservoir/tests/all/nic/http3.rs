@@ -1,6 +1,6 @@
-//! Over HTTP/3, with packets sealed and opened by the CPUs and by the NICs.
+//! Copies over HTTP/3. The CPUs or the NICs encrypt and decrypt the packets.
 
-use super::{Files, ROUND_TRIP, bed, bed_of, content, shell, url};
+use super::{CopyFiles, ROUND_TRIP, bed, bed_of, content, shell, url};
 use bytes::Buf;
 use core::num::NonZeroU64;
 use core::pin::pin;
@@ -10,12 +10,12 @@ use core::time::Duration;
 use hyper::Request;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
-use offload_reservoir::copy::{Copy, Place};
-use offload_reservoir::dial::{Dial, Dialed, QuicDialed};
+use offload_reservoir::copy::{Copy, CopyLocation};
+use offload_reservoir::dial::{Dial, DialFuture, QuicDialFuture};
 use offload_reservoir::remote::ThirdParty;
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::tokens::Tokens;
-use offload_reservoir::{Limits, Server};
+use offload_reservoir::{Server, ServerLimits};
 use offload_testbed::identity::{Randomness, quic_client_config, quic_server_config, server_name};
 use offload_testbed::wire::impairment::{Impairments, Reorder, Share};
 use offload_testbed::wire::{LinkConfig, Overflow};
@@ -34,7 +34,7 @@ fn packets_are_protected_by_the_cpus_and_by_the_nics() {
     let impairments = Impairments { loss: share(0.01), reorder, ..Impairments::default() };
     for offload in [Offload::None, Offload::Both] {
         let mut bed = bed(LinkConfig { impairments, ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, offload, Server::open_to_all);
         files.there_and_back(&mut bed, dial);
         let counters = bed.counters();
@@ -44,7 +44,7 @@ fn packets_are_protected_by_the_cpus_and_by_the_nics() {
     }
 }
 
-/// Long packets carry long datagrams, of which a stream may have any number that wait for one before them.
+/// Long packets have long datagrams. A stream may have any number of datagrams that wait for an earlier one.
 #[test]
 fn long_packets_are_used() {
     let share = |share| Share::new(share).unwrap();
@@ -52,7 +52,7 @@ fn long_packets_are_used() {
     for offload in [Offload::None, Offload::Both] {
         let nic = NicConfig { mtu: 9000, ..NicConfig::default() };
         let mut bed = bed_of(nic, LinkConfig { impairments, delay: ROUND_TRIP / 2, ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over_config(&|end| config(9000, offload, end), &bed, &files, Server::open_to_all);
         let copy = Copy::new(shell(bed.host(1)), dial.clone()).streams(1).block(4 << 20).unwrap();
         let longest = Arc::new(AtomicUsize::new(0));
@@ -65,7 +65,7 @@ fn long_packets_are_used() {
                 longest_seen.fetch_max(path.map_or(0, |path| path.udp_payload.into()), Ordering::Relaxed);
             }
         });
-        // Seconds of the rate are under way behind what is lost.
+        // After a lost packet, the stream holds seconds' worth of bytes.
         std::fs::write(files.path().join("from/large"), content("large", 30 << 20)).unwrap();
         let up = bed.run(copy.run(&[files.place("/from/large")], &url("/large"))).unwrap();
         assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
@@ -76,9 +76,9 @@ fn long_packets_are_used() {
     }
 }
 
-/// A start that is paced loses nothing where the queue is far shorter than what is under way; one that is not does.
+/// A paced start loses no packets in a queue that is far shorter than the bytes in flight. An unpaced start does.
 #[test]
-fn a_paced_start_loses_nothing() {
+fn paced_start_loses_no_packets() {
     let pace = NonZeroU64::new(11_000_000);
     for (offload, pacing_rate) in [(Offload::None, pace), (Offload::Both, pace), (Offload::Both, None)] {
         let wire = LinkConfig {
@@ -89,7 +89,7 @@ fn a_paced_start_loses_nothing() {
             ..LinkConfig::default()
         };
         let mut bed = bed(wire);
-        let files = Files::new();
+        let files = CopyFiles::new();
         std::fs::write(files.path().join("from/large"), content("large", 10 << 20)).unwrap();
         let of = |end: &str| config(1500, offload, end).with(|c| c.pacing_rate = pacing_rate);
         let dial = over_config(&of, &bed, &files, Server::open_to_all);
@@ -101,22 +101,22 @@ fn a_paced_start_loses_nothing() {
     }
 }
 
-/// Many requests are under way on one connection: blocks wait for no block before them.
+/// One connection has many requests at the same time: blocks do not wait for earlier blocks.
 #[test]
 fn a_stream_does_not_wait_a_round_trip_for_each_block() {
     let mut bed = bed(LinkConfig { delay: ROUND_TRIP / 2, ..LinkConfig::default() });
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     for round_trips in files.by_one_stream(&mut bed, dial) {
         assert!(round_trips < 30.0, "{round_trips} round trips");
     }
 }
 
-/// Four hundred small files go as packs, whose answers may be longer than what asks for them.
+/// Four hundred small files go as packs. Answers to such requests may be longer than the requests.
 #[test]
 fn many_small_files_go_together() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let name = |number: u32| format!("file {number}");
     for number in 0..400 {
         std::fs::write(files.path().join("from").join(name(number)), content("s", number as usize)).unwrap();
@@ -131,13 +131,13 @@ fn many_small_files_go_together() {
     }
 }
 
-/// The server refuses the first block of a file before it has come, with its reason.
+/// The server refuses the first block of a file before the block arrives, and gives its reason.
 #[test]
 fn a_refusal_comes_before_the_body_is_sent() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let tokens = "[[token]]\nname = \"reader\"\nrights = [\"read\"]\nsha256 = \"".to_owned()
-        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // of "abc"
+        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // SHA-256 of "abc"
     let dial = over(&bed, &files, Offload::Both, |server| {
         server.set_tokens(Tokens::read(&tokens).unwrap());
         server
@@ -151,12 +151,12 @@ fn a_refusal_comes_before_the_body_is_sent() {
     assert!(failed.contains("a bearer token is needed"), "{failed}");
 }
 
-/// A copy is dropped at many instants; the next one, over another connection, makes it whole.
+/// A copy is dropped at several instants. The next copy uses another connection and completes the files.
 #[test]
 fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
     for millis in [1, 2, 5, 9, 14, 20] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let client = bed.host(1).clone();
         let copy = || Copy::new(shell(&client), dial.clone()).streams(3).resume(true).block(1 << 18).unwrap();
@@ -179,27 +179,29 @@ fn a_copy_that_is_dropped_anywhere_is_made_whole_by_the_next() {
     }
 }
 
-/// A connection that has ended is not asked again: the next request makes another.
+/// The next request after the end of a connection makes a new connection.
 #[test]
 fn a_connection_that_ended_is_made_anew() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let copy = Copy::new(shell(bed.host(1)), dial.clone());
     let up = bed.run(copy.run(&[files.place("/from/large")], &url("/one"))).unwrap();
     assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
     let ended = dial.last.lock().unwrap().take().unwrap();
+    // The copy still holds this connection for its next request.
     ended.close(7, "");
     let up = bed.run(copy.run(&[files.place("/from/large")], &url("/two"))).unwrap();
     assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
 }
 
-/// A file that becomes shorter while it is sent ends its requests again and again; the connection is the other files' too, and stays.
+/// A file that shrinks during the copy fails its own requests again and again. The connection also serves other files,
+/// and stays.
 #[test]
 fn a_request_that_fails_ends_its_stream_alone() {
     for offload in [Offload::None, Offload::Both] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, offload, Server::open_to_all);
         let client = bed.host(1).clone();
         let large = std::fs::File::options().write(true).open(files.path().join("from/large")).unwrap();
@@ -215,12 +217,12 @@ fn a_request_that_fails_ends_its_stream_alone() {
     }
 }
 
-/// A server that is begun anew under a copy knows nothing of its upload, until the copy tells it; the journal has what had arrived.
+/// A restarted server does not know the upload until the copy sends it. The journal has the blocks that had arrived.
 #[test]
 fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
     for millis in [2, 4, 8, 16, 24, 32, 40] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let (client, host) = (bed.host(1).clone(), bed.host(0).clone());
         let store = files.path().join("store");
@@ -240,12 +242,13 @@ fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
     }
 }
 
-/// A server that is killed says nothing. The one after it does not know the connection, and says so in a way that the client believes.
+/// A killed server does not say goodbye. The restarted server does not know the connection, and sends a reset that the
+/// client trusts.
 #[test]
 fn a_client_learns_at_once_that_a_server_was_begun_anew() {
     for offload in [Offload::None, Offload::Both] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         let dial = over(&bed, &files, offload, Server::open_to_all);
         let (client, host) = (bed.host(1).clone(), bed.host(0).clone());
         let (store, killed, server) = (files.path().join("store"), dial.killed.clone(), dial.server.clone());
@@ -254,7 +257,8 @@ fn a_client_learns_at_once_that_a_server_was_begun_anew() {
             killed.notify_one();
             *server.lock().unwrap() = at(&host, &store).open_to_all();
             host.runtime().sleep(Duration::from_millis(100)).await;
-            let _lives_on = listen(&host, config(1500, offload, "another server"), server);
+            // The switch stays unused, so this server stays alive.
+            let _kill_switch = listen(&host, config(1500, offload, "another server"), server);
         });
         let copy = Copy::new(shell(&client), dial.clone()).streams(3).block(1 << 18).unwrap();
         let began = bed.now();
@@ -266,13 +270,13 @@ fn a_client_learns_at_once_that_a_server_was_begun_anew() {
     }
 }
 
-/// Clients that send no heads take no places of others, and their streams end.
+/// Streams without a request head do not occupy slots of other clients, and end after a while.
 #[test]
 fn requests_without_heads_hold_no_place() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     let (began, client) = (bed.now(), bed.host(1).clone());
@@ -303,18 +307,18 @@ fn requests_without_heads_hold_no_place() {
     assert!((10..12).contains(&ended.as_secs()), "{ended:?}");
 }
 
-/// Requests of HTTP/3 take the slots of TCP connections without a token or without a request under way.
+/// HTTP/3 requests take the slots of TCP connections that have no token or no current request.
 #[test]
 fn requests_take_slots_of_idle_connections() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     let server = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     *dial.server.lock().unwrap() = server.clone();
     let slots = [1, 2].map(|last| server.enter([192, 0, 2, last].into()).unwrap());
-    // One of them is busy until a second has passed.
+    // One of the connections stays busy for a second.
     slots[0].set_busy();
     slots[1].set_busy();
     let (timers, copy) = (bed.host(1).runtime(), Copy::new(shell(bed.host(1)), dial));
@@ -332,11 +336,11 @@ fn requests_take_slots_of_idle_connections() {
     assert!((1..2).contains(&(bed.now() - began).as_secs()));
 }
 
-/// A head of which the frame is too long ends its request before it is kept.
+/// A frame that is too long for a head ends its request before the server stores the frame.
 #[test]
 fn a_head_is_bounded() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let client = bed.host(1).clone();
     let refused = bed.run(client.spawn("long", async move {
@@ -351,14 +355,14 @@ fn a_head_is_bounded() {
     assert!(refused.1.is_err());
 }
 
-/// Of heads that wait for their turn no more are read than the server has room for: the rest stay with the client, as QUIC's windows have it.
+/// The server reads only as many waiting heads as it has memory for. QUIC's windows keep the others at the client.
 #[test]
 fn heads_that_wait_are_bounded() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     let dial = over(&bed, &files, Offload::Both, |server| server);
-    // Nobody has a turn.
-    let limits = Limits { connections: 0, ..Limits::default() };
+    // There is no slot for any request.
+    let limits = ServerLimits { connections: 0, ..ServerLimits::default() };
     let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
     *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
     // GET, https, localhost, /, and a cookie of 200,000 bytes (RFC 9204 4.5 and appendix A).
@@ -377,26 +381,26 @@ fn heads_that_wait_are_bounded() {
                 to.finish().unwrap();
                 to.acknowledged().await.unwrap();
                 counted.fetch_add(1, Ordering::Relaxed);
-                // Until the answer comes, which never does.
-                let _none = from.receive(1).await;
+                // The answer never comes, so the stream stays open.
+                let _ = from.receive(1).await;
             });
         }
     });
     let timers = bed.host(1).runtime();
     bed.run(async { timers.sleep(Duration::from_secs(5)).await });
-    // QUIC lets 256 streams be open, and 8 MiB of them wait to be read.
+    // QUIC lets 256 streams be open, and 8 MiB of their bytes wait to be read.
     let taken = taken.load(Ordering::Relaxed);
     assert!((96..=96 + 42).contains(&taken), "{taken} heads");
 }
 
-/// A server that takes nothing and answers nothing for a minute is asked over another connection: there may be another one by then.
+/// After a minute without progress, the client retries over another connection: there may be another server by then.
 #[test]
 fn a_server_that_is_late_is_asked_over_a_new_connection() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-    let files = Files::new();
-    // A kilobit a second, and a block of 256 KiB is half an hour.
+    let files = CopyFiles::new();
+    // At a kilobit per second, a block of 256 KiB takes half an hour.
     let tokens = "[[token]]\nname = \"slow\"\nrights = [\"read\", \"write\"]\nrate = \"1k\"\nsha256 = \"".to_owned()
-        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // of "abc"
+        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // SHA-256 of "abc"
     let keep_alive = Some(Duration::from_secs(4));
     let of = |end: &str| config(1500, Offload::Both, end).with(|c| c.keep_alive = keep_alive);
     let dial = over_config(&of, &bed, &files, |server| {
@@ -404,17 +408,17 @@ fn a_server_that_is_late_is_asked_over_a_new_connection() {
         server
     });
     let copy = Copy::new(shell(bed.host(1)), dial.clone()).streams(1).block(1 << 18).unwrap().retries(1);
-    let to = Place::parse("https://server.nic-offload.test/large", Some("abc")).unwrap();
+    let to = CopyLocation::parse("https://server.nic-offload.test/large", Some("abc")).unwrap();
     let outcome = bed.run(copy.run(&[files.place("/from/large")], &to)).unwrap();
     assert_eq!(outcome.failed.len(), 1, "{outcome:?}");
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2);
 }
 
-/// COPY asked by HTTP/3, of a server that asks another by HTTP/3: here itself.
+/// A COPY request over HTTP/3. The server gets the file over HTTP/3 from another server, here from itself.
 #[test]
 fn a_server_copies_from_another_by_http3() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let server = at(bed.host(0), &files.path().join("store")).open_to_all();
@@ -448,11 +452,11 @@ fn a_server_copies_from_another_by_http3() {
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2, "the server asked by another way");
 }
 
-/// A malformed request is a stream error (RFC 9114 4.1.2), and the connection goes on.
+/// A malformed request is a stream error (RFC 9114 4.1.2). The connection continues.
 #[test]
 fn malformed_requests_are_reset() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     std::fs::write(files.path().join("store/f"), "0123456789").unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str, Result<u16, u64>);
@@ -502,13 +506,13 @@ fn malformed_requests_are_reset() {
                     let mut stream = requests.send_request(request.body(()).unwrap()).await?;
                     // The server may have reset the stream by now: its reset code is checked below.
                     if !body.is_empty() {
-                        let _heard_below = stream.send_data(body.as_bytes().into()).await;
+                        let _ = stream.send_data(body.as_bytes().into()).await;
                     }
                     if let Some(name) = trailers {
                         let fields = [(name.parse().unwrap(), "x".parse().unwrap())].into_iter().collect();
-                        let _heard_below = stream.send_trailers(fields).await;
+                        let _ = stream.send_trailers(fields).await;
                     }
-                    let _heard_below = stream.finish().await;
+                    let _ = stream.finish().await;
                     let head = stream.recv_response().await?;
                     while stream.recv_data().await?.is_some() {}
                     Ok::<_, h3::error::StreamError>(head)
@@ -531,11 +535,11 @@ fn malformed_requests_are_reset() {
     assert_eq!(std::fs::read_dir(files.path().join("store")).unwrap().count(), 2);
 }
 
-/// Over HTTP/3 an answer has the length that it has over HTTP/1.1, or no length (RFC 9110 8.6).
+/// Over HTTP/3, an answer has the same length as over HTTP/1.1 or no length (RFC 9110 8.6).
 #[test]
 fn answers_without_content_tell_no_wrong_length() {
     let mut bed = bed(LinkConfig::default());
-    let files = Files::new();
+    let files = CopyFiles::new();
     std::fs::write(files.path().join("store/f"), "0123456789").unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
     let client = bed.host(1).clone();
@@ -571,12 +575,12 @@ fn answers_without_content_tell_no_wrong_length() {
     assert_eq!(lengths, [(200, length("10")), (206, length("2")), (304, None), (204, None), (200, None)]);
 }
 
-/// A copy between two servers is one of them's to make: what goes through here is what it tells, and its refusal.
+/// One of the two servers makes the copy. This client passes on the progress and the refusal of that server.
 #[test]
 fn a_copy_has_servers_copy_between_them() {
     for way in [ThirdParty::Pull, ThirdParty::Push] {
         let mut bed = bed(LinkConfig::default());
-        let files = Files::new();
+        let files = CopyFiles::new();
         std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let copy = || Copy::new(shell(bed.host(1)), dial.clone()).third_party(Some(way));
@@ -592,12 +596,12 @@ fn a_copy_has_servers_copy_between_them() {
     }
 }
 
-/// What is under way when a server is closed is answered, and its connections end then.
+/// A closed server still answers the current requests, and then ends its connections.
 #[test]
-fn a_server_that_is_closed_ends_what_is_under_way() {
+fn closed_server_completes_current_requests() {
     for (millis, rate) in [(10, None), (20, None), (30, None), (100, Some("40M"))] {
         let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-        let files = Files::new();
+        let files = CopyFiles::new();
         std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
         let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
         let (client, host) = (bed.host(1).clone(), bed.host(0).clone());
@@ -606,7 +610,7 @@ fn a_server_that_is_closed_ends_what_is_under_way() {
             host.runtime().sleep(Duration::from_millis(millis)).await;
             closing.server.lock().unwrap().close();
         });
-        // What a slow client has not read is there though the server is closed.
+        // A slow client can still read its bytes from a closed server.
         let rate = rate.map(|rate| rate.parse().unwrap());
         let copy = Copy::new(shell(&client), dial.clone()).streams(2).rate(rate).block(4 << 20).unwrap();
         let outcome = bed.run(copy.run(&[url("/large")], &files.place("/back"))).unwrap();
@@ -615,11 +619,11 @@ fn a_server_that_is_closed_ends_what_is_under_way() {
     }
 }
 
-/// A copy that takes what comes at a rate is as fast as that, though windows are full most of the time.
+/// A copy with a receive rate runs at that rate, though its windows are full most of the time.
 #[test]
 fn a_rate_is_kept() {
     let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
-    let files = Files::new();
+    let files = CopyFiles::new();
     let content = content("file", 40 << 20);
     std::fs::write(files.path().join("store/file"), &content).unwrap();
     let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
@@ -633,20 +637,25 @@ fn a_rate_is_kept() {
 }
 
 fn at(host: &BedHost, folder: &Path) -> Server {
-    Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), Limits::default())
+    Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), ServerLimits::default())
 }
 
-/// Serves the folder `store` at the first host, and connects to it from the second.
-fn over(bed: &Testbed, files: &Files, offload: Offload, set_up: impl FnOnce(Server) -> Server) -> Arc<ByQuic> {
+/// Serves the folder `store` at the first host, and makes a dialer for the second host.
+fn over(
+    bed: &Testbed,
+    files: &CopyFiles,
+    offload: Offload,
+    set_up: impl FnOnce(Server) -> Server,
+) -> Arc<QuicTestDialer> {
     over_config(&|end| config(1500, offload, end), bed, files, set_up)
 }
 
 fn over_config(
     config: &dyn Fn(&str) -> Config,
     bed: &Testbed,
-    files: &Files,
+    files: &CopyFiles,
     set_up: impl FnOnce(Server) -> Server,
-) -> Arc<ByQuic> {
+) -> Arc<QuicTestDialer> {
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
     let server = Arc::new(Mutex::new(set_up(at(&host, &files.path().join("store")))));
     let killed = listen(&host, config("server"), server.clone());
@@ -654,23 +663,24 @@ fn over_config(
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let socket = client.stack().bind_udp(None).unwrap();
     let (endpoint, driver) = Endpoint::new(socket, client.runtime(), config("client"), None).unwrap();
-    let _runs = client.spawn("quic", driver);
+    let _quic_task = client.spawn("quic", driver);
     let (tls, last, dialed) = (ClientTls::new(tls).unwrap(), Mutex::default(), AtomicUsize::new(0));
-    Arc::new(ByQuic { endpoint, tls, host, server, killed, last, dialed })
+    Arc::new(QuicTestDialer { endpoint, tls, host, server, killed, last, dialed })
 }
 
-/// Takes clients at port 443 of a host, for the server of the moment; until it is killed.
+/// Accepts clients at port 443 of a host for the current server, until the returned switch is used.
 fn listen(host: &BedHost, config: Config, server: Arc<Mutex<Server>>) -> Arc<Notify> {
     let mut tls = quic_server_config(QuicCipher::Aes256Gcm, Randomness::Seeded(Seed(2)), None);
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let socket = host.stack().bind_udp(Some(443)).unwrap();
     let tls = ServerTls::new(tls).unwrap();
+    // Both servers of a test have the same reset key, so a client trusts resets from the second server.
     let reset_key = Some(ResetKey::derive(b"private key", b"server"));
     let config = config.with(|c| c.reset_key = reset_key);
     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).unwrap();
     let killed = Arc::new(Notify::new());
     let (killing, shell) = (killed.clone(), shell(host));
-    let _runs = host.spawn("quic", async move {
+    let _quic_task = host.spawn("quic", async move {
         tokio::select! {
             _ = driver => {}
             () = killing.notified() => {}
@@ -690,19 +700,19 @@ fn config(mtu: u16, offload: Offload, end: &str) -> Config {
     offload_reservoir::quic::config(8 << 20).with(|c| (c.random, c.offload) = (random, offload)).for_mtu(mtu)
 }
 
-struct ByQuic {
+struct QuicTestDialer {
     endpoint: Endpoint,
     tls: ClientTls,
     host: BedHost,
-    /// Who serves those that come.
+    /// The server for the next connections.
     server: Arc<Mutex<Server>>,
     killed: Arc<Notify>,
     last: Mutex<Option<Connection>>,
     dialed: AtomicUsize,
 }
 
-impl Dial for ByQuic {
-    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
+impl Dial for QuicTestDialer {
+    fn dial<'a>(&'a self, _: &'a str, _: u16) -> DialFuture<'a> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
@@ -710,7 +720,7 @@ impl Dial for ByQuic {
         true
     }
 
-    fn quic<'a>(&'a self, _: &'a str, port: u16) -> QuicDialed<'a> {
+    fn quic<'a>(&'a self, _: &'a str, port: u16) -> QuicDialFuture<'a> {
         let to = (self.host.address(), port).into();
         Box::pin(async move {
             let connecting = self.endpoint.connect(&self.tls, to, &server_name().to_str());
