@@ -1,8 +1,8 @@
-//! What keying is to hear of SAs, until it asks.
+//! Events of SAs that wait for the keying daemon.
 //!
-//! Invariants: that an SA reached a limit, has no more numbers or lost its device is never left out, and waits once,
-//! however often it happens before anybody asks; so there are no more events than a few for each SA. Who sends packets
-//! for SAs that do not exist fills a part of the queue at most.
+//! Invariants: limits, used-up numbers and lost offloads are never dropped. Each waits only once, however often it
+//! happens before the daemon asks, so an SA has only a few events in the queue. Packets that need missing SAs can fill
+//! only a part of the queue.
 
 use crate::keying::{SaEvent, SaId};
 use core::net::IpAddr;
@@ -13,13 +13,13 @@ use std::collections::{HashSet, VecDeque};
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: VecDeque<SaEvent>,
-    /// What is in the queue. Looked up, never walked.
+    /// The kinds of the queued events. Only looked up, never iterated.
     there: HashSet<Kind>,
-    /// How many of them want an SA.
+    /// Number of queued [`SaEvent::Acquire`] events.
     acquires: usize,
 }
 
-/// Events of one kind wait once.
+/// The identity of an event: events of one kind wait only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Soft(SaId),
@@ -27,20 +27,21 @@ enum Kind {
     Exhausted(SaId),
     Crossed(SaId),
     Lost(SaId),
-    /// By what the SA is to be between: of a tunnel, its template says so.
+    /// Template and, in transport mode, the ends. A tunnel's template has the ends already.
     Acquire(Template, Option<(IpAddr, IpAddr)>),
 }
 
 impl Events {
-    /// Notes an event; false if there is no need to, or no room.
+    /// Queues an event. Returns false if it waits already or there is no room.
     pub(super) fn push(&mut self, event: SaEvent) -> bool {
         let kind = Kind::of(&event);
         let acquires = matches!(kind, Kind::Acquire(..));
+        // Acquires are limited, because any packet to a new destination causes one.
         if acquires && self.acquires >= ACQUIRES {
             return false;
         }
         if !self.there.insert(kind) {
-            // Numbers go on: the last edge that was crossed is of interest.
+            // Only the latest crossing matters, because numbers only grow.
             if matches!(kind, Kind::Crossed(_))
                 && let Some(before) = self.queue.iter_mut().find(|before| Kind::of(before) == kind)
             {
@@ -53,7 +54,7 @@ impl Events {
         true
     }
 
-    /// The oldest event.
+    /// Returns the oldest event.
     pub(super) fn pop(&mut self) -> Option<SaEvent> {
         let event = self.queue.pop_front()?;
         let kind = Kind::of(&event);
@@ -62,7 +63,7 @@ impl Events {
         Some(event)
     }
 
-    /// Forgets what happened to SAs that are deleted, if there is more than `sas` SAs can have caused.
+    /// Drops the events of deleted SAs, if the queue is longer than `sas` SAs can make it.
     pub(super) fn keep_within(&mut self, sas: usize, is_there: impl Fn(SaId) -> bool) {
         if self.queue.len() <= ACQUIRES + KINDS * (sas + DELETED) {
             return;
@@ -102,11 +103,11 @@ impl Kind {
     }
 }
 
-/// So many wanted SAs wait to be asked for; their packets come again.
+/// Limit of queued acquires. A dropped acquire is repeated by the packet's retransmission.
 const ACQUIRES: usize = 256;
-/// Kinds of events that an SA has.
+/// Number of event kinds per SA.
 const KINDS: usize = 5;
-/// So many deleted SAs may have events before they are looked for.
+/// Deleted SAs that may have events before the queue is searched for them.
 const DELETED: usize = 256;
 
 #[cfg(test)]
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!((0..5000).filter(|reqid| events.push(wants(*reqid))).count(), ACQUIRES);
         let hard = |index| SaEvent::HardLimit { sa: sa(index), limit: Limit::Bytes };
         assert!((0..3000).all(|index| events.push(hard(index))));
-        // All but the last one deleted: there is no end to those that may come.
+        // All SAs but one are deleted, so their events may be dropped.
         events.keep_within(1, |of| of == sa(2999));
         assert_eq!(events.queue.len(), ACQUIRES + 1);
         assert_eq!(events.there.len(), ACQUIRES + 1);

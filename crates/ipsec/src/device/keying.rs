@@ -1,4 +1,4 @@
-//! SAs and policies come and go.
+//! The keying interface: adds, changes and deletes SAs and policies.
 
 use super::SecureDevice;
 use crate::keying::{Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
@@ -31,7 +31,7 @@ impl Keying for SecureDevice {
         if old.key.is_same_as(&successor.key) {
             return Err(KeyingError::KeyReused);
         }
-        // On the same ring: what its predecessor still sends is not overtaken.
+        // On the same ring, so that the successor's packets cannot overtake its predecessor's.
         self.add_sa_at(now, queue, successor)
     }
 
@@ -92,7 +92,7 @@ impl Keying for SecureDevice {
 }
 
 impl SecureDevice {
-    /// Adds an SA, whose packets are to leave by `queue`.
+    /// Adds an SA with a given queue.
     fn add_sa_at(&mut self, now: Instant, queue: usize, params: SaParams) -> Result<SaAdded, KeyingError> {
         let (offload, spi, receives) = (params.offload, params.spi, params.direction == Direction::Receive);
         let id = self.sas.add(now, queue, params)?;
@@ -106,7 +106,7 @@ impl SecureDevice {
         Ok(SaAdded { sa: id, spi, refused })
     }
 
-    /// Does what SAs have to do by now: lifetimes end, a path may have become wider, a translator needs to hear of us.
+    /// Runs all due timers of SAs: lifetimes, path MTUs and keep-alives.
     pub(super) fn handle_sa_timeouts(&mut self, now: Instant) {
         while let Some(due) = self.sas.next_due(now) {
             if let Some(reached) = due.reached {

@@ -1,6 +1,6 @@
-//! SAs that the device works by for somebody else: a switch, whose packets this layer never sees.
+//! Lent SAs: the device uses them for a switch, whose packets this layer never sees.
 //!
-//! Where policies want packets protected by an SA that is lent, the device does so, from any sender.
+//! If a policy protects packets by a lent SA, the device does so for any sender.
 
 use super::SecureDevice;
 use super::sas::Sas;
@@ -9,15 +9,15 @@ use crate::sad::{Sa, Sad};
 use offload_api::{Action, Direction, Handle, OffloadKind, Policy};
 use std::collections::BTreeMap;
 
-/// The SAs that are lent, in the order they were.
+/// The lent SAs, in the order of lending.
 ///
-/// Invariant: no number of an SA that is lent is used by this host, nor by a process that starts later: the device alone knows
-/// how far it has counted.
+/// Invariant: the numbers of a lent SA are used neither by this host nor by a later process, because only the device
+/// knows how far it has counted.
 #[derive(Debug, Default)]
 pub(super) struct Lent(Vec<SaId>);
 
 impl Lent {
-    /// Lends the SAs of a direction and a `reqid` that the device does all of; returns why one of them is not lent.
+    /// Lends the fully offloaded SAs of a direction and `reqid`. Returns the first reason why an SA was not lent.
     fn lend(&mut self, sas: &mut Sas, direction: Direction, reqid: u32) -> Option<KeyingError> {
         self.0.retain(|id| sas.find(*id).is_some());
         let mut refused = None;
@@ -30,7 +30,7 @@ impl Lent {
         refused
     }
 
-    /// SAs that are lent and that the device has.
+    /// Returns the lent SAs that the device has.
     fn of<'a>(&'a self, sad: &'a Sad, direction: Direction, reqid: u32) -> impl Iterator<Item = (SaId, &'a Sa)> {
         let lent = self.0.iter().filter_map(|id| Some((*id, sad.find(*id)?)));
         lent.filter(move |(_, sa)| {
@@ -40,8 +40,8 @@ impl Lent {
 }
 
 impl SecureDevice {
-    /// Lends the SAs of a direction and a `reqid` that the device does all of; also those that are lent already. Keying hears of one that is used
-    /// up, because an earlier process lent it, that it needs a successor.
+    /// Lends the fully offloaded SAs of a direction and `reqid`. The result includes SAs lent before. If an SA is used
+    /// up because an earlier process lent it, the keying daemon gets an event that asks for a successor.
     pub(super) fn lend(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError> {
         let refused = self.lent.lend(&mut self.sas, direction, reqid);
         for policy in self.policies.of(direction).policies().collect::<Vec<_>>() {
@@ -54,14 +54,15 @@ impl SecureDevice {
         refused.filter(|_| handles.is_empty()).map_or(Ok(handles), Err)
     }
 
-    /// Has the device protect what a policy is about by SAs that are lent, if it is to be protected by one of those.
+    /// Installs a policy in the device for each lent SA that the policy can use.
     pub(super) fn lead_to_lent(&mut self, policy: &Policy) {
         let (Direction::Transmit, Action::Protect(template)) = (policy.direction, policy.action) else { return };
-        // Of several between the same ends, the newest sends.
+        // Of several SAs between the same ends, the newest sends.
         let lent = self.lent.of(self.sas.sad(), Direction::Transmit, template.reqid);
         let newest: BTreeMap<_, SaId> = lent.map(|(id, sa)| ((sa.params.source, sa.params.destination), id)).collect();
         for id in newest.into_values() {
-            // One for which there is no room protects nothing, and what it is about does not leave in its place.
+            // If the device has no room for the policy, matching packets are not protected by this SA, and no packet
+            // leaves plain because of that.
             let named = (policy.selector, policy.priority);
             let _there_is_room = self.offload.install_policy(&mut self.queues, &mut self.sas, id, named);
         }

@@ -1,7 +1,6 @@
-//! A packet to be sent by an SA: its number, the device that works on it or software, and the part that goes to the device.
+//! Sends a packet by an SA: assigns its number and divides the work between software and device.
 //!
-//! Invariant: a number is taken when the packet it is for is on its way, and not before; no other sender takes
-//! the same one.
+//! Invariant: a sequence number is taken only when its packet is on its way, and no other sender takes the same number.
 
 use super::segment::Segments;
 use super::transmit::flow_of;
@@ -16,27 +15,28 @@ use offload_base::cost::{self, Work};
 use offload_esp::{ETHERNET, Outer, WrapError};
 use offload_formats::IpView;
 
-/// How one packet is going to be protected.
+/// The plan for protecting one packet.
 pub(super) struct Plan {
     sa: SaId,
-    /// By which it leaves.
+    /// The queue by which the packet leaves.
     queue: usize,
     by: By,
     pub(super) outer: Outer,
-    /// Of the first packet it will be.
+    /// The number of the first resulting packet.
     pub(super) number: u64,
     packets: u32,
-    /// As lifetimes count them.
+    /// Protected bytes, as lifetimes count them.
     bytes: u64,
-    /// The longest packet for the wire.
+    /// The largest packet for the wire.
     pub(super) mtu: u16,
-    /// It has to leave in fragments.
+    /// Whether the packet must be fragmented after ESP.
     too_large: bool,
     pub(super) flow: FlowKey,
 }
 
 impl SecureDevice {
-    /// Sends a packet by the SA that its policy asks for, if there is one.
+    /// Sends a packet by its policy's SA. Without an SA, the packet is dropped and the keying daemon gets an acquire
+    /// event.
     pub(super) fn protect(
         &mut self,
         now: Instant,
@@ -56,6 +56,7 @@ impl SecureDevice {
             Ok(plan) => plan,
             Err(dropped) => return dropped,
         };
+        // Saved for keep-alives, because the packet is consumed below.
         let ethernet = packet.header.first_chunk().copied();
         let (packets, bytes) = (plan.packets, plan.bytes);
         let sent = match plan.by {
@@ -73,7 +74,7 @@ impl SecureDevice {
         sent
     }
 
-    /// Whether a packet may leave by an SA, and how. What is refused is counted.
+    /// Plans how a packet leaves by an SA. Refused packets are counted.
     fn plan(&mut self, now: Instant, id: SaId, packet: &TxPacket, view: &IpView, flow: FlowKey) -> Result<Plan, Sent> {
         let Some(sa) = self.sas.find(id) else { return Err(Sent::Dropped(DropReason::Policy)) };
         let queue = sa.queue;
@@ -86,11 +87,13 @@ impl SecureDevice {
         let packets = Segments::count(packet);
         let in_front = packet.header.len() - ETHERNET;
         let largest = in_front + packet.ask.mss.map_or(packet.payload_len(), usize::from);
+        // The protected part must begin inside the header, and IP lengths have 16 bits.
         if in_front < outer.taken() || largest > usize::from(u16::MAX) {
             return Err(self.refuse(|counters| &mut counters.out_error));
         }
         let too_large = outer.wrapped_len(largest) > usize::from(mtu);
-        // RFC 4301 8.2: what must not be fragmented and does not fit is not sent. The stack knows by its path.
+        // RFC 4301 8.2: a packet that does not fit and must not be fragmented is dropped. The stack learns the limit
+        // from its path.
         if too_large && (view.dont_fragment || packet.ask.mss.is_some()) {
             return Err(self.refuse(|counters| &mut counters.out_state_mode_error));
         }
@@ -106,6 +109,7 @@ impl SecureDevice {
         let by = sa.by();
         let bytes = (in_front - outer.taken()) as u64 * u64::from(packets) + packet.payload_len() as u64;
         let last = number + u64::from(packets) - 1;
+        // Written before use: after a crash, the next process must not send these numbers again.
         if !self.sas.may_use(now, id, last) {
             return Err(self.refuse(|counters| &mut counters.out_numbers_unwritten));
         }
@@ -123,7 +127,7 @@ impl SecureDevice {
         Sent::Posted
     }
 
-    /// Hands a plain packet to the device, which is to protect it.
+    /// Hands a plain packet to the device for full protection.
     fn hand_over_plain(&mut self, now: Instant, packet: TxPacket, decision: &Decision, plan: &Plan) -> Sent {
         let Self { offload, queues, sas, .. } = self;
         let found = decision.policy.and_then(|policy| offload.install_policy(queues, sas, plan.sa, policy));
@@ -141,12 +145,12 @@ impl SecureDevice {
         sent
     }
 
-    /// Crypto offload: the device finishes what stands behind the host's headers.
+    /// Wraps a packet up to the ESP header and IV; the device encrypts and adds the ICV (crypto offload).
     fn have_it_finished(&mut self, now: Instant, handle: Handle, packet: TxPacket, view: IpView, plan: &Plan) -> Sent {
         let Plan { outer, number, .. } = plan;
         let next_header = outer.next_header();
         let spi = self.sas.find(plan.sa).map_or(0, |sa| sa.params.spi);
-        // What the device may refuse is asked before the number is used: it must not be used up by that.
+        // The number is taken only after the device accepted the packet. Otherwise a refused packet would waste it.
         let whole = if plan.too_large { None } else { Some(with_esp_header(&packet, outer, *number, spi)) };
         let ask = EspAsk::Finish { sa: handle, at: (ETHERNET + outer.len()) as u16, number: *number, next_header };
         let fits = whole.filter(|whole| whole.header.len() <= LONGEST_HEADERS);
@@ -163,8 +167,8 @@ impl SecureDevice {
         self.protect_in_software(now, packet, view, plan)
     }
 
-    /// Packet offload, and a packet that the device cannot carry: it has to leave in fragments. The device goes on behind its
-    /// number.
+    /// Protects a packet in software although its SA has packet offload, because the device cannot fragment. The device
+    /// skips the packet's numbers.
     fn protect_in_its_place(
         &mut self,
         now: Instant,
@@ -185,7 +189,7 @@ impl SecureDevice {
 }
 
 impl Sa {
-    /// Who works on it.
+    /// Returns the worker of this SA's packets.
     pub(super) fn by(&self) -> By {
         match &self.offload {
             Some(place) => By::Device(place.handle, place.kind),
@@ -194,7 +198,7 @@ impl Sa {
     }
 }
 
-/// The packet with outer headers, ESP header and IV in front of what is to be encrypted: what crypto offload takes.
+/// Builds the packet for crypto offload: outer headers, ESP header and IV, followed by the plain packet.
 fn with_esp_header(packet: &TxPacket, outer: &Outer, number: u64, spi: u32) -> TxPacket {
     let _framing = cost::work(Work::Framing);
     let mut front = BytesMut::with_capacity(ETHERNET + outer.len() + offload_esp::ESP_AND_IV);
@@ -208,5 +212,5 @@ fn with_esp_header(packet: &TxPacket, outer: &Outer, number: u64, spi: u32) -> T
     TxPacket { header, fragments: packet.fragments.clone(), ask: packet.ask }
 }
 
-/// More headers than this are not given to a device.
+/// The longest headers that are handed to a device.
 const LONGEST_HEADERS: usize = 512;

@@ -1,14 +1,14 @@
 //! From the device to the stack.
 //!
-//! Fragments from the wire are put together first, whatever they are of: policies look at ports, which most fragments do
-//! not show, and ESP is opened whole (RFC 4303 3.4.1). Fragments out of a tunnel are put together where a policy that
-//! names ports might be about their packet, and else handed up as they are.
+//! Fragments from the wire are reassembled first: policies need ports, which most fragments lack, and ESP is opened
+//! whole (RFC 4303 3.4.1). Fragments out of a tunnel are reassembled only if a policy that names ports might match
+//! their packet; otherwise they are passed up unchanged.
 //!
-//! Before anything is made of a packet that the device did not open, its IPv4 header is checked: what a transport mode SA
-//! leaves of it has a new checksum, which would be right whatever happened to the header on its way.
+//! If the device did not open a packet, its IPv4 header checksum is verified before anything else. Transport mode
+//! recomputes this checksum, which would hide a corrupted header.
 //!
-//! What the device opened it may have joined of several packets (LRO). Their numbers and bytes count each; if only one of
-//! the numbers is not new, none of them passes, for there is no telling them apart any more.
+//! The device may have joined several opened packets (LRO). Each packet counts with its number and bytes. If one of the
+//! numbers is a replay, the joined packet is dropped whole, because its parts can no longer be separated.
 
 use super::fragments::Origin;
 use super::path_mtu::find_too_big;
@@ -32,10 +32,11 @@ use offload_formats::protocol;
 use offload_formats::reassembly::Taken;
 
 impl SecureDevice {
-    /// What the stack is to see of a received packet.
+    /// Processes a packet from the device. Returns the packet for the stack, if any.
     pub(super) fn take_in(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         let RxPacket { frame, meta, joined, placed } = packet;
-        // The verdict is for here; further up, packets of one stream are not to differ by it.
+        // The ESP verdict is consumed here. Left in place, it would keep upper layers from joining packets of one
+        // stream.
         let mut plain = meta;
         plain.marks.set_packet(PacketMark::None);
         let packets = |number, count: u16| Packets { number, count: count.into(), joined };
@@ -52,11 +53,12 @@ impl SecureDevice {
         }
     }
 
-    /// A packet as it was on the wire.
+    /// Processes a packet that is still as it was on the wire.
     fn take_raw(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         if packet.frame.get(12..14) == Some(&ARP) {
             return Some(packet);
         }
+        // The length field of a joined packet may be zero, because 16 bits cannot hold its length.
         let parse = if packet.joined.is_some() { IpView::parse_joined } else { IpView::parse };
         let Some(view) = ip_packet(&packet.frame).and_then(parse) else {
             self.counters.in_header_error += 1;
@@ -67,14 +69,15 @@ impl SecureDevice {
             self.counters.in_checksum_error += 1;
             return None;
         }
-        // Who has an address of ours as well, neighbour discovery is to hear of (RFC 4862 5.4).
+        // Neighbour discovery must see packets from a duplicate of our address (RFC 4862 5.4).
         if self.sas.sad().is_own(view.source) && !view.is_neighbour_discovery(&packet.frame[ETHERNET..]) {
             self.counters.in_own_source += 1;
             return None;
         }
         if view.fragment {
             let (whole, view) = self.put_together(now, Origin::Wire, &packet.frame)?;
-            // RFC 6980 5: nobody needs to, but who wants to slip past those that look at the first fragment.
+            // RFC 6980 5: neighbour discovery never needs fragments, and attackers use fragments to evade filters that
+            // read only the first one.
             if view.is_neighbour_discovery(&whole[ETHERNET..]) {
                 self.counters.in_fragmented_discovery += 1;
                 return None;
@@ -89,6 +92,7 @@ impl SecureDevice {
             return self.open(now, queue, packet.frame, &at);
         }
         let ip = &packet.frame[ETHERNET..];
+        // Keep-alives and IKE share port 4500 with ESP. IKE passes on to the policies like any datagram.
         match shares_port(ip, &view) {
             Some(NotEsp::KeepAlive) => {
                 self.counters.in_keep_alive += 1;
@@ -99,6 +103,7 @@ impl SecureDevice {
         if view.is_neighbour_discovery(ip) {
             return Some(packet);
         }
+        // Consumed here, because the stack has no connection with the quoted ESP packet.
         if let Some(too_big) = find_too_big(self.sas.sad(), &packet.frame, &view) {
             self.sas.note_too_big(now, too_big);
             return None;
@@ -124,6 +129,7 @@ impl SecureDevice {
             return None;
         };
         let sa = self.sas.find(id)?;
+        // The device has the SA and still left the packet to software, for example a fragment.
         self.counters.in_fallback += u64::from(sa.by() != By::Software);
         let number = match may_come(sa, at, 1) {
             Ok(number) => number,
@@ -133,12 +139,14 @@ impl SecureDevice {
         let trailer = match sa.cipher.open(&mut frame, at, number) {
             Ok(trailer) => trailer,
             Err(OpenError::Icv) => return self.drop_received(Refusal::Forged),
+            // The packet is authentic, so its number must not be accepted again, even though the packet is dropped.
             Err(_) => {
                 let _dropped_in_any_case = self.sas.accept(now, id, packets.numbers());
                 return self.drop_received(Refusal::Mode);
             }
         };
-        // RFC 3948 3.1.2: a translator may have changed addresses under the checksum, which ESP makes up for.
+        // RFC 3948 3.1.2: a translator may have changed addresses, so the transport checksum cannot be verified. The
+        // ICV has verified the payload.
         let translated = at.udp && sa.params.mode == EspMode::Transport;
         if let Err(refusal) = self.sas.accept(now, id, packets.numbers()) {
             return self.drop_received(refusal);
@@ -151,7 +159,7 @@ impl SecureDevice {
         self.deliver(now, queue, id, opened, at, &trailer)
     }
 
-    /// A packet that the device decrypted: headers, window and lifetimes are the host's.
+    /// Completes a packet that the device only decrypted: headers, replay window and lifetime are the host's work.
     fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
@@ -162,6 +170,8 @@ impl SecureDevice {
             self.counters.in_header_error += count;
             return None;
         };
+        // Joined packets can exceed the rest of a packet lifetime. The SA is then reported as used up, or its stream
+        // would stall silently.
         if let Err(refusal) = may_come(sa, &at, count) {
             if refusal == Refusal::Expired {
                 self.sas.note_too_many(id);
@@ -178,8 +188,8 @@ impl SecureDevice {
         self.deliver(now, queue, id, opened, &at, &trailer)
     }
 
-    /// A packet that the device opened altogether. Its number goes through the host's window as well, for the host
-    /// opens those packets of the SA that came in fragments: one that came both ways would pass each of two windows.
+    /// Completes a packet that the device opened completely. Its number passes the host's replay window too: the host
+    /// opens fragmented packets of the same SA, and with two separate windows a packet could be accepted once by each.
     fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
@@ -187,7 +197,7 @@ impl SecureDevice {
             None
         })?;
         let sa = self.sas.find(id)?;
-        // The device has not counted what came in fragments.
+        // The device's count lacks the fragmented packets, which the host opened.
         if !sa.meter.allows(count) {
             self.sas.note_too_many(id);
             return self.drop_all_received(Refusal::Expired, count);
@@ -205,11 +215,12 @@ impl SecureDevice {
             EspMode::Transport => view.total - view.header,
             EspMode::Tunnel => view.total,
         };
+        // The lifetime counts the protected bytes of every joined packet, although the joined packet has one header.
         self.sas.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
-    /// Takes the outer headers off a packet that is authentic.
+    /// Removes the outer headers from an authentic packet.
     fn deliver(
         &mut self,
         now: Instant,
@@ -229,12 +240,14 @@ impl SecureDevice {
         let frame = match unwrapped {
             Ok(frame) => frame,
             Err(error) => {
+                // The packet is authentic, so its bytes count against the lifetime even though it is dropped.
                 self.sas.spend(id, packets.count, trailer.payload as u64);
                 let refusal = if error == UnwrapError::Dummy { Refusal::Dummy } else { Refusal::Mode };
                 return self.drop_all_received(refusal, packets.count);
             }
         };
         let opened = Opened { frame, meta, packets };
+        // A tunnel's inner packet is chosen by the far end and may be malformed.
         let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
             self.sas.spend(id, opened.packets.count, trailer.payload as u64);
             return self.drop_all_received(Refusal::Mode, opened.packets.count);
@@ -243,26 +256,29 @@ impl SecureDevice {
         self.admit(now, queue, id, opened, &view)
     }
 
-    /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
+    /// Admits an opened packet if its policy requires the protection that it had (RFC 4301 5.2).
     fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
         let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
+        // Ports decide about the packet, and a fragment may lack them.
         if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
             selectors = Packet::from_view(&view, &frame[ETHERNET..]);
         }
         let sa = self.sas.find(id)?;
-        // RFC 4861 3.1: its hop limit is to show that it comes from a neighbour. Whoever fills a tunnel chooses it.
+        // RFC 4861 3.1: the hop limit proves that the sender is a neighbour, but the far end of a tunnel can choose any
+        // value.
         if sa.params.mode == EspMode::Tunnel && view.is_neighbour_discovery(&frame[ETHERNET..]) {
             self.counters.in_tunnelled_discovery += count;
             return None;
         }
-        // What is answered to it is not to leave in clear.
+        // Replies that quote this packet must not leave with less protection.
         meta.protection = meta.protection.max(sa.params.key.suite().protection());
         let counter = match self.policies.action(Direction::Receive, &selectors) {
             Some(Action::Protect(template)) if sa.fits(&template) => None,
-            // More protection than asked for is no harm in transport mode; in a tunnel, anybody's packets could come.
+            // In transport mode, more protection than required is harmless. A tunnel could carry packets from any
+            // source, so its packets need a matching policy.
             Some(Action::Bypass) if sa.params.mode == EspMode::Transport => None,
             Some(Action::Protect(_) | Action::Bypass) => Some(&mut self.counters.in_template_mismatch),
             Some(Action::Discard) => Some(&mut self.counters.in_policy_block),
@@ -275,12 +291,12 @@ impl SecureDevice {
         self.hand_over(queue, id, RxPacket { joined, ..RxPacket::new(frame, meta) }, &selectors, fragment)
     }
 
-    /// The packet that a fragment was the last to come of.
+    /// Adds a fragment. Returns its packet if that is complete.
     fn put_together(&mut self, now: Instant, from: Origin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
         match self.fragments.insert(now, from, frame, ETHERNET) {
             Taken::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
                 Some(view) if !view.fragment => Some((whole, view)),
-                // Nobody makes fragments of fragments with headers of their own.
+                // A reassembled packet that is a fragment again is malformed.
                 _ => {
                     self.counters.in_header_error += 1;
                     None
@@ -314,14 +330,14 @@ impl SecureDevice {
     }
 }
 
-/// A packet that is authentic.
+/// An authentic packet.
 struct Opened {
     frame: BytesMut,
     meta: RxMeta,
     packets: Packets,
 }
 
-/// Of how many packets it was joined, under which numbers.
+/// The number of packets joined into one, and their sequence numbers.
 struct Packets {
     number: u64,
     count: u64,
@@ -335,8 +351,8 @@ impl Packets {
 }
 
 impl Opened {
-    /// Protected bytes of the packets it was joined of that are not in it: the headers of all but the first. Its plain
-    /// frame has `view`.
+    /// Returns the protected bytes that joining removed: the headers of all packets but the first. `view` describes the
+    /// plain frame.
     fn bytes_left_out(&self, view: &IpView, mode: EspMode) -> usize {
         let again = self.packets.count.saturating_sub(1) as usize;
         let transport = ETHERNET + view.header;
@@ -348,7 +364,7 @@ impl Opened {
     }
 }
 
-/// Why a packet of an SA is dropped.
+/// The reason for dropping a packet of an SA.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     Expired,
@@ -360,13 +376,14 @@ pub(super) enum Refusal {
     Unwritten,
 }
 
-/// What can be said before a packet is authenticated; its whole number.
+/// Runs the checks before authentication. Returns the full sequence number.
 fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
     let Sequence::Receive(window) = &sa.sequence else { return Err(Refusal::Mode) };
     if sa.params.encapsulation.is_some() != at.udp {
         return Err(Refusal::Encapsulation);
     }
-    // Of one that is lent, or was until the device lost it, the device knows which numbers came: here each would be new.
+    // The device alone knows the received numbers of a lent SA, also after it lost the SA. The host's window would
+    // accept replays.
     if sa.lent || sa.retired || !sa.meter.allows(packets) {
         return Err(Refusal::Expired);
     }
@@ -374,5 +391,5 @@ fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];
-/// A UDP header.
+/// Length of a UDP header in bytes.
 const UDP_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! Packets wrapped in ESP in software.
+//! ESP wrapping in software.
 
 use super::protect::Plan;
 use super::queues::Queue;
@@ -12,12 +12,12 @@ use offload_base::cost::{self, Work};
 use offload_esp::{ETHERNET, Outer, checksum};
 use offload_formats::IpView;
 
-/// The buffers of wrapped packets, and the identifications of packets that are cut.
+/// The buffers of wrapped packets, and the IP identifications of packets that are fragmented here.
 ///
-/// Invariant: identifications count up, so that fragments of two packets in a row are told apart.
+/// Invariant: identifications count up, so that fragments of successive packets cannot be mixed.
 pub(super) struct Wrapper {
     frames: BufferPool,
-    /// Of the last packet that was cut here, before it went into a tunnel or behind ESP.
+    /// Identification of the last packet fragmented before or after ESP.
     identification: u32,
 }
 
@@ -31,7 +31,8 @@ impl Wrapper {
         self.identification
     }
 
-    /// Wraps a packet, cut if it is to be, and queues the results; returns how many of them could not be fragmented.
+    /// Segments a packet if requested, wraps the segments and queues them. Returns the number of wrapped packets that
+    /// could not be fragmented.
     pub(super) fn wrap(
         &mut self,
         leaves_by: &mut Queue,
@@ -59,7 +60,8 @@ impl Wrapper {
                 leaves_by.push(*flow, wrapped_packet);
                 continue;
             }
-            // RFC 4303 3.3.4: fragmented after ESP. Its number would not do: other SAs of these ends have it, too.
+            // RFC 4303 3.3.4: fragmented after ESP. The ESP number is no substitute for the identification, because
+            // other SAs between the same ends use the same numbers.
             match fragment(wrapped_packet, ETHERNET, *mtu, self.next_identification()) {
                 Ok(fragments) => fragments.into_iter().for_each(|fragment| leaves_by.push(*flow, fragment)),
                 Err(_) => failed += 1,
@@ -69,7 +71,7 @@ impl Wrapper {
     }
 }
 
-/// Puts what ESP protects of a segment behind the room for ESP header and IV.
+/// Appends the part of a segment that ESP protects, behind the room for ESP header and IV.
 fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: bool, frame: &mut BytesMut) {
     let protected_at = frame.len();
     frame.extend_from_slice(&segment.header[ETHERNET + outer.taken()..]);
@@ -88,6 +90,6 @@ fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: 
     checksum::fill_transport(&mut frame[transport..], view.protocol, view.source, view.destination);
 }
 
-/// Most frames are no longer than this; what is gets a buffer of its own.
+/// Capacity of pooled frames. Longer frames get a buffer of their own.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_SLAB: usize = 64;

@@ -1,4 +1,4 @@
-//! Statements to policies (RFC 4301 4.4.1).
+//! Parses statements about policies (RFC 4301 4.4.1).
 
 use super::value::{self, number, once};
 use super::words::{Words, shown};
@@ -6,17 +6,17 @@ use super::{KeyFileError, Problem, Statement};
 use core::net::IpAddr;
 use offload_api::{Action, Direction, EspMode, Policy, Selector, Template};
 
-/// What a statement about a policy does.
+/// The verb of a statement about a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Add,
-    /// Puts it in the place of the one there is.
+    /// Replaces an existing policy.
     Update,
     Delete,
 }
 
-/// Reads a statement behind its first two words. `None`: Linux's policies for what it forwards are about nothing here, for a
-/// host forwards nothing.
+/// Parses a statement after its first two words. Returns `None` for Linux's forward policies, because a host does not
+/// forward.
 pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>, KeyFileError> {
     let (mut selector, mut priority, mut forwards) = (Selector::ANY, 0, false);
     let (mut direction, mut template, mut block) = (None, None, None);
@@ -33,7 +33,7 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
             }
             "dir" => once(&mut words, &word, &mut direction, value::direction)?,
             "priority" => priority = words.value("a number", number)?,
-            // What it did says nothing about which one it is.
+            // Action and template do not identify a policy, so `delete` refuses them.
             "action" if change != Change::Delete => once(&mut words, &word, &mut block, read_block)?,
             "tmpl" if change != Change::Delete => once(&mut words, &word, &mut template, read_template)?,
             _ => return Err(words.error(Problem::Unknown(shown(&word)))),
@@ -50,6 +50,7 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
         return Ok(None);
     }
     let direction = direction.ok_or_else(|| words.error(Problem::Missing("dir")))?;
+    // A block action wins over a template; without both, the policy means bypass, as in Linux.
     let action = match (block, template) {
         (Some(true), _) => Action::Discard,
         (_, Some(template)) => Action::Protect(template),
@@ -63,7 +64,7 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
     }))
 }
 
-/// What becomes of packets that no policy is about.
+/// Parses the defaults for packets that match no policy.
 pub(super) fn read_defaults(mut words: Words) -> Result<Vec<(Direction, bool)>, KeyFileError> {
     let mut defaults = Vec::new();
     while let Some(word) = words.take() {
@@ -122,7 +123,9 @@ fn read_template(words: &mut Words) -> Result<Template, KeyFileError> {
     }
     if !esp {
         return Err(words.error(Problem::Missing("proto esp")));
+    // Transport mode ignores the ends, because the packet's own addresses are the ends.
     }
+    // An address of zero means "unspecified", which is allowed only in transport mode.
     let is_any = |address: Option<IpAddr>| address.is_none_or(|address| address.is_unspecified());
     match template.mode {
         EspMode::Transport => (template.source, template.destination) = (None, None),

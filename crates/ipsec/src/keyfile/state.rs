@@ -1,4 +1,4 @@
-//! Statements to SAs (RFC 4301 4.4.2), and to what becomes of SAs that there are.
+//! Parses statements about SAs (RFC 4301 4.4.2).
 
 use super::value::{self, number, once};
 use super::words::{Words, shown};
@@ -9,7 +9,7 @@ use offload_api::{
     Direction, DontFragment, EspKey, EspSuite, Lifetime, Limits, OffloadKind, SaParams, UdpEncapsulation,
 };
 
-/// `state add`, behind these words.
+/// Parses `state add` after these words.
 pub(super) fn add(mut words: Words) -> Result<Statement, KeyFileError> {
     let (mut id, mut key) = (Id::default(), None);
     let mut settings: Vec<Setting> = Vec::new();
@@ -32,7 +32,9 @@ pub(super) fn add(mut words: Words) -> Result<Statement, KeyFileError> {
     }
     let name = id.name(&words)?;
     let key = key.ok_or_else(|| words.error(Problem::Missing("aead")))?;
+    // The direction is provisional; applying the file replaces it by the local addresses if the file gives none.
     let direction = name.direction.unwrap_or(Direction::Transmit);
+    // Settings are applied at the end, because an SA's parameters need its key, which may be the last word.
     let params = SaParams::new(direction, name.spi, name.source, name.destination, key);
     let mut params = settings.into_iter().fold(params, |params, set| set(params));
     params.last_number = u64::from(low) | u64::from(high) << 32;
@@ -42,7 +44,7 @@ pub(super) fn add(mut words: Words) -> Result<Statement, KeyFileError> {
     Ok(Statement::Add { params, directed: name.direction.is_some() })
 }
 
-/// `state update`, behind these words: another lifetime, and nothing else.
+/// Parses `state update` after these words: a new lifetime and no other parameter.
 pub(super) fn update(mut words: Words) -> Result<Statement, KeyFileError> {
     let (mut id, mut lifetime) = (Id::default(), None);
     while let Some(word) = words.take() {
@@ -53,12 +55,13 @@ pub(super) fn update(mut words: Words) -> Result<Statement, KeyFileError> {
         }
     }
     let name = id.name(&words)?;
-    // Whoever wants no limits any more says INF, and does not merely forget what should be here.
+    // A missing limit is an error and does not mean "no limits": the author may have forgotten it. `INF` removes a
+    // limit.
     let lifetime = lifetime.ok_or_else(|| words.error(Problem::Missing("limit")))?;
     Ok(Statement::Update { name, lifetime })
 }
 
-/// `state rekey`, behind these words.
+/// Parses `state rekey` after these words.
 pub(super) fn rekey(mut words: Words) -> Result<Statement, KeyFileError> {
     let (mut id, mut key, mut successor) = (Id::default(), None, None);
     while let Some(word) = words.take() {
@@ -75,7 +78,7 @@ pub(super) fn rekey(mut words: Words) -> Result<Statement, KeyFileError> {
     Ok(Statement::Rekey { name, spi, key })
 }
 
-/// `state delete`, behind these words.
+/// Parses `state delete` after these words.
 pub(super) fn delete(mut words: Words) -> Result<Statement, KeyFileError> {
     let mut id = Id::default();
     while let Some(word) = words.take() {
@@ -86,7 +89,7 @@ pub(super) fn delete(mut words: Words) -> Result<Statement, KeyFileError> {
     Ok(Statement::Delete(id.name(&words)?))
 }
 
-/// What says which SA is meant.
+/// The words that identify an SA.
 #[derive(Default)]
 struct Id {
     source: Option<IpAddr>,
@@ -97,7 +100,7 @@ struct Id {
 }
 
 impl Id {
-    /// Reads what `word` announces, if that is part of it.
+    /// Parses the value of `word` if the word is part of the identity. Returns whether it is.
     fn takes(&mut self, word: &str, words: &mut Words) -> Result<bool, KeyFileError> {
         match word {
             "src" => once(words, word, &mut self.source, value::address)?,
@@ -127,10 +130,10 @@ impl Id {
     }
 }
 
-/// What a word says about an SA that there will be, once all of them are read and it has its key.
+/// A change of an SA's parameters, applied when all words are read.
 type Setting = Box<dyn FnOnce(SaParams) -> SaParams>;
 
-/// What `word` and those behind it say, which an SA can do without.
+/// Parses an optional parameter of an SA, which `word` begins.
 fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
     Ok(match word {
         "reqid" => {
@@ -154,6 +157,7 @@ fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
             let keep_alive = Some(Duration::from_secs(seconds.into()));
             Box::new(move |sa| SaParams { keep_alive, ..sa })
         }
+        // => An inner `None` copies the inner DSCP; DSCP values have six bits.
         "dscp" => {
             let dscp = words.value("copy, or a number below 64", |word| match word {
                 "copy" => Some(None),
@@ -171,6 +175,7 @@ fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
             Box::new(move |sa| SaParams { dont_fragment, ..sa })
         }
         "flag" => flags(words)?,
+        // => Linux's name for an outer DSCP of 0.
         "extra-flag" => {
             words.value("an extra-flag that is known here; there is dont-encap-dscp", |word| {
                 (word == "dont-encap-dscp").then_some(())
@@ -199,7 +204,7 @@ fn offload(words: &mut Words) -> Result<Setting, KeyFileError> {
 
 fn aead(words: &mut Words) -> Result<EspKey, KeyFileError> {
     let name = words.expect("an algorithm")?;
-    // The last four bytes of a key are the salt.
+    // The last four bytes of the key material are the salt.
     let (suites, expected): (&[EspSuite], _) = match &name[..] {
         "rfc4106(gcm(aes))" => (&[EspSuite::Aes128Gcm, EspSuite::Aes256Gcm], "20 or 36"),
         "rfc4543(gcm(aes))" => (&[EspSuite::Aes128Gmac, EspSuite::Aes256Gmac], "20 or 36"),
@@ -207,14 +212,14 @@ fn aead(words: &mut Words) -> Result<EspKey, KeyFileError> {
         _ => return Err(words.error(Problem::Unknown(shown(&name)))),
     };
     let material = words.secret("a key in hexadecimal digits, two for each byte behind 0x", value::hexadecimal)?;
-    // What is here may be the rest of a key with a blank in it.
+    // The word may be the rest of a key with a blank in it, so an error must not show it.
     words.secret("128, the bits of the ICV", |word| (word == "128").then_some(()))?;
     let key = suites.iter().find_map(|suite| EspKey::new(*suite, &material));
     key.ok_or_else(|| words.error(Problem::KeyLength { found: material.len(), expected }))
 }
 
-/// Of Linux's flags, those that change what is on the wire or in the stack; `noecn` clears ECN in what goes into a tunnel, and
-/// leaves it alone in what comes out, as there.
+/// Parses Linux's flags that affect the wire or the stack. As in Linux, `noecn` clears ECN when a packet enters a
+/// tunnel and keeps it unchanged when a packet leaves.
 fn flags(words: &mut Words) -> Result<Setting, KeyFileError> {
     let mut flags: Vec<fn(SaParams) -> SaParams> = Vec::new();
     while let Some(flag) = words.peek() {
@@ -248,7 +253,7 @@ fn limit(words: &mut Words) -> Result<impl FnOnce(&mut Lifetime) + use<>, KeyFil
         Some((what @ ("byte" | "packet" | "time"), end @ ("soft" | "hard"))) => (what, end == "soft"),
         _ => return Err(words.error(Problem::Unknown(shown(&name)))),
     };
-    // To Linux, the highest number there is means no limit.
+    // Linux uses the highest number for "no limit".
     let value =
         words.value("a number", |word| if word == "INF" { Some(u64::MAX) } else { word.parse::<u64>().ok() })?;
     let value = Some(value).filter(|value| *value != u64::MAX);

@@ -1,13 +1,14 @@
-//! What a statement is about, and what it does: its first two words say so.
+//! Selects a statement's parser by its first two words.
 
 use super::policy::{self, Change};
 use super::words::{Words, shown};
 use super::{KeyFile, KeyFileError, Problem, state};
 
-/// Reads a statement into `file`.
+/// Parses a statement into `file`.
 pub(super) fn read(mut words: Words, file: &mut KeyFile) -> Result<(), KeyFileError> {
     let line = words.line;
     let mut first = words.expect("state or policy")?;
+    // Lines may be copied from a shell script, with `ip xfrm` in front.
     if *first == "ip" {
         let xfrm = words.expect("xfrm")?;
         if *xfrm != "xfrm" {
@@ -31,6 +32,7 @@ pub(super) fn read(mut words: Words, file: &mut KeyFile) -> Result<(), KeyFileEr
         ("state" | "policy", _) => return Err(words.error(Problem::Unknown(shown(&second)))),
         _ => return Err(words.error(Problem::Expected { found: shown(&first), expected: "state or policy" })),
     };
+    // Defaults and forward policies add no statement.
     file.statements.extend(statement.map(|statement| (line, statement)));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Words to values: addresses, ports, numbers, and what may be said once.
+//! Parses values: addresses, ports, numbers, and values that may occur once.
 
 use super::words::{Words, shown};
 use super::{KeyFileError, Problem};
@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use offload_api::{Direction, EspMode, Prefix};
 use zeroize::Zeroizing;
 
-/// Reads a value that may be said once; `word` announced it.
+/// Parses a value that may occur once, after its word.
 pub(super) fn once<T>(
     words: &mut Words,
     word: &str,
@@ -66,7 +66,7 @@ pub(super) fn spi(words: &mut Words) -> Result<u32, KeyFileError> {
     words.value("an SPI", number)
 }
 
-/// A number, decimal or hexadecimal.
+/// Parses a decimal or hexadecimal number.
 pub(super) fn number(word: &str) -> Option<u32> {
     match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -74,14 +74,14 @@ pub(super) fn number(word: &str) -> Option<u32> {
     }
 }
 
-/// Bytes of a key, of which no copy is left anywhere.
+/// Parses the bytes of a key, and leaves no copy of them in memory.
 pub(super) fn hexadecimal(word: &str) -> Option<Zeroizing<Vec<u8>>> {
     let digits = word.strip_prefix("0x")?.as_bytes();
     if !digits.len().is_multiple_of(2) {
         return None;
     }
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-    // All the room at once: what grows leaves copies behind.
+    // Allocated at full size, because a growing vector leaves copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
     for pair in digits.chunks_exact(2) {
         bytes.push(digit(pair[0])? << 4 | digit(pair[1])?);

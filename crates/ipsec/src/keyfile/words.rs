@@ -1,30 +1,30 @@
-//! Text to statements of words. A line that begins with `state`, `policy` or `ip` begins a statement.
+//! Splits a text into statements of words. A statement begins at a line that begins with `state`, `policy` or `ip`.
 
 use super::{KeyFileError, Problem};
 use std::collections::VecDeque;
 use zeroize::Zeroizing;
 
-/// A statement that is being read. Any word may be a key: all are overwritten when dropped.
+/// The words of a statement. Any word may be a key, so all words are wiped when dropped.
 pub(super) struct Words {
     words: VecDeque<(usize, Zeroizing<String>)>,
-    /// The line of the word taken last.
+    /// The line of the last word taken.
     pub(super) line: usize,
 }
 
 impl Words {
-    /// The next word, if there is one.
+    /// Takes the next word, if any.
     pub(super) fn take(&mut self) -> Option<Zeroizing<String>> {
         let (line, word) = self.words.pop_front()?;
         self.line = line;
         Some(word)
     }
 
-    /// The next word, which is to be `what`.
+    /// Takes the next word. `what` describes it in the error if it is missing.
     pub(super) fn expect(&mut self, what: &'static str) -> Result<Zeroizing<String>, KeyFileError> {
         self.take().ok_or(self.error(Problem::Missing(what)))
     }
 
-    /// The next word as a value, which is to be `what`.
+    /// Takes the next word and parses it. `what` describes the expected value.
     pub(super) fn value<T>(
         &mut self,
         what: &'static str,
@@ -34,7 +34,7 @@ impl Words {
         read(&word).ok_or_else(|| self.error(Problem::Expected { found: shown(&word), expected: what }))
     }
 
-    /// The same for a word that is part of a secret, or may be: it is told of no one.
+    /// Takes and parses a word that is, or may be, part of a key. An error does not show the word.
     pub(super) fn secret<T>(
         &mut self,
         what: &'static str,
@@ -44,18 +44,18 @@ impl Words {
         read(&word).ok_or_else(|| self.error(Problem::Secret(what)))
     }
 
-    /// Looks at the next word.
+    /// Returns the next word without taking it.
     pub(super) fn peek(&self) -> Option<&str> {
         self.words.front().map(|(_, word)| &word[..])
     }
 
-    /// Something is wrong with the word taken last.
+    /// Returns an error at the last word taken.
     pub(super) fn error(&self, problem: Problem) -> KeyFileError {
         KeyFileError { line: self.line, problem }
     }
 }
 
-/// A word as errors may show it: no key, nothing that a terminal obeys, and no more than fits a line.
+/// Formats a word for an error: without keys and control characters, and cut to a line's length.
 pub(super) fn shown(word: &str) -> String {
     if longest_run(word, |c| c.is_ascii_hexdigit()) >= DIGITS_OF_A_KEY {
         return format!("{} characters that may be a key", word.chars().count());
@@ -73,12 +73,12 @@ pub(super) fn shown(word: &str) -> String {
     shown
 }
 
-/// How many characters there are at most beside each other that are `such`.
+/// Returns the length of the longest run of characters that satisfy `such`.
 fn longest_run(word: &str, such: impl Fn(char) -> bool) -> usize {
     word.split(|c| !such(c)).map(str::len).max().unwrap_or(0)
 }
 
-/// The statements of a text.
+/// Splits a text into statements.
 pub(super) fn statements(text: &str) -> Result<Vec<Words>, KeyFileError> {
     let mut statements: Vec<Words> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
@@ -94,7 +94,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<Words>, KeyFileError> {
     Ok(statements)
 }
 
-/// The words of a line, without quotation marks and comment.
+/// Splits a line into words, without quotation marks and comment.
 fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, Problem> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -112,5 +112,5 @@ fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, Problem> {
 }
 
 const MOST_SHOWN: usize = 64;
-/// No word that is known here has so many hexadecimal digits in a row; the shortest key has 40.
+/// Words with as many hexadecimal digits in a row may be keys: the shortest key has 40, and no known word has so many.
 const DIGITS_OF_A_KEY: usize = 16;

@@ -7,9 +7,9 @@
 //!                    and a byte a key, by its hash, as long as the process that claimed the key runs
 //! ```
 //!
-//! An entry is found by its key and salt: the name and the place of a key file do not matter.
+//! An entry is found by key and salt; the name and path of a key file do not matter.
 //!
-//! Invariant: the files change only under the lock of byte 0, and the marks of a key only by the process that claimed the key.
+//! Invariant: the files change only under the lock of byte 0. Only the process that claimed a key changes its marks.
 
 use super::file::{Entries, OnDisk, for_its_owner, spent_path, sync_folder_of, with_ending};
 use super::{Mark, NumberStore};
@@ -46,11 +46,11 @@ use std::time::SystemTime;
 pub struct NumberFile {
     entries: Entries,
     path: PathBuf,
-    /// The file as this process read or wrote it last. It stays open, so that no new file gets its inode number. `None` if the file must be read
-    /// anew.
+    /// The file as this process last read or wrote it. It stays open, so that no new file gets its inode number. `None`
+    /// if the file must be read anew.
     known: Option<(File, FileState)>,
     folder: OnDisk,
-    /// The file of spent keys, as this process read or wrote it last.
+    /// The file of spent keys, as this process last read or wrote it.
     spent: OnDisk,
     lock: LockFile,
     /// Whether the store began with this process, and so cannot have lost an entry.
@@ -58,15 +58,15 @@ pub struct NumberFile {
     earlier: Vec<Earlier>,
 }
 
-/// A file of numbers beside a key file or a socket, as earlier versions kept it. It is read and never written.
+/// A file of numbers beside a key file or a socket, as earlier versions kept it. Only read, never written.
 #[derive(Debug)]
 struct Earlier {
     entries: Entries,
-    /// The lock that keeps out a program of an earlier version.
+    /// The lock that excludes programs of earlier versions.
     _lock: File,
 }
 
-/// The reason why a store of numbers cannot be used.
+/// An error of a number store.
 ///
 /// ```
 /// let error = ipsec::NumberFile::in_folder("Cargo.toml".as_ref()).unwrap_err();
@@ -112,10 +112,10 @@ pub enum NumberFileError {
 }
 
 impl NumberFile {
-    /// Opens the store in `folder`, or begins one there. A missing folder is made, for this user alone.
+    /// Opens the store in `folder`, or starts a new one. A missing folder is created, accessible to this user only.
     ///
     /// # Errors
-    /// If the files cannot be read or written or are damaged, or others may write to the folder.
+    /// If the files cannot be read or written, or are damaged, or other users may write to the folder.
     pub fn in_folder(folder: &Path) -> Result<NumberFile, NumberFileError> {
         let path = folder.join("numbers");
         let about = |error| NumberFileError::Io { path: path.clone(), error };
@@ -136,16 +136,13 @@ impl NumberFile {
         let (folder, spent) = (OnDisk::new(&path), OnDisk::new(&spent_path(&path)));
         let (known, earlier) = (None, Vec::new());
         let mut file = NumberFile { entries, path: path.clone(), known, folder, spent, lock, is_new, earlier };
-        // A failure is reported here instead of at the first packet.
+        // A write at this point reports a failure now instead of at the first packet.
         file.write_locked(&[]).map_err(about)?;
         Ok(file)
     }
 
-    /// Takes over the numbers that earlier versions kept beside a key file or a socket, in a file of that name with `.numbers` at its end. That
-    /// file stays as it is. Without such a file, this does nothing.
-    ///
-    /// # Errors
-    /// If the file cannot be read, is damaged, or is locked by a program of an earlier version.
+    /// Imports the numbers that earlier versions kept beside a key file or a socket, in a file with `.numbers` appended
+    /// to its name. The file remains unchanged. Without such a file, this does nothing.
     pub fn take_over(&mut self, beside: &Path) -> Result<(), NumberFileError> {
         let named = beside.canonicalize().unwrap_or(beside.into());
         let path = with_ending(&named, ".numbers");
@@ -160,17 +157,17 @@ impl NumberFile {
             Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
             Err(TryLockError::Error(error)) => return Err(about(error)),
         }
-        // Until the lock is held, a program of an earlier version may write.
+        // Read only under the lock, because a program of an earlier version may be writing.
         if let Some(entries) = Entries::open(&path)? {
             self.earlier.push(Earlier { entries, _lock: lock });
         }
         Ok(())
     }
 
-    /// Tests whether all numbers that were used under a key are known: the key has an entry, or was written after the store began. `written` is
-    /// the time of the key file's last change.
+    /// Tests whether all numbers used under a key are known: the key has an entry, or its key file is newer than the
+    /// store. `written` is the time of the key file's last change.
     ///
-    /// The times of key files are not exact, so a file that was written up to an hour before the store began is new as well.
+    /// File times are inexact, so a key file that is up to an hour older than the store counts as newer.
     pub fn accounts_for(&self, key: &EspKey, spi: u32, written: SystemTime) -> bool {
         let ways = [Direction::Transmit, Direction::Receive];
         let has_entry = |entries: &Entries| {
@@ -186,7 +183,7 @@ impl NumberFile {
     fn refresh(&mut self) -> io::Result<()> {
         let (mut file, now) = match FileState::open(&self.path) {
             Ok(opened) => opened,
-            // The file was removed: it is written anew, whole.
+            // If the file was removed, the next write creates a complete one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.entries.lose_file();
                 return Ok(());
@@ -206,7 +203,8 @@ impl NumberFile {
                 let mut read = read.filter(|read| read.is_of(&self.entries)).ok_or_else(|| damaged(&self.path))?;
                 self.entries.begun().iter().for_each(|name| read.begin(*name));
                 if known.is_none() {
-                    // A write of this process failed: the file or its name may not be durable, and no sync tells so again.
+                    // After a failed write, the file or its name may not be durable, and a further sync would not
+                    // report that.
                     read.lose_file();
                 }
                 self.entries = read;
@@ -246,7 +244,7 @@ impl NumberStore for NumberFile {
         let before = self.mark_before(direction, key, spi);
         let number = before.max(self.entries.find(name).unwrap_or(0));
         match self.entries.find(name) {
-            // The next start may name another key file, and so miss the file of the earlier version.
+            // The next start may name another key file and miss the file of the earlier version.
             found if found.unwrap_or(0) < before => {
                 self.write_locked(&[Mark { direction, key, spi, number }]).map_err(not_written)?;
             }
@@ -266,7 +264,7 @@ impl NumberStore for NumberFile {
 impl Drop for NumberFile {
     fn drop(&mut self) {
         if !self.entries.begun().is_empty() {
-            // No packet was sent under these keys, so losing their entries is harmless.
+            // Losing these entries is harmless, because no packet was sent under these keys.
             let _new_keys = self.write(&[]);
         }
     }
@@ -292,7 +290,7 @@ impl FileState {
         FileState { identity: (metadata.dev(), metadata.ino()), length: metadata.len() }
     }
 
-    /// Systems without locks of files: only one process uses a store.
+    /// Without file locks, only one process can use a store, so the identity does not matter.
     #[cfg(not(unix))]
     fn of(metadata: &Metadata) -> FileState {
         FileState { identity: (0, 0), length: metadata.len() }
@@ -303,7 +301,7 @@ impl FileState {
 #[derive(Debug)]
 struct LockFile(std::sync::Arc<File>);
 
-/// The lock of byte 0, until this is dropped.
+/// The lock of byte 0, held until dropped.
 struct Writing(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::sync::Arc<File>);
 
 #[cfg(target_os = "linux")]
@@ -333,7 +331,7 @@ mod by_byte {
             Ok(Writing(self.0.clone()))
         }
 
-        /// Locks the byte of a hash until this is dropped. Returns false if another process has the lock.
+        /// Locks the byte of a hash until the file is closed. Returns false if another process has the lock.
         pub(super) fn claim(&self, hash: [u8; 16]) -> io::Result<bool> {
             let (start, _) = hash.split_at(8);
             let at = start.iter().fold(0u64, |at, byte| at << 8 | u64::from(*byte));
@@ -357,7 +355,7 @@ mod by_byte {
     }
 }
 
-/// Systems without locks of byte ranges per open file: the first process has the store to itself.
+/// For systems without byte-range locks per open file: the first process has the store to itself.
 #[cfg(not(target_os = "linux"))]
 mod whole {
     use super::{LockFile, NumberFileError, TryLockError, Writing, for_its_owner, io, with_ending};
@@ -385,7 +383,7 @@ mod whole {
     }
 }
 
-/// Makes a folder and its missing parents, for this user alone, and makes their names durable.
+/// Creates a folder and its missing parents, accessible to this user only, and syncs their names.
 fn create_folder(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -406,7 +404,7 @@ fn others_may_write(folder: &Metadata) -> bool {
     std::os::unix::fs::PermissionsExt::mode(&folder.permissions()) & 0o022 != 0 || is_of_another_user(folder)
 }
 
-/// Tests whether another user owns the folder: that user may write to it, and may take the store away.
+/// Tests whether another user owns the folder. Such a user could write to the folder or remove the store.
 #[cfg(target_os = "linux")]
 fn is_of_another_user(folder: &Metadata) -> bool {
     std::os::unix::fs::MetadataExt::uid(folder) != nix::unistd::geteuid().as_raw()
@@ -446,12 +444,12 @@ mod tests {
         Mark { direction: SEND, key, spi: SPI, number }
     }
 
-    /// Opens the store as a process does that begins.
+    /// Opens the store as a new process does.
     fn begin(folder: &Path) -> NumberFile {
         NumberFile::in_folder(folder).unwrap()
     }
 
-    /// Writes a file as earlier versions kept it beside `keys`.
+    /// Writes a file in the format of earlier versions beside `keys`.
     fn earlier_file(keys: &Path, key: &EspKey, number: u64) {
         let path = with_ending(keys, ".numbers");
         let mut entries = Entries::with(Zeroizing::new([9; 32]));
@@ -510,7 +508,7 @@ mod tests {
         let text = std::fs::read_to_string(folder.join("numbers")).unwrap();
         assert!(!text.contains(&"03".repeat(8)), "no keys in it");
         if nix::unistd::geteuid().is_root() {
-            // Only root can give a folder away.
+            // Only root can change a folder's owner.
             let of_another = tempfile::tempdir().unwrap();
             std::os::unix::fs::chown(of_another.path(), Some(65_534), None).unwrap();
             let refused = NumberFile::in_folder(of_another.path()).unwrap_err();
@@ -530,7 +528,7 @@ mod tests {
         std::fs::write(at("keys"), "").unwrap();
         std::os::unix::fs::symlink(at("keys"), at("link")).unwrap();
         earlier_file(&at("keys"), &key(1), 77);
-        // A program of an earlier version runs.
+        // A program of an earlier version is running.
         let running = File::create(at("keys.numbers.lock")).unwrap();
         running.lock().unwrap();
         let mut process = begin(&at("store"));
@@ -541,7 +539,7 @@ mod tests {
         assert!(process.accounts_for(&key(1), SPI, std::time::UNIX_EPOCH));
         assert_eq!((process.mark(SEND, &key(1), SPI), process.claim(SEND, &key(1), SPI)), (77, Ok(77)));
         drop(process);
-        // The earlier file is moved away, and nothing was sent in the meantime.
+        // The earlier file is removed, and nothing was sent in the meantime.
         std::fs::remove_file(at("keys.numbers")).unwrap();
         let mut next = begin(&at("store"));
         next.take_over(&at("keys")).unwrap();
@@ -573,7 +571,7 @@ mod tests {
         let running = File::create(at("keys.numbers.lock")).unwrap();
         running.lock().unwrap();
         let text = std::fs::read(at("keys.numbers")).unwrap();
-        // The program that runs writes.
+        // The running program writes.
         std::fs::write(at("keys.numbers"), &text[..text.len() / 2]).unwrap();
         let mut process = begin(&at("store"));
         let refused = process.take_over(&at("keys")).unwrap_err();
@@ -612,7 +610,7 @@ mod tests {
             other.claim(SEND, &key(1), SPI).unwrap();
             other.write(&[mark(&key(1), number)]).unwrap();
             drop(other);
-            // A program that begins replaces the file.
+            // A starting program replaces the file.
             drop(begin(folder.path()));
         }
         assert_eq!(process.claim(SEND, &key(1), SPI), Ok(number));
@@ -625,7 +623,7 @@ mod tests {
         let mut process = begin(folder.path());
         process.claim(SEND, &key(1), SPI).unwrap();
         process.write(&[mark(&key(1), 5)]).unwrap();
-        // A new line cannot be appended, nor a new file be made.
+        // Now appending fails, and so does creating a new file.
         std::fs::rename(at("numbers"), at("gone")).unwrap();
         std::fs::create_dir(at("numbers.new")).unwrap();
         assert!(process.write(&[mark(&key(1), 9)]).is_err());
@@ -638,14 +636,14 @@ mod tests {
         assert_eq!([1, 2].map(|byte| next.mark(SEND, &key(byte), SPI)), [5, 6], "all that it knew");
     }
 
-    /// After a failed write, what is in the file may not be durable, nor its name.
+    /// After a failed write, the file's content and name may not be durable.
     #[test]
     fn write_after_a_failed_one_replaces_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mut process = begin(folder.path());
         process.write(&[mark(&key(1), 5)]).unwrap();
-        // No sync fails in a test, so the entries are told.
+        // A sync cannot be made to fail in a test, so the entries are marked directly.
         process.entries.lose_file();
         std::fs::create_dir(at("numbers.new")).unwrap();
         assert!(process.write(&[mark(&key(1), 6)]).is_err());
@@ -662,7 +660,7 @@ mod tests {
         let mut process = begin(folder.path());
         process.write(&[mark(&key(1), 5)]).unwrap();
         let append = |text: &str| io::Write::write_all(&mut File::options().append(true).open(&path)?, text.as_bytes());
-        // Another process was killed as it wrote.
+        // Another process was killed during a write.
         append("sent 00").unwrap();
         process.write(&[mark(&key(1), 6)]).unwrap();
         assert_eq!(begin(folder.path()).mark(SEND, &key(1), SPI), 6);
@@ -670,7 +668,7 @@ mod tests {
         assert!(process.write(&[mark(&key(1), 7)]).is_err());
         assert_eq!(process.claim(SEND, &key(2), SPI), Err(KeyingError::NotWritten));
         assert!(matches!(NumberFile::in_folder(folder.path()), Err(NumberFileError::Damaged { .. })));
-        // A store that another process began anew is not taken for this one.
+        // A store that another process started anew is not mistaken for this one.
         std::fs::remove_file(&path).unwrap();
         drop(begin(folder.path()));
         assert!(process.write(&[mark(&key(1), 7)]).is_err());

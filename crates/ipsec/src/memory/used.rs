@@ -1,7 +1,8 @@
 //! Keys that were used for sending.
 //!
-//! Kept are hashes under a key that nobody knows, not the keys themselves: they outlive their SAs. The last 65,536 or fewer are kept whole,
-//! and one key in 2^48 or so is taken for one of them; those before are [spent](super::spent). None that was used passes for a new one.
+//! The memory holds keyed hashes instead of keys, because it outlives the SAs. The last 65,536 or fewer hashes are
+//! exact: about one new key in 2^48 is taken for a used one. Older hashes are [spent](super::spent). A used key never
+//! passes for a new one.
 
 use super::lock;
 use super::spent::Spent;
@@ -13,7 +14,7 @@ use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Keys that were used for sending. A clone is the same memory.
+/// The keys that were used for sending. Clones share the memory.
 ///
 /// ```
 /// use ipsec::{KeyingError, UsedKeys};
@@ -30,34 +31,34 @@ pub struct UsedKeys(Arc<Mutex<Hashes>>);
 
 #[derive(Clone, Default)]
 struct Hashes {
-    /// With a key of its own from the system's generator.
+    /// The hasher's random key, from the system's generator.
     hasher: RandomState,
     hashes: HashSet<u64>,
-    /// Those before.
+    /// The older keys.
     spent: Option<Arc<Spent>>,
 }
 
 impl UsedKeys {
-    /// So many keys are remembered, about. What is beyond is refused, for it could not be told from what was used.
+    /// The approximate capacity. A full memory refuses all keys, because it can no longer tell used and new keys apart.
     pub const MOST: usize = 4 << 20;
-    /// So many are kept whole.
+    /// The number of exact hashes.
     const WHOLE: usize = 65_536;
 
-    /// The one memory of the process.
+    /// Returns the process's shared memory.
     pub fn of_process() -> UsedKeys {
         static OF_PROCESS: OnceLock<UsedKeys> = OnceLock::new();
         OF_PROCESS.get_or_init(UsedKeys::default).clone()
     }
 
-    /// Another memory, of the same keys.
+    /// Returns an independent copy.
     pub(super) fn copy(&self) -> UsedKeys {
         UsedKeys(Arc::new(Mutex::new(lock(&self.0).clone())))
     }
 
-    /// A key begins to send.
+    /// Records that a key begins to send.
     ///
     /// # Errors
-    /// If it was used before, or there is no telling.
+    /// If the key was used before, or if the memory is full.
     pub fn begin(&self, key: &EspKey) -> Result<(), KeyingError> {
         let mut used = lock(&self.0);
         let hash = used.hash(key);
@@ -73,7 +74,7 @@ impl UsedKeys {
 }
 
 impl Hashes {
-    /// Of all that nonces and key streams depend on.
+    /// Hashes all inputs of nonces and key streams: key and salt.
     fn hash(&self, key: &EspKey) -> u64 {
         self.hasher.hash_one((key.key(), key.salt()))
     }
@@ -82,7 +83,7 @@ impl Hashes {
         self.spent.as_ref().is_some_and(|spent| spent.contains(self.wide(hash)))
     }
 
-    /// Makes room for as many as are kept whole; false: there is none.
+    /// Spends all exact hashes to make room. Returns false if the filter is full.
     fn spend(&mut self) -> bool {
         if self.spent.as_ref().is_some_and(|spent| !spent.has_room()) {
             return false;
@@ -121,6 +122,7 @@ mod tests {
     #[test]
     fn a_key_that_was_used_is_refused_however_many_came_after_it() {
         let used = UsedKeys::default();
+        // Enough keys to spend the exact hashes twice.
         let (mut refused, count) = (0, 2 * UsedKeys::WHOLE as u32 + 10);
         for number in 0..count {
             refused += u32::from(used.begin(&key(number)).is_err());
@@ -130,7 +132,8 @@ mod tests {
             assert_eq!(used.begin(&key(number)), Err(KeyingError::KeyReused), "{number}");
         }
         assert_eq!(format!("{used:?}"), format!("UsedKeys({} of 4194304)", count - refused));
-        // No end is in sight, but there is one.
+        // The memory has a capacity, however large.
+        // Filled directly, because four million insertions would take too long.
         let full = UsedKeys::default();
         {
             let mut hashes = lock(&full.0);

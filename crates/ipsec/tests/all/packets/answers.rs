@@ -1,4 +1,4 @@
-//! ICMP shows what it answers. What came protected does not leave in clear that way.
+//! ICMP messages quote the packet that they answer. A quote of a protected packet must not leave unprotected.
 
 use super::KINDS;
 use super::rig::{End, NOW, address, datagram, sa};
@@ -16,21 +16,21 @@ use offload_host_stack::{Config, Ipv6Config, Stack};
 
 const SECRET: &[u8] = b"attack at dawn, and tell nobody about it";
 
-/// What makes a host answer with ICMP.
+/// Reasons for an ICMP answer.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
     Echo,
     Port,
     Protocol,
-    /// Not all fragments come.
+    /// A fragment is missing.
     Incomplete,
 }
 
-/// What the answers find on their way out.
+/// The protection that applies to the answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Out {
     Plain,
-    /// Authenticated, for all to read.
+    /// Authenticated but not encrypted.
     Authentic,
     Secret,
 }
@@ -44,7 +44,7 @@ fn stack() -> Stack {
     Stack::new(config)
 }
 
-/// A packet of host 1's that has `protocol`, and `text` behind its IP header.
+/// Returns a packet of host 1 with `protocol`, and `text` after its IP header.
 fn packet(ipv6: bool, protocol: u8, text: Vec<u8>) -> TxPacket {
     let mut packet = datagram(ipv6, 9, &vec![0; text.len() - 8], u16::MAX).remove(0);
     packet.header[if ipv6 { 20 } else { 23 }] = protocol;
@@ -73,7 +73,7 @@ fn cause(cause: Cause, ipv6: bool) -> Vec<TxPacket> {
     }
 }
 
-/// What host 2 answers to what comes by an SA, where what it sends finds `out`.
+/// Returns host 2's answers to packets that arrive by an SA, if its own packets get `out`.
 fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) -> (Vec<Frame>, u64) {
     let (mut from, mut to) = (End::new(1), End::new(2));
     let template = |from: u8| match mode {
@@ -91,6 +91,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
             .unwrap();
         end.settle();
     }
+    // The reply's protection is independent of the request's.
     let suite = match out {
         Out::Plain => None,
         Out::Authentic => Some(EspSuite::Aes128Gmac),
@@ -112,6 +113,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
     to.settle();
     let mut stack = stack();
     let mut frames: Vec<Frame> = cause(of, ipv6).into_iter().flat_map(|packet| from.send(packet)).collect();
+    // With only the first fragment, reassembly times out, which is one of the causes.
     frames.truncate(1);
     for frame in frames {
         assert!(!shows(&frame), "protected on its way there");
@@ -119,6 +121,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
     }
     to.device.process(NOW);
     let mut frames = Vec::new();
+    // The second poll is after the reassembly timeout.
     for now in [NOW, NOW + Duration::from_secs(61)] {
         frames.extend(poll(&mut to, &mut stack, now));
     }
@@ -153,7 +156,7 @@ fn what_came_protected_is_shown_to_nobody_else() {
     ];
     for (cause, families) in causes {
         for (ipv6, mode) in families.iter().flat_map(|ipv6| super::MODES.map(|mode| (*ipv6, mode))) {
-            // Transport mode is for whole packets: no fragment comes by it.
+            // Transport mode carries whole packets only, so no fragment arrives by it.
             if matches!((cause, mode), (Cause::Incomplete, EspMode::Transport)) {
                 continue;
             }
@@ -162,6 +165,7 @@ fn what_came_protected_is_shown_to_nobody_else() {
                     let what = format!("{cause:?}, IPv6: {ipv6}, {mode:?}, {kind:?}, {out:?}");
                     let (frames, kept) = answers(cause, ipv6, mode, kind, out);
                     assert!(!frames.iter().any(shows), "{what}");
+                    // Only a reply that is encrypted again may quote an encrypted packet.
                     let leaves = u64::from(out == Out::Secret);
                     assert_eq!((frames.len() as u64, kept), (leaves, 1 - leaves), "{what}");
                 }

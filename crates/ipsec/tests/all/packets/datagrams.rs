@@ -1,4 +1,5 @@
-//! Datagrams of all sizes arrive whole, however they are protected: what is too large for an SA is cut, by the host or the NIC.
+//! Datagrams of all sizes arrive whole, under every kind of protection: the host or the NIC fragments them if
+//! necessary.
 
 use super::rig::{End, NOW, address, sa};
 use super::{KINDS, MODES};
@@ -13,7 +14,7 @@ use offload_api::{
 use offload_base::Seed;
 use offload_host_stack::{Config, Ipv6Config, Stack};
 
-/// A host of this number with a stack.
+/// A host with a stack.
 struct Host {
     end: End,
     stack: Stack,
@@ -51,7 +52,7 @@ impl Host {
     }
 }
 
-/// How the two speak: families of what is inside and outside, mode, and who works on it.
+/// The kind of connection between the hosts: inner and outer family, mode, and kind of offload.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     mode: EspMode,
@@ -84,12 +85,12 @@ impl Way {
         }
     }
 
-    /// Two hosts that protect `protocol` of the inner family; all else passes.
+    /// Returns two hosts that protect `protocol` of the inner family and bypass all other packets.
     fn hosts(&self, protocol: u8) -> [Host; 2] {
         self.hosts_that_protect(Selector { protocol: Some(protocol), ..Selector::ANY })
     }
 
-    /// The same with all that `sent` is about, and its answers.
+    /// Returns two hosts that protect the packets matched by `sent`, and the replies.
     fn hosts_that_protect(&self, sent: Selector) -> [Host; 2] {
         [1, 2].map(|number| {
             let mut end = End::with(number, NicConfig::default());
@@ -116,7 +117,7 @@ impl Way {
     }
 }
 
-/// Around every edge there is, and some beyond.
+/// Returns sizes around every limit, and some beyond.
 fn sizes() -> impl Iterator<Item = usize> {
     [0, 1, 8, 600, 1199, 1200, 1201]
         .into_iter()
@@ -149,7 +150,7 @@ fn datagrams_of_all_sizes_arrive() {
     }
 }
 
-/// What is cut shows no ports, and is still what the policy is about.
+/// Fragments show no ports, and the policy still applies to them.
 #[test]
 fn datagrams_of_all_sizes_arrive_where_policies_name_ports() {
     for way in Way::all() {
@@ -170,7 +171,7 @@ fn datagrams_of_all_sizes_arrive_where_policies_name_ports() {
     }
 }
 
-/// An echo request of host 1's with this much to be echoed, whole or cut for an MTU of 1500.
+/// Returns an echo request of host 1 with `bytes` of data, fragmented for an MTU of 1500 if necessary.
 fn echo_request(ipv6: bool, bytes: usize) -> Vec<TxPacket> {
     let protocol = if ipv6 { 58 } else { 1 };
     let mut packet = super::rig::datagram(ipv6, 53, &vec![b'S'; bytes], u16::MAX).remove(0);
@@ -249,7 +250,7 @@ fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
     let datagram = |byte: u8| super::rig::datagram(true, 53, &[byte; 1440], 1500).remove(0);
     let frames: Vec<Vec<Frame>> = [1, 2].map(|byte| from.end.send(datagram(byte))).into();
     assert_eq!(frames[0].len(), 2);
-    // All of one, between the halves of the other.
+    // All fragments of one packet arrive between the halves of the other.
     let order = [&frames[0][..1], &frames[1][..], &frames[0][1..]].concat();
     to.receive(order);
     let mut arrived: Vec<Vec<u8>> =
@@ -258,7 +259,8 @@ fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
     assert_eq!(arrived, [vec![1; 1440], vec![2; 1440]]);
 }
 
-/// Behind ESP, fragments are told apart by addresses, protocol and identification: the SA's name is in the first one only.
+/// After ESP, fragments are identified by addresses, protocol and identification, because only the first fragment has
+/// the SPI.
 #[test]
 fn no_two_packets_of_different_sas_that_are_cut_behind_esp_are_taken_for_one() {
     for ipv6 in [false, true] {
@@ -279,7 +281,7 @@ fn no_two_packets_of_different_sas_that_are_cut_behind_esp_are_taken_for_one() {
             packets.into_iter().flat_map(|packet| from.send(packet)).collect::<Vec<_>>()
         });
         assert_eq!(frames.each_ref().map(Vec::len), [2, 2]);
-        // All of one, between the halves of the other.
+        // All fragments of one packet arrive between the halves of the other.
         let order = [&frames[0][..1], &frames[1][..], &frames[0][1..]].concat();
         assert_eq!(to.receive(order).len(), 2, "IPv6: {ipv6}");
     }

@@ -1,4 +1,4 @@
-//! Events tell which SAs come and go, and contain no key.
+//! Trace events name the SAs that are added and deleted, and contain no keys.
 
 use ipsec::{KeyFile, KeyedDevice, SecureDevice};
 use nic_sim::{NicConfig, nic};

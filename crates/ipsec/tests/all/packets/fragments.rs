@@ -1,4 +1,4 @@
-//! Policies that name ports, and fragments, most of which show none (RFC 4301 7).
+//! Policies that name ports, and fragments, most of which have no ports (RFC 4301 7).
 
 use super::rig::{End, NOW, address, datagram, frame, sa};
 use super::{KINDS, MODES};
@@ -24,7 +24,7 @@ fn template(mode: EspMode, ipv6: bool) -> Template {
     }
 }
 
-/// Host 1, which protects what goes to port 53 by an SA; the rest passes.
+/// Returns host 1, which protects packets to port 53 by an SA and bypasses all others.
 fn sender(kind: OffloadKind, mode: EspMode, ipv6: bool) -> End {
     let mut end = End::new(1);
     end.keying().add_sa(NOW, sa(Direction::Transmit, kind, mode, ipv6)).unwrap();
@@ -38,7 +38,7 @@ fn send_all(end: &mut End, packets: Vec<TxPacket>) -> Vec<Frame> {
     packets.into_iter().flat_map(|packet| end.send(packet)).collect()
 }
 
-/// The payload of UDP frames, put together if they are fragments.
+/// Returns the payload of UDP frames, reassembled if necessary.
 fn text(ipv6: bool, frames: &[impl AsRef<[u8]>]) -> Option<Vec<u8>> {
     let headers = if ipv6 { 62 } else { 42 };
     let mut fragments = Reassembler::new(Limits::of(if ipv6 { Version::Six } else { Version::Four }));
@@ -70,7 +70,7 @@ fn what_a_port_has_protected_leaves_protected_in_fragments_too() {
         let shows = |frame: &Frame| frame.data.windows(8).any(|window| window == b"SSSSSSSS");
         assert!(!wire.is_empty() && !wire.iter().any(shows), "{what}");
         assert_eq!(text(ipv6, &to.receive(wire)).as_deref(), Some(&secret[..]), "{what}");
-        // The last fragment first.
+        // The last fragment is sent first.
         let wire: Vec<Frame> = send_all(&mut from, datagram(ipv6, 53, &secret, 900).into_iter().rev().collect());
         assert!(!wire.iter().any(shows), "{what}");
         assert_eq!(text(ipv6, &to.receive(wire)).as_deref(), Some(&secret[..]), "{what}");
@@ -86,15 +86,15 @@ fn what_is_larger_than_the_path_is_cut_again() {
             let mut from = sender(kind, mode, ipv6);
             let mut to = End::new(2);
             to.key(&[sa(Direction::Receive, OffloadKind::None, mode, ipv6)]);
-            // In tunnels, each piece has ESP of its own.
+            // In a tunnel, each fragment has its own ESP header.
             let in_its_place = kind != OffloadKind::None && mode == EspMode::Transport;
-            // Between others, whose numbers are the device's in packet offload.
+            // Between large packets, small ones use the device's numbers in packet offload.
             for payload in [&b"before"[..], &long, b"after", &long, b"end"] {
                 let wire = send_all(&mut from, datagram(ipv6, 53, payload, 1500));
                 assert_eq!(text(ipv6, &to.receive(wire)).as_deref(), Some(payload), "{what}");
             }
             assert_eq!(from.counted("ipsec_tx_fallback") > 0, in_its_place, "{what}");
-            // Past ESP.
+            // This policy bypasses ESP.
             let wire = send_all(&mut from, datagram(ipv6, 80, &long, 1400));
             let frames: Vec<_> = wire.iter().map(|frame| frame.data.clone()).collect();
             assert_eq!(text(ipv6, &frames).as_deref(), Some(&long[..]), "{what}");
@@ -136,7 +136,7 @@ fn fragments_in_a_tunnel_pass_no_policy_that_the_whole_does_not() {
 #[test]
 fn fragments_from_the_wire_complete_nothing_that_is_sent() {
     for ipv6 in [false, true] {
-        // No SA tells that the address is ours.
+        // The SA database does not show that the address belongs to this host.
         let mut end = End::new(1);
         add_policy(&mut end, Direction::Transmit, to_port(53), Action::Bypass);
         let mut fragments = datagram(ipv6, 53, &[b'S'; 1300], 900);

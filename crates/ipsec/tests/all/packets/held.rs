@@ -1,4 +1,5 @@
-//! ESP that comes before its SA: a peer sends by a successor that the keying of this host has not brought yet.
+//! ESP packets that arrive before their SA, because the peer uses a successor that this host's keying daemon has not
+//! added yet.
 
 use super::rig::{End, NOW, pair, payload, sa, tcp};
 use super::{KINDS, MODES};
@@ -12,7 +13,7 @@ fn successor(direction: Direction, offload: OffloadKind, mode: EspMode) -> SaPar
     SaParams { spi: 0x1002, key, ..sa(direction, offload, mode, false) }
 }
 
-/// A receiver that lacks the successor by which these packets came, each of which is about so long.
+/// Returns a sender, a receiver that lacks the successor SA, and packets sent by that SA.
 fn before(offload: OffloadKind, mode: EspMode, packets: usize, bytes: usize) -> (End, End, Vec<Frame>) {
     let [mut from, to] = pair(OffloadKind::None, offload, mode);
     from.key(&[successor(Direction::Transmit, OffloadKind::None, mode)]);
@@ -24,7 +25,7 @@ fn after(milliseconds: u64) -> Instant {
     NOW + Duration::from_millis(milliseconds)
 }
 
-/// What each packet is full of.
+/// Returns the payload byte that identifies each packet.
 fn numbers(arrived: &[Vec<u8>]) -> Vec<u8> {
     arrived.iter().map(|frame| payload(frame)[0]).collect()
 }
@@ -39,7 +40,7 @@ fn what_comes_before_its_sa_is_opened_when_that_comes() {
             to.key(&[successor(Direction::Receive, kind, mode)]);
             assert_eq!(numbers(&to.receive([])), [0, 1, 2], "{mode:?}, {kind:?}");
             assert_eq!(to.counted("ipsec_rx_held_opened"), 3);
-            // They were new once, whoever opens them; what follows is.
+            // Kept packets are marked as received when opened, so copies are replays. Later packets are new.
             assert!(to.receive(frames).is_empty(), "{mode:?}, {kind:?}");
             let next = from.send(tcp(false, &[9; 100], None));
             assert_eq!(numbers(&to.receive(next)), [9], "{mode:?}, {kind:?}");

@@ -1,4 +1,4 @@
-//! What the wire may bring: nothing forged is delivered, and nothing forged keeps the true packet out.
+//! Hostile packets: a forged packet is never delivered, and never keeps the genuine packet out.
 
 use super::rig::{End, address, pair, payload, sa, tcp};
 use super::{KINDS, MODES};
@@ -8,7 +8,7 @@ use offload_api::{Direction, EspMode, OffloadKind, SaParams, UdpEncapsulation};
 use offload_formats::Sum;
 use proptest::prelude::*;
 
-/// What happens to a frame on its way.
+/// A change of a frame on the wire.
 #[derive(Clone, Debug)]
 enum Change {
     Flip(prop::sample::Index, u8),
@@ -51,7 +51,7 @@ fn a_header_that_was_damaged_is_not_mended() {
     for (kind, mode) in KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))) {
         let [mut from, mut to] = pair(OffloadKind::None, kind, mode);
         let true_one = from.send(tcp(false, b"hello", None)).remove(0);
-        // Congestion that no router met; a time to live; an identification.
+        // Changes of the ECN bits, the time to live and the identification.
         for (at, bits) in [(15, 3), (22, 0x20), (19, 1)] {
             let mut damaged = true_one.data.to_vec();
             damaged[at] ^= bits;
@@ -90,12 +90,12 @@ proptest! {
             let mut frame = true_one.data.to_vec();
             changes.iter().for_each(|change| change.make(&mut frame));
             for arrived in to.receive([Frame::from(frame.clone())]) {
-                // Nothing protects ARP. A frame that was made one says nothing to IP.
+                // ARP is not protected. A frame changed into ARP carries no IP data.
                 if arrived[12..14] == ARP {
                     prop_assert_eq!(&arrived[..], &frame[..]);
                     continue;
                 }
-                // What ESP does not protect may have been changed: the outer header, and the padding of the frame.
+                // ESP does not protect the outer header and the padding of the frame.
                 prop_assert_eq!(payload(&arrived), &data[..]);
                 delivered += 1;
             }
@@ -119,7 +119,7 @@ proptest! {
                 frame.extend_from_slice(&[0, 1, if kind == 4 { 0x20 } else { 0 }, 0, 64, if kind == 4 { 50 } else { protocol }]);
                 frame.extend_from_slice(&[0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
                 offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
-                // Often the SPI that there is.
+                // Often a valid SPI.
                 if bytes.len() > 4 && bytes[0] > 100 {
                     bytes[..4].copy_from_slice(&0x1001u32.to_be_bytes());
                 }
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// A neighbour advertisement of host 1's to host 2, plain.
+/// Returns a neighbour advertisement from host 1 to host 2, without ESP.
 fn advertisement() -> Vec<u8> {
     let mut message = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
     let own = tcp(true, b"", None).header[22..38].to_vec();
@@ -162,7 +162,7 @@ fn who_fills_a_tunnel_is_nobodys_neighbour() {
             let outer = offload_esp::Outer::for_packet(&sender, &plain[14..]).unwrap();
             outer.wrap(&offload_esp::Cipher::new(&sender), &plain, 1, &mut wrapped);
             let came = to.receive([Frame::new(wrapped.freeze())]).len();
-            // In transport mode, the hop limit is what the wire left of it.
+            // In transport mode, the hop limit is the one from the wire, which proves that the sender is a neighbour.
             let believed = usize::from(mode == EspMode::Transport);
             assert_eq!((came, to.counted("ipsec_rx_nd_tunnel")), (believed, 1 - believed as u64), "{kind:?}, {mode:?}");
             assert_eq!(to.receive([Frame::new(plain.into())]).len(), 1, "from the wire it comes as ever");
@@ -185,7 +185,8 @@ fn esp_in_udp_ends_where_its_datagram_does() {
         for _ in 0..4 {
             sent.push(from.send(tcp(ipv6, b"to the end", None)).remove(0).data.to_vec());
         }
-        // What a datagram leaves of its packet is not ESP's; and none has more than there is, or less than its header.
+        // Bytes of the packet after the datagram do not belong to ESP. A UDP length beyond the packet, or below the UDP
+        // header, is invalid.
         let told = |frame: &[u8]| u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]);
         let mut longer = sent[0].clone();
         longer.extend_from_slice(&[0xee; 8]);

@@ -1,5 +1,5 @@
-//! No key and salt send under one number twice, and none is received twice, by whatever door they come: added, deleted and
-//! added again, as successors, in another layer, in a process that begins anew.
+//! No key and salt sends or accepts a number twice: not after deletion and re-addition, as a successor, in another
+//! layer, or in a later process.
 
 use super::KINDS;
 use super::rig::{End, NOW, address, frame, sa, tcp};
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// What is there when the next process begins.
+/// The store that survives a process.
 #[derive(Clone, Debug, Default)]
 struct Disk(Arc<Mutex<Content>>);
 
@@ -29,7 +29,7 @@ struct Content {
     marks: BTreeMap<(bool, Vec<u8>, u32), u64>,
     written: usize,
     broken: bool,
-    /// What is written is there, and nobody knows: the folder could not be made durable.
+    /// Writes succeed but report an error, as if the folder could not be synced.
     unsure: bool,
 }
 
@@ -69,12 +69,12 @@ impl NumberStore for Disk {
     }
 }
 
-/// A process that begins: a host of this number, and what there is of the last one.
+/// Starts a process: a host with this number and the last process's store.
 fn begin(number: u8, disk: &Disk) -> End {
     End::remembering(number, NicConfig::default(), KeyMemory::new().with_store(disk.clone()))
 }
 
-/// It is killed: what it would have written at its end is not there.
+/// Kills a process, so that its final writes are missing.
 fn kill(end: End, disk: &Disk) {
     let before = disk.content().clone();
     drop(end);
@@ -101,6 +101,7 @@ fn a_key_that_was_used_sends_by_no_second_sa() {
     let again = SaParams { spi: 0x2001, reqid: 2, ..transmitting(OffloadKind::None) };
     let gmac = SaParams { key: EspKey::new(EspSuite::Aes128Gmac, &[7; 20]).unwrap(), ..again.clone() };
     let refused = Err(KeyingError::KeyReused);
+    // Another SPI, suite or first number does not make the nonces different.
     for params in [&again, &gmac, &SaParams { last_number: 1 << 40, ..again.clone() }] {
         assert_eq!(end.keying().add_sa(NOW, params.clone()), refused, "at the same time");
     }
@@ -139,7 +140,7 @@ fn no_key_is_for_both_directions() {
     let mut end = End::new(1);
     end.key(&[answers(0x1002)]);
     assert_eq!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)), refused);
-    // It was not used by what was refused.
+    // A refused SA does not use its key.
     let into = end.secure.sad().ids().next().unwrap();
     end.keying().delete_sa(into).unwrap();
     assert!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)).is_ok());
@@ -163,6 +164,7 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
         assert_eq!(disk.written(), 0, "nothing is sent yet");
         assert_eq!((number_of(&send_one(&mut end)), number_of(&send_one(&mut end))), (1, 2));
         assert_eq!(disk.written(), 1, "{kind:?}");
+        // After the kill, the store has only the mark, which is ahead of the sent numbers.
         kill(end, &disk);
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
@@ -173,7 +175,7 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
         assert_eq!(number_of(&send_one(&mut end)), STEP + 2);
         drop(end);
         let mut end = begin(1, &disk);
-        // What the file says counts if it is further on.
+        // A higher number in the key file takes precedence.
         end.key(&[SaParams { last_number: 5, ..transmitting(kind) }]);
         assert_eq!(number_of(&send_one(&mut end)), STEP + 3, "it ended in order");
         drop(end);
@@ -183,7 +185,7 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
     }
 }
 
-/// Processes that share a folder, as the programs of one user do.
+/// Processes share a folder, as the programs of one user do.
 #[test]
 #[cfg(target_os = "linux")]
 fn numbers_go_on_in_every_process_that_has_the_key() {
@@ -194,7 +196,7 @@ fn numbers_go_on_in_every_process_that_has_the_key() {
     };
     for kind in KINDS {
         let mut used = HashSet::new();
-        // Each kind has another key; nonces do not depend on SPIs.
+        // Each kind of offload has another key. Nonces do not depend on SPIs.
         let params = |spi| SaParams { spi, key: key(kind as usize), ..transmitting(kind) };
         for spi in [0x1001, 0x1001, 0x2001] {
             let (mut end, mut second) = (begin(), begin());
@@ -226,7 +228,7 @@ fn a_number_that_cannot_be_written_down_is_not_sent() {
     }
 }
 
-/// Whether keys would be refused is tried before a host begins, and may not come to pass.
+/// A trial tests whether keys would be refused before a host starts, and the host may never start.
 #[test]
 fn a_trial_writes_nothing_down() {
     for direction in [Direction::Transmit, Direction::Receive] {
@@ -243,7 +245,7 @@ fn a_trial_writes_nothing_down() {
     }
 }
 
-/// Of a write that failed, it may all be there.
+/// A failed write may still have succeeded in full.
 #[test]
 fn numbers_that_may_have_been_written_as_they_were_are_not_gone_beyond() {
     for kind in KINDS {
@@ -262,7 +264,7 @@ fn numbers_that_may_have_been_written_as_they_were_are_not_gone_beyond() {
     }
 }
 
-/// Senders that share a key are told apart by their SAs: what one has sent says nothing of the other.
+/// Senders that share a key are separated by SPI: the numbers of one do not affect the other.
 #[test]
 fn sas_that_receive_under_one_key_are_each_held_to_their_own_numbers() {
     let disk = Disk::default();
@@ -286,13 +288,14 @@ fn sas_that_receive_under_one_key_are_each_held_to_their_own_numbers() {
         let mut to = begin(2, &disk);
         to.key(&[receiving(0x1001), receiving(0x1002)]);
         assert_eq!(to.receive(many).len(), 0, "captured");
+        // After a crash, the few numbers up to the mark are lost; after an orderly end no number is.
         let heard: usize = (0..60).map(|_| to.receive([send_one(&mut from[1])]).len()).sum();
         assert!(heard >= 20, "{heard} of the other's");
         kill(to, &disk);
     }
 }
 
-/// Two peers that share a key and an SPI: the one that stays does not take back what was written down of the one that went.
+/// Two peers share a key and an SPI. The remaining SA does not lower the mark of the deleted one.
 #[test]
 fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and_spi() {
     let disk = Disk::default();
@@ -311,6 +314,7 @@ fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and
     assert_eq!(to.receive(captured.iter().cloned()).len(), 9);
     to.receive([send_one(&mut senders[1])]);
     let first = to.keying().find_sa(Direction::Receive, 0x1001, address(false, 1), address(false, 2)).unwrap();
+    // The other SA's mark is the same entry, and its own numbers are lower.
     to.keying().delete_sa(first).unwrap();
     drop(to);
     let mut to = begin(2, &disk);
@@ -334,7 +338,7 @@ fn what_was_captured_is_not_accepted_by_the_next_process() {
         let mut to = begin(2, &disk);
         to.key(std::slice::from_ref(&params));
         assert_eq!(to.receive(captured[..9].iter().cloned()).len(), 0, "{kind:?}");
-        // Some that come are given up with those that came: not many, where not many come.
+        // New packets up to the mark are lost with the replays. At a low packet rate, these are few.
         let more: usize = (20..60).map(|_| to.receive([send_one(&mut from)]).len()).sum();
         assert!(more >= 30, "{more}");
         let later = send_one(&mut from);
@@ -351,6 +355,7 @@ fn a_sender_that_begins_anew_is_heard_by_a_receiver_that_was_killed() {
     let mut ends = [begin(1, &disks[0]), begin(2, &disks[1])];
     let params =
         [transmitting(OffloadKind::None), sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)];
+    // Both ends are killed in each round, so each continues from its mark.
     for round in 0..5 {
         ends[0].key(&params[..1]);
         ends[1].key(&params[1..]);
@@ -371,10 +376,10 @@ enum Step {
     Rekey(prop::sample::Index, usize),
     Delete(prop::sample::Index),
     Send(usize),
-    /// One that was on the wire before.
+    /// A frame captured earlier.
     Replay(prop::sample::Index),
     Reset,
-    /// Of the sender or of the receiver; killed.
+    /// Restart of the sender or the receiver; killed or ended.
     Begin(bool, bool),
     Break(bool),
     Time(u64),
@@ -405,7 +410,7 @@ fn protecting(direction: Direction) -> Policy {
     Policy { direction, selector: Selector::ANY, priority: 0, action: Action::Protect(Template::transport(1)) }
 }
 
-/// Frames that leave, all of them.
+/// Returns all frames that leave.
 fn frames(end: &mut End) -> Vec<Frame> {
     let mut frames = Vec::new();
     for _ in 0..20 {
@@ -433,7 +438,7 @@ proptest! {
         };
         let mut ends = [open(0), open(1)];
         let (mut spi, mut sas, mut now) = (0x1000, Vec::<SaId>::new(), NOW);
-        // What each SPI's key is; what was on the wire, by key and number; and what came out at the other end.
+        // The key of each SPI; the numbers on the wire by key; and the packets delivered at the other end.
         let (mut keys, mut used, mut came) = (HashMap::new(), HashSet::new(), HashSet::new());
         let (mut wire, mut word) = (Vec::<Frame>::new(), 0u32);
         for step in steps {
@@ -469,7 +474,7 @@ proptest! {
                 Step::Reset => ends.iter_mut().for_each(|end| end.device.reset(NOW)),
                 Step::Begin(sender, killed) => {
                     let which = usize::from(!sender);
-                    // What was posted leaves first; it is on the wire whatever becomes of the process.
+                    // Posted packets leave first; they are on the wire even if the process is killed.
                     let before = disks[which].content().clone();
                     if sender {
                         arriving.extend(frames(&mut ends[0]));
@@ -480,7 +485,7 @@ proptest! {
                     if killed {
                         *disks[which].content() = Content { broken, ..before };
                     }
-                    // It read what was there before: read again what is there by now.
+                    // The new process read the store before; it reads the current state now.
                     ends[which] = open(which);
                 }
                 Step::Break(broken) => disks.iter().for_each(|disk| disk.content().broken = broken),
@@ -494,8 +499,10 @@ proptest! {
                 let replayed = wire.iter().any(|before| before.data == frame.data);
                 let which = keys[&at.spi];
                 let number = u64::from_be_bytes(frame.data[at.esp + 8..at.esp + 16].try_into().unwrap());
+                // A number may appear on the wire again only as a copy of the captured frame.
                 prop_assert!(replayed || used.insert((which, number)), "key {which} sent {number} twice");
                 wire.push(frame.clone());
+                // The receiver learns each SA when its first frame arrives, as from a perfect keying daemon.
                 let params = sa(Direction::Receive, kinds[1], EspMode::Transport, false);
                 let _there_already = ends[1].keying().add_sa(now, SaParams { spi: at.spi, key: key(which), ..params });
                 frames(&mut ends[1]);
@@ -528,10 +535,10 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
     assert_eq!(lent.len(), 1, "neither another's, nor one that the device has not");
     assert_eq!(end.keying().lend_sas(Direction::Transmit, 1).as_ref(), Ok(&lent), "it is lent once");
     assert_eq!(end.keying().lend_sas(Direction::Receive, 1), Ok(Vec::new()));
-    // The host's own packets leave by the other one, though that is older.
+    // The host's own packets use the other SA, although that one is older.
     let frames = end.send(tcp(false, b"hello", None));
     assert_eq!(frames[0].data[34..38], 0x1003u32.to_be_bytes());
-    // A device that was reset knows no numbers, and neither does the host.
+    // After a reset, neither the device nor the host knows the lent SA's numbers.
     end.device.reset(NOW);
     end.device.process(NOW);
     while end.secure.poll_event().is_some() {}
@@ -544,10 +551,10 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 1), Err(KeyingError::UsedUp));
     let told = core::iter::from_fn(|| next.keying().poll_sa_event());
     assert!(told.eq([SaEvent::SoftLimit { sa, limit: Limit::Packets }]), "it needs a successor");
-    // Which one gets, whatever became of its predecessor.
+    // A successor is accepted, whatever happened to the predecessor.
     next.key(&[SaParams { spi: 0x1004, key: EspKey::new(EspSuite::Aes128Gcm, &[10; 20]).unwrap(), ..whole }]);
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 1).map(|lent| lent.len()), Ok(1));
-    // What cannot be written down is not lent.
+    // An SA is not lent if its mark cannot be written.
     next.key(&others[..1]);
     disk.content().broken = true;
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 2), Err(KeyingError::NotWritten));
@@ -563,7 +570,7 @@ fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
     end.key(&[params(Direction::Receive, OffloadKind::Packet)]);
     assert_eq!(end.keying().lend_sas(Direction::Receive, 1).map(|lent| lent.len()), Ok(1));
     let frame = sender.send(tcp(false, b"hello", None)).remove(0);
-    // The device does not know it any more, and which numbers came nobody else does.
+    // The device lost the SA, and only the device knew the received numbers.
     end.device.reset(NOW);
     end.device.process(NOW);
     while end.secure.poll_event().is_some() {}
@@ -571,7 +578,8 @@ fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
     assert_eq!(end.counted("XfrmInStateExpired"), 2);
 }
 
-/// What a NIC's switch sends finds them by the device's own policies: of two, the newer one, and after that is gone, the other.
+/// Packets from a NIC's switch find lent SAs by the device's own policies: the newer of two SAs, and after its deletion
+/// the other.
 #[test]
 fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -588,11 +596,12 @@ fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
     keying.add_sa(NOW, first).unwrap();
     let packet = frame(&tcp(false, b"of a machine", None));
     let mut spi = |secure: &mut SecureDevice| {
-        // What the host asked for comes first.
+        // The host's own requests are processed first.
         for _ in 0..4 {
             secure.flush(NOW);
             device.process(NOW);
         }
+        // The packet enters at the switch and never passes the IPsec layer.
         assert!(eswitch.send(Vport::Uplink, packet.data.clone()));
         device.process(NOW);
         let sent: Vec<Frame> = core::iter::from_fn(|| device.poll_frame(NOW)).collect();

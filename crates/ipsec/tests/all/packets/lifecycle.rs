@@ -1,4 +1,4 @@
-//! What becomes of SAs: limits that are reached, devices that are reset under them, and who hears of it.
+//! The lifecycle of SAs: limits, device resets, and the events that report them.
 
 use super::rig::{End, NOW, sa, tcp};
 use bytes::Bytes;
@@ -30,7 +30,7 @@ fn only_sa(end: &End) -> SaId {
     end.secure.sad().ids().next().unwrap()
 }
 
-/// The device works and is heard until there is nothing left to do.
+/// Runs the device and polls the layer until both are idle.
 fn run(end: &mut End) {
     for _ in 0..100 {
         end.secure.flush(NOW);
@@ -40,7 +40,7 @@ fn run(end: &mut End) {
     }
 }
 
-/// Adds SAs until the device's ring is full, and one waits.
+/// Adds SAs until the device's ring is full and one SA waits.
 fn fill_ring(end: &mut End) -> Vec<SaId> {
     let mut added: Vec<SaId> = Vec::new();
     while added.last().is_none_or(|last| end.secure.offloaded(*last) == OffloadKind::Packet) {
@@ -63,7 +63,7 @@ fn an_sa_added_after_a_reset_is_not_lost_with_those_before() {
         let old = only_sa(&to);
         to.device.reset(NOW);
         to.device.process(NOW);
-        // Keying hears of it before the stack does.
+        // The keying daemon gets the event before the stack polls.
         assert_eq!(to.events(), [SaEvent::OffloadLost { sa: old }]);
         let new = to.keying().add_sa(NOW, SaParams { spi: 0x2001, ..receiving(kind) }).unwrap();
         assert_eq!(to.secure.poll_event(), Some(DeviceEvent::Reset));
@@ -85,6 +85,7 @@ fn what_waits_for_the_device_is_not_forgotten_by_a_reset() {
     end.device.reset(NOW);
     run(&mut end);
     assert_eq!(end.secure.offloaded(*waiting), OffloadKind::Packet);
+    // Every offloaded SA is reported, although they exceed the limit of acquires.
     let lost: Vec<SaEvent> = in_device.iter().map(|sa| SaEvent::OffloadLost { sa: *sa }).collect();
     assert_eq!(end.events(), lost, "each of them is told of, however many they are");
 }
@@ -93,6 +94,7 @@ fn what_waits_for_the_device_is_not_forgotten_by_a_reset() {
 fn an_sa_that_comes_to_the_device_late_takes_late_packets_and_no_replays() {
     let (mut from, mut to) = (End::new(1), End::new(2));
     from.key(&[transmitting(OffloadKind::None)]);
+    // With a full ring, the SA stays in software at first.
     fill_ring(&mut to);
     let action = Action::Protect(Template::transport(1));
     to.keying()
@@ -111,7 +113,7 @@ fn an_sa_that_comes_to_the_device_late_takes_late_packets_and_no_replays() {
 
 #[test]
 fn packets_past_the_device_count_against_a_lifetime() {
-    // Of so many packets, one comes in fragments.
+    // One packet out of `one_of` comes in fragments.
     for one_of in [1, 2, 3, 100] {
         let (mut from, mut to) = (End::new(1), End::new(2));
         from.key(&[SaParams { mode: EspMode::Tunnel, ..transmitting(OffloadKind::None) }]);
@@ -124,6 +126,7 @@ fn packets_past_the_device_count_against_a_lifetime() {
                 frames = in_fragments(&frames[0]);
             }
             delivered += to.receive(frames).len();
+            // Limits take effect when the device's event has reached the layer.
             to.settle();
         }
         let sa = only_sa(&to);
@@ -149,6 +152,7 @@ fn a_lifetime_goes_on_where_it_was_when_the_device_is_lost() {
         ends[1].key(&[whole(receiving(OffloadKind::None))]);
         let (mut delivered, mut told) = (0, Vec::new());
         for number in 0..10 {
+            // After the soft limit and before the hard one.
             if number == 4 {
                 ends[counting].device.reset(NOW);
                 run(&mut ends[counting]);
@@ -182,7 +186,7 @@ fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
     }
 }
 
-/// The device joins what it opened: more comes at once than is left.
+/// The device joins opened packets, so one joined packet may exceed the rest of the lifetime.
 #[test]
 fn joined_packets_for_which_too_few_are_left_end_the_sa_and_that_is_told() {
     for kind in [OffloadKind::None, OffloadKind::Crypto] {
@@ -210,6 +214,7 @@ fn packets_without_an_sa_take_no_room_from_limits() {
         assert_ne!(end.secure.transmit(NOW, packet, &NoRecords), Sent::Posted);
     };
     (0..5).for_each(|_| wanted(1000));
+    // More destinations than the event queue holds acquires.
     (1000..3000).for_each(&mut wanted);
     end.send(tcp(false, b"x", None));
     end.send(tcp(false, b"x", None));
@@ -248,6 +253,7 @@ fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
 #[test]
 fn no_successor_uses_nonces_of_an_sa_that_is_there() {
     let key = |suite, byte| EspKey::new(suite, &[byte; 20]).unwrap();
+    // GCM and GMAC with one key use the same nonces, in either order.
     for suites in [[EspSuite::Aes128Gcm, EspSuite::Aes128Gmac], [EspSuite::Aes128Gmac, EspSuite::Aes128Gcm]] {
         for direction in [Direction::Transmit, Direction::Receive] {
             let mut end = End::new(1);
@@ -263,7 +269,7 @@ fn no_successor_uses_nonces_of_an_sa_that_is_there() {
             assert_eq!(rekey(a, 0x2001, suites[1], 7), reused, "the other suite has the same nonces");
             let b = rekey(a, 0x2001, suites[0], 8).unwrap();
             assert_eq!(rekey(a, 0x2001, suites[0], 8), Err(KeyingError::Exists), "said again");
-            // Whoever receives chooses no nonces.
+            // A receiver does not choose nonces.
             let sends = direction == Direction::Transmit;
             assert_eq!(rekey(a, 0x2002, suites[1], 8) == reused, sends, "two successors");
             assert_eq!(rekey(b, 0x2003, suites[0], 7) == reused, sends, "and back");
@@ -307,7 +313,7 @@ fn esp_in_udp_that_would_not_be_known_is_refused() {
     assert_eq!(add(out, 4500, 31_000), Ok(()), "and here, where it is to go");
 }
 
-/// A frame as a path of 700 bytes delivers it.
+/// Returns a frame as fragments for a path of 700 bytes.
 fn in_fragments(frame: &Frame) -> Vec<Frame> {
     let header = frame.data[..34].into();
     let fragments = [frame.data.slice(34..)].into_iter().collect();

@@ -1,4 +1,4 @@
-//! Packet by packet: what each way of working on ESP puts on the wire, and what it makes of what comes from there.
+//! Packet tests: the bytes that each kind of offload sends, and the handling of each received packet.
 
 mod answers;
 mod bad_wire;
@@ -34,10 +34,10 @@ const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, Offload
 const MODES: [EspMode; 2] = [EspMode::Transport, EspMode::Tunnel];
 
 proptest! {
-    /// The explicit IV is the 64-bit sequence number, so nothing on the wire tells who did the work.
+    /// The explicit IV is the 64-bit sequence number, so the wire does not show which component encrypted.
     #[test]
     fn all_ways_put_the_same_bytes_on_the_wire(
-        // The largest segment that IPv6 in a tunnel in UDP over IPv6 has room for: 1358.
+        // 1358 is the largest segment that fits IPv6 in a tunnel in UDP over IPv6.
         payloads in prop::collection::vec((0usize..6000, 200u16..=1358), 1..5),
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,
@@ -69,7 +69,7 @@ proptest! {
     }
 }
 
-/// What becomes of a kind of offload: in UDP, devices have packet offload only.
+/// Returns the kind of offload that a device accepts: ESP in UDP only with packet offload.
 fn taken(kind: OffloadKind, encapsulation: Option<UdpEncapsulation>) -> OffloadKind {
     if encapsulation.is_some() && kind == OffloadKind::Crypto { OffloadKind::None } else { kind }
 }
@@ -89,6 +89,7 @@ fn every_sender_is_heard_by_every_receiver() {
             for (end, direction, kind) in [(0, Direction::Transmit, sender), (1, Direction::Receive, receiver)] {
                 ends[end].key(&[SaParams { encapsulation, key: key.clone(), ..sa(direction, kind, mode, false) }]);
             }
+            // Long enough for several segments.
             let data: Vec<u8> = (0..5000u32).map(|at| at as u8).collect();
             let sent = ends[0].send(tcp(false, &data, Some(1300)));
             let arrived = ends[1].receive(sent);
@@ -102,7 +103,7 @@ fn every_sender_is_heard_by_every_receiver() {
     }
 }
 
-/// Whatever is late, doubled or lost: a window of the device's takes what one of the host's takes.
+/// For late, duplicated and lost packets, the device's wide window decides as the host's window does.
 #[test]
 fn a_wide_window_of_the_device_is_the_hosts() {
     let mut order = offload_base::Seed(5).stream("late packets");
@@ -124,7 +125,7 @@ fn a_wide_window_of_the_device_is_the_hosts() {
             let back = (order.next_u64() % (2 * u64::from(window))) as usize;
             shown.push((4 * step).saturating_sub(back));
         }
-        // What the device has not seen in its window, the host has, and the other way round: neither takes anything twice.
+        // The two windows see the same packets, so their decisions are equal.
         assert_eq!(takes(OffloadKind::Packet, &shown), takes(OffloadKind::None, &shown), "{window}");
     }
 }
@@ -133,7 +134,7 @@ fn a_wide_window_of_the_device_is_the_hosts() {
 fn a_packet_that_the_device_refuses_uses_up_no_number() {
     let [mut from, mut to] = pair(OffloadKind::Crypto, OffloadKind::None, EspMode::Transport);
     let mut frames = from.send(tcp(false, b"first", None));
-    // No device holds ESP packets back to a rate.
+    // No device paces ESP packets, so this request is refused.
     let mut refused = tcp(false, b"second", None);
     refused.ask.rate = core::num::NonZeroU64::new(1_000_000);
     frames.extend(from.send(refused));
@@ -155,6 +156,7 @@ fn a_reset_leaves_no_number_to_be_used_again() {
         assert_eq!(from.secure.poll_event(), Some(offload_api::DeviceEvent::Reset));
         assert!(matches!(from.events()[..], [SaEvent::OffloadLost { .. }]));
         frames.extend(from.send(tcp(false, &[2; 4000], Some(1300))));
+        // The host continues after the highest number that the device can have used.
         let numbers: Vec<u8> = frames.iter().map(|frame| frame.data[41]).collect();
         assert_eq!(numbers, (1..=numbers.len() as u8).collect::<Vec<_>>(), "{kind:?}");
         assert_eq!(to.receive(frames).len(), 8);
@@ -176,6 +178,7 @@ fn lifetimes_are_counted_by_the_device() {
         };
         ends[0].key(&[params(Direction::Transmit)]);
         ends[1].key(&[params(Direction::Receive)]);
+        // Only this end has a lifetime, and its device counts.
         let counting = usize::from(direction == Direction::Receive);
         let (mut arrived, mut told) = (0, Vec::new());
         for _ in 0..10 {
@@ -213,6 +216,7 @@ fn tls_that_passes_leaves_the_device_when_it_is_given_up() {
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
     let handle = end.secure.tls().unwrap().add(&flow, Direction::Receive, Seq(7), 0, &key).unwrap();
+    // The device removes a context only after the driver has processed its events.
     let contexts = |end: &mut End| {
         for _ in 0..4 {
             end.device.process(NOW);

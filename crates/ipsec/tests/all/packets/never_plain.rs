@@ -1,5 +1,5 @@
-//! Whatever becomes of SAs, policies and the device: what is to be protected leaves as ESP, or not at all, and never under a
-//! nonce that was used before.
+//! Whatever happens to SAs, policies and the device: packets to be protected leave as ESP or not at all, and never with
+//! a used nonce.
 
 use super::rig::{End, NOW, datagram, sa, tcp};
 use super::{KINDS, MODES};
@@ -17,19 +17,19 @@ use std::collections::HashSet;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Bytes, and of how many each packet is.
+    /// A stream's length, and the payload per packet.
     Stream(usize, u16),
-    /// A datagram of so many bytes, in fragments of a path.
+    /// A datagram's length, and the MTU of the fragments.
     Datagram(usize, u16),
     Add(OffloadKind, Option<u64>),
     Rekey(prop::sample::Index),
     Update(prop::sample::Index, u64),
     Delete(prop::sample::Index),
-    /// A policy that names ports, and one that does not.
+    /// A policy, with or without ports.
     AddPolicy(bool),
     DeletePolicy(bool),
     Reset,
-    /// The device does nothing meanwhile.
+    /// Whether the device is suspended.
     Stall(bool),
     Time(u64),
 }
@@ -56,12 +56,12 @@ fn hard(packets: u64) -> Lifetime {
     Lifetime { hard: limits, ..Lifetime::default() }
 }
 
-/// The key of one SPI.
+/// Returns the key of an SPI.
 fn key(spi: u32) -> EspKey {
     EspKey::new(EspSuite::Aes128Gcm, &[spi as u8; 20]).unwrap()
 }
 
-/// Frames that leave, all of them.
+/// Returns all frames that leave.
 fn frames(end: &mut End) -> Vec<nic_sim::frame::Frame> {
     let mut frames = Vec::new();
     for _ in 0..20 {
@@ -110,7 +110,7 @@ proptest! {
                 Step::Add(kind, limit) => {
                     spi += 1;
                     let lifetime = limit.map(hard).unwrap_or_default();
-                    // Without extended numbers, those near the end are soon used up.
+                    // SAs without extended numbers start near their last number, so that some run out.
                     let params = SaParams { spi, key: key(spi), lifetime, last_number: first, esn: first == 0, ..sa(Direction::Transmit, kind, mode, ipv6) };
                     sas.push(end.keying().add_sa(NOW, params).unwrap().sa);
                 }
@@ -154,7 +154,7 @@ proptest! {
                 let view = ip_packet(&frame.data).and_then(offload_formats::IpView::parse).expect("an IP packet");
                 let is_esp = EspAt::find(&frame.data).is_some() || (view.fragment && view.protocol == offload_formats::protocol::ESP);
                 prop_assert!(is_esp && !frame.data.windows(6).any(|window| window == b"SSSSSS"));
-                // Each SPI has a key of its own, and the IV is the number.
+                // Each SPI has its own key, and the IV is the number.
                 if let Some(at) = EspAt::find(&frame.data) {
                     let iv: [u8; 8] = frame.data[at.esp + 8..at.esp + 16].try_into().unwrap();
                     prop_assert!(nonces.insert((at.spi, iv)), "the nonce {:?} was used before", (at.spi, iv));

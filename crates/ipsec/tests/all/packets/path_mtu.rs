@@ -1,4 +1,4 @@
-//! Routers that say that a packet was too big.
+//! "Too big" messages from routers.
 
 use super::rig::{End, NOW, address, sa, tcp};
 use super::{KINDS, MODES};
@@ -7,7 +7,7 @@ use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, Sent};
 use offload_formats::Sum;
 
-/// "Fragmentation needed", or "packet too big" about `frame`, from a router in between.
+/// Builds "fragmentation needed" or "packet too big" about `frame`, from a router on the path.
 pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
     let mut told = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9];
     if frame[12] == 8 {
@@ -45,7 +45,7 @@ fn mtu(end: &End, ipv6: bool) -> u16 {
     end.secure.path(&FlowKey::tcp(of(1, 5000), of(2, 80))).mtu
 }
 
-/// An SA from the first to the second, worked on by the first's device in this way.
+/// Returns ends with an SA from the first to the second, with the first device's offload of this kind.
 fn ends(sender: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
     let mut ends = [End::new(1), End::new(2)];
     ends[0].key(&[sa(Direction::Transmit, sender, mode, ipv6)]);
@@ -95,7 +95,7 @@ fn what_a_router_said_is_forgotten_after_ten_minutes() {
 
 #[test]
 fn what_quotes_no_packet_of_ours_says_nothing() {
-    // Bytes of the SPI, of the number, of the destination in a quoted packet, and of the checksum about it.
+    // Offsets of SPI, number and destination in the quoted packet, and of the checksum of the message.
     for (ipv6, [spi, number, destination, checksum], least) in
         [(false, [35, 40, 33, 36], 552), (true, [55, 60, 53, 56], 1280)]
     {

@@ -1,4 +1,4 @@
-//! Two paths for packets of one SA: whole ones through the device, fragments through software.
+//! The two receive paths of an SA: whole packets through the device, fragments through software.
 
 use super::rig::{End, NOW, pair, payload, sa, tcp};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use offload_api::{
     Direction, EspMode, NetDevice, NoRecords, OffloadKind, SaParams, Sent, TxAsk, TxPacket, UdpEncapsulation,
 };
 
-/// A frame as a router on its way with a smaller MTU passes it on.
+/// Fragments a frame as a router with a smaller MTU does.
 pub(crate) fn fragments(frame: &Frame) -> Vec<Frame> {
     let header = frame.data[..34].into();
     let fragments = [frame.data.slice(34..)].into_iter().collect();
@@ -60,8 +60,8 @@ fn a_packet_that_comes_by_both_paths_is_delivered_once() {
     }
 }
 
-/// The hazard: fragments wait for each other while whole packets overtake them through the device, and move the window
-/// past them.
+/// The known weakness: while fragments wait for each other, whole packets overtake them through the device and move the
+/// replay window past them.
 #[test]
 fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
     for overtaken_by in [60, 70] {
@@ -76,7 +76,8 @@ fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
         }
         let late = to.receive(last).len();
         assert_eq!(late, usize::from(overtaken_by < 64), "a window of 64");
-        // RFC 4303 A2.2: a number so far back is taken for one from beyond the next crossing, and does not open then.
+        // RFC 4303 A2.2: a number far behind the window is taken for one after the next 32-bit crossing, and fails
+        // authentication.
         assert_eq!(to.counted("XfrmInStateProtoError"), 1 - late as u64);
     }
 }
@@ -88,7 +89,7 @@ fn what_the_device_drops_has_its_name() {
         let frames = from.send(tcp(false, b"hello", None));
         assert_eq!(to.receive([frames.clone(), frames].concat()).len(), 1);
         assert_eq!(to.counted("XfrmInStateSeqError"), 1, "{kind:?}");
-        // RFC 4303 2.6: nobody is to see it.
+        // RFC 4303 2.6: dummy packets are discarded silently.
         let mut dummy = tcp(false, b"nothing", None);
         dummy.header[23] = 59;
         let [mut from, mut to] = pair(kind, kind, EspMode::Transport);
@@ -97,7 +98,7 @@ fn what_the_device_drops_has_its_name() {
     }
 }
 
-/// RFC 6980: who discovers neighbours in fragments has something to hide.
+/// RFC 6980: fragmented neighbour discovery is an attempt to evade filters.
 #[test]
 fn neighbour_discovery_does_not_come_in_fragments() {
     let mut to = End::new(2);
@@ -113,8 +114,9 @@ fn neighbour_discovery_does_not_come_in_fragments() {
     let mut whole = solicitation.clone();
     (whole[19], whole[20]) = (24, 58);
     whole.extend_from_slice(&message);
+    // Unfragmented neighbour discovery passes.
     assert_eq!(to.receive([whole.into()]).len(), 1);
-    // One fragment that is all of it (RFC 6946), and two.
+    // An atomic fragment (RFC 6946), and two fragments.
     let fragment = |offset: u16, more: bool, text: &[u8]| -> Frame {
         let mut frame = solicitation.clone();
         frame[19] = 8 + text.len() as u8;
@@ -131,7 +133,7 @@ fn neighbour_discovery_does_not_come_in_fragments() {
     assert_eq!(to.counted("ipsec_rx_nd_fragments"), 2);
 }
 
-/// RFC 3948 4: when it has nothing else to say, and to whom it has spoken.
+/// RFC 3948 4: a keep-alive leaves only after an idle interval, to the peer of the last packet.
 #[test]
 fn an_idle_sa_in_udp_keeps_its_translator_awake() {
     for (kind, ipv6) in
@@ -157,7 +159,7 @@ fn an_idle_sa_in_udp_keeps_its_translator_awake() {
         assert_eq!(first.data[14 + ip..18 + ip], [0x11, 0x94, 31_000u16.to_be_bytes()[0], 31_000u16.to_be_bytes()[1]]);
         assert_eq!(first.data[14 + ip + 8..], [0xff]);
         assert_eq!(from.secure.next_event(), Some(at(40)));
-        // What is sent meanwhile does for it.
+        // Any packet restarts the interval.
         assert_eq!(from.secure.transmit(at(30), tcp(ipv6, b"more", None), &NoRecords), Sent::Posted);
         assert_eq!(from.frames().len(), 1);
         assert!(timeout(&mut from, 40).is_empty());
@@ -167,6 +169,7 @@ fn an_idle_sa_in_udp_keeps_its_translator_awake() {
         let sa = from.secure.sad().ids().next().unwrap();
         from.keying().delete_sa(sa).unwrap();
         assert_eq!(from.secure.next_event(), None);
+        // An interval of zero would send keep-alives without pause.
         let never = SaParams { keep_alive: Some(Duration::ZERO), encapsulation, ..params };
         assert_eq!(from.keying().add_sa(NOW, never), Err(KeyingError::KeepAlive));
     }
@@ -183,6 +186,7 @@ fn keep_alives_do_not_pile_up_before_a_device_that_stands_still() {
         ..sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)
     }]);
     assert_eq!(from.send(tcp(false, b"hello", None)).len(), 1);
+    // The device is never processed, so its ring fills up.
     let seconds = 10_000;
     (1..=seconds).for_each(|seconds| from.secure.handle_timeout(NOW + Duration::from_secs(seconds)));
     let left = from.frames().len() as u64;

@@ -1,4 +1,4 @@
-//! Several policies, several SAs: the packet leaves by the SA that the host means, found by host or NIC.
+//! Several policies and SAs: host and NIC choose the same SA for a packet.
 
 use super::KINDS;
 use super::rig::{End, NOW, address, datagram, sa, tcp};
@@ -46,6 +46,7 @@ proptest! {
             let policy = Policy { direction: Direction::Transmit, selector: *selector, priority: *priority, action };
             let _there_already = end.keying().add_policy(policy);
         }
+        // The last resort, so that every packet matches a policy.
         let everything = Policy {
             direction: Direction::Transmit,
             selector: Selector::ANY,
@@ -56,6 +57,7 @@ proptest! {
         end.settle();
         let mut numbers: HashMap<u32, u32> = HashMap::new();
         for (is_tcp, which, happens) in packets {
+            // Deleted policies and resets must not change which SA a packet uses.
             if happens == 0 {
                 let (selector, priority, _) = *which.get(&policies);
                 let _gone_already = end.keying().delete_policy(Direction::Transmit, &selector, priority);
@@ -76,6 +78,7 @@ proptest! {
             let sent = end.send(packet);
             prop_assert_eq!(sent.len(), 1);
             let word = |at: usize| u32::from_be_bytes(sent[0].data[at..at + 4].try_into().unwrap());
+            // The host may number packets before or after the reset; each SA's numbers have no gap.
             let next = numbers.entry(word(34)).or_default();
             *next += 1;
             prop_assert_eq!((word(34), word(38)), (0x1000 + meant.reqid, *next), "{:?}", kind);
@@ -94,7 +97,7 @@ fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
             spi: 0x1000 + u32::from(source) * 16 + u32::from(destination),
             ..sa(direction, offload, EspMode::Tunnel, ipv6)
         };
-        // Another peer's, and one that comes to another address of ours: both with the policy's reqid.
+        // Two wrong tunnels: from another peer, and to another address of this host, both with the policy's reqid.
         for (source, destination, passes) in [(1, 2, true), (3, 2, false), (1, 4, false)] {
             let mut from = End::new(source);
             from.key(&[tunnel(Direction::Transmit, OffloadKind::None, source, destination)]);

@@ -1,4 +1,4 @@
-//! What is refused, and by what name: SAs that a device does not take, SAs that make no sense, packets that are nobody's.
+//! Refusals and their counters: SAs that a device does not take, invalid SAs, and packets without an SA.
 
 use super::rig::{End, NOW, address, datagram, frame, sa, tcp};
 use super::{KINDS, MODES};
@@ -11,7 +11,7 @@ use offload_api::{
 
 const UDP: Option<UdpEncapsulation> = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
 
-/// An end with `params` between host 1 and host 2, and why its device would not take the SA.
+/// Returns an end with an SA between host 1 and host 2, and the device's reason for refusing the SA.
 fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefused>) {
     let mut end = End::with(if params.direction == Direction::Transmit { 1 } else { 2 }, config);
     let template = match params.mode {
@@ -66,6 +66,7 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
         assert_eq!(refused, Some(why), "{what}");
         let source = address(false, 1);
         let other = if params.direction == out { into } else { out };
+        // The other end has no device, so the wire format is the only thing they share.
         let (mut that, _) =
             end(none.clone(), &SaParams { direction: other, offload: OffloadKind::None, source, ..params.clone() });
         let (from, to) = if params.direction == out { (&mut this, &mut that) } else { (&mut that, &mut this) };
@@ -87,7 +88,8 @@ fn a_device_is_full_some_time() {
     }
 }
 
-/// Successors come before their predecessors go: where these fill the device, those get it a moment later.
+/// Successors are added before their predecessors are deleted. If the device is full then, the successors get in when
+/// the predecessors leave.
 #[test]
 fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
@@ -103,6 +105,7 @@ fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
             assert_eq!(added.refused, Some(SaRefused::NoSpace), "{kind:?}");
             added.sa
         };
+        // A waiting SA that is deleted must lose its place in the line.
         let [gone, second, third] = [101, 102, 103].map(|number| add(&mut end, number));
         end.keying().delete_sa(gone).unwrap();
         for (leaves, gets, waits) in [(first, second, Some(third)), (second, third, None)] {
@@ -126,6 +129,7 @@ fn parameters_that_do_not_go_together_are_refused() {
     let key = |direction| EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]).unwrap();
     let of = |direction| SaParams { key: key(direction), ..sa(direction, OffloadKind::None, EspMode::Tunnel, false) };
     let (out, into) = (of(Direction::Transmit), of(Direction::Receive));
+    // A transmitting SA needs both addresses; a receiving one may have an unspecified source.
     let any = core::net::IpAddr::from([0, 0, 0, 0]);
     for params in [out.clone(), into.clone()] {
         let cases = [
@@ -148,7 +152,7 @@ fn parameters_that_do_not_go_together_are_refused() {
     }
 }
 
-/// RFC 4301 4.1: by SPI and both addresses, then by SPI and destination, then by SPI.
+/// RFC 4301 4.1: lookup by SPI and both addresses, then by SPI and destination, then by SPI.
 #[test]
 fn the_most_specific_sa_opens() {
     let any = core::net::IpAddr::from([0, 0, 0, 0]);
@@ -157,7 +161,7 @@ fn the_most_specific_sa_opens() {
     let general = SaParams { source: any, destination: any, key: key(1), ..into.clone() };
     let ours = SaParams { source: any, key: key(2), ..into.clone() };
     let special = SaParams { key: key(3), ..into };
-    // Whatever the order in which they came.
+    // The result does not depend on the order of addition.
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let sas = [&general, &ours, &special];
         let mut to = End::new(2);
@@ -178,7 +182,7 @@ fn the_most_specific_sa_opens() {
             let found = to.secure.sad().find_received(0x1001, address(false, 1), address(false, 2));
             to.keying().delete_sa(found.unwrap()).unwrap();
         }
-        // Who comes after the true one has a number that is no longer new.
+        // After the genuine packet, its number is a replay.
         assert_eq!((to.counted("XfrmInStateProtoError"), to.counted("XfrmInStateSeqError")), (3, 3));
         assert!(to.receive(senders[0].send(tcp(false, b"hello", None))).is_empty());
         assert_eq!(to.counted("XfrmInNoStates"), 1);
@@ -188,7 +192,7 @@ fn the_most_specific_sa_opens() {
 #[test]
 fn what_is_dropped_has_its_name() {
     for kind in KINDS {
-        // In UDP, and not, where the other end has it otherwise.
+        // In UDP or not, and the other end expects the reverse.
         for udp in [None, UDP] {
             let params = |direction, encapsulation, offload| SaParams {
                 encapsulation,
@@ -206,6 +210,7 @@ fn what_is_dropped_has_its_name() {
     assert_eq!(to.counted("XfrmInNoPols"), 1, "RFC 4301 5.2: nobody let it in");
     let pieces = datagram(false, 53, &[1; 2000], 1200);
     assert!(to.receive([frame(&pieces[0])]).is_empty());
+    // The fragment is counted when its reassembly time is over.
     let given_up = to.secure.next_event().expect("a time after which nobody waits for the rest");
     to.secure.handle_timeout(given_up);
     assert_eq!((to.counted("ipsec_rx_reasm_fails"), to.secure.next_event()), (1, None));

@@ -14,7 +14,7 @@ fn peer(number: u32) -> IpAddr {
     Ipv4Addr::from(0x0a01_0000 + number).into()
 }
 
-/// A packet to a peer.
+/// Returns a packet to a peer.
 fn to(number: u32) -> offload_api::TxPacket {
     let mut packet = tcp(false, b"hello", None);
     let IpAddr::V4(address) = peer(number) else { unreachable!() };
@@ -45,7 +45,7 @@ fn ten_thousand_sas_come_and_go_under_load() {
     for number in 0..SAS {
         sas.push(add(&mut end, number, 0));
     }
-    // More than a send ring takes: the rest waits, and is the host's until then.
+    // The control ring is shorter, so the rest of the SAs wait and are handled by the host.
     (0..10).for_each(|_| end.settle());
     assert!(sas.iter().all(|id| end.secure.offloaded(*id) == OffloadKind::Packet));
     for number in (0..SAS).step_by(7) {
@@ -53,7 +53,7 @@ fn ten_thousand_sas_come_and_go_under_load() {
         assert_eq!(frames.len(), 1);
         assert_eq!(frames[0].data[34..38], (0x1000 + number).to_be_bytes());
     }
-    // Each is replaced while packets go out; the old one is deleted when they have.
+    // Each SA is replaced under traffic. The old one is deleted when its packets have left.
     for number in (0..SAS).step_by(13) {
         assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), Sent::Posted);
         let successor = add(&mut end, number, 1);

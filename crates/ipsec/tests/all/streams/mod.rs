@@ -1,5 +1,4 @@
-//! TCP over ESP between two hosts, over wires of every kind: what arrives is what was sent, and the wire sees ESP and
-//! nothing else.
+//! TCP over ESP between two hosts, over good and bad wires: the streams arrive intact, and the wire carries only ESP.
 
 mod offload;
 mod queues;
@@ -91,7 +90,7 @@ fn a_dead_sa_stops_its_packets_until_there_is_another() {
 
 #[test]
 fn time_is_up_in_time() {
-    // A full queue in the device is 40 ms of this line: what it holds has to come in by the old SA.
+    // A full device queue takes 40 ms on this line, and its packets must still arrive under the old SA.
     let limits = |millis| Limits { time: Some(Duration::from_millis(millis)), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(50), hard: limits(150) };
     let link = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
@@ -116,7 +115,7 @@ fn without_an_sa_nothing_leaves_until_one_comes() {
 
 #[test]
 fn packets_of_esp_fit_the_wire() {
-    // The stack hears how much there is room for: nothing has to be dropped or fragmented for its size.
+    // The path MTU leaves room for ESP, so no packet is dropped or fragmented for its size.
     for mtu in [1280, 1500, 9000] {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
             let pair = Pair { mode, mtu, udp: true, ..Pair::default() };
@@ -154,7 +153,7 @@ fn an_sa_is_told_by_its_parameters() {
     assert!(!format!("{params:?}").contains("[7, 7"), "a key is never printed");
 }
 
-/// Whose packets are in whose: of the stream, and of ESP. Transport mode has one of both.
+/// Mode, IPv6 inside, and IPv6 outside. In transport mode both are equal.
 const FAMILIES: [(EspMode, bool, bool); 6] = [
     (EspMode::Transport, false, false),
     (EspMode::Transport, true, true),
@@ -182,13 +181,14 @@ fn either_ip_in_either() {
     }
 }
 
-/// What a router says about ESP packets reaches TCP, which sends smaller ones; none has to be fragmented.
+/// A router's "too big" message about an ESP packet reaches TCP, which then sends smaller segments. No packet needs
+/// fragmentation.
 #[test]
 fn a_narrow_path_is_found() {
     for (mode, ipv6, outer_ipv6) in FAMILIES {
         for offload in KINDS {
             let what = format!("{mode:?}, {offload:?}, IPv6: {ipv6} in {outer_ipv6}");
-            // IPv6 takes no less than 1280 bytes, wherever.
+            // The minimum MTU of IPv6 is 1280, so the tunnel's inner packets need that much.
             let mtu = if ipv6 && mode == EspMode::Tunnel { 1380 } else { 1300 };
             let router = Some(mtu);
             let outcome = Pair { mode, ipv6, outer_ipv6, offload, router, esn: true, ..Pair::default() }.run(500_000);

@@ -1,5 +1,5 @@
-//! NICs with several queues, a shard of the host at each, and one IPsec layer around all of them: many flows at a time,
-//! under several SAs, while keys change and devices forget.
+//! Multi-queue NICs with a shard of the host at each queue and one IPsec layer around all queues: many flows under
+//! several SAs, while SAs are rekeyed and devices are reset.
 
 use super::rig::{ENOUGH, MARK, Pair, lossy, only_esp, testbed_sleep};
 use bytes::Bytes;
@@ -24,32 +24,32 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const QUEUES: u16 = 4;
-/// SAs each way: flows to as many ports have one each.
+/// SAs per direction. Each protects the flows to one port.
 const SAS: u16 = 3;
 const PORT: u16 = 700;
 const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
 
-/// What becomes of keys and devices meanwhile.
+/// The events of a run.
 #[derive(Clone, Copy, Default)]
 struct Course {
-    /// A successor comes when an SA says that it has sent as many packets.
+    /// The number of packets after which an SA asks for a successor.
     rekey_after: Option<u64>,
-    /// Both NICs are reset this often.
+    /// The interval between resets of both NICs.
     reset_every: Option<Duration>,
-    /// RSS has everything come to the third queue.
+    /// Whether RSS maps all flows to the third queue.
     one_queue: bool,
-    /// By the machine's clock.
+    /// Whether the run uses real time.
     real: bool,
 }
 
 struct Outcome {
     seen: Vec<Seen>,
     counters: CounterSet,
-    /// SAs that a host sent by, and under which they were known.
+    /// SAs by which a host sent, with their parameters.
     sent_by: Vec<SaParams>,
-    /// Connections that each shard of the server took.
+    /// Connections that each shard of the server accepted.
     accepted: Vec<u64>,
-    /// Packets that each queue of the server's NIC sent, and opened.
+    /// Packets that each queue of the server's NIC sent and opened.
     of_queues: Vec<(u64, u64)>,
 }
 
@@ -60,19 +60,20 @@ struct Bed {
     keys: Arc<Mutex<Keys>>,
 }
 
-/// Who has which SAs.
+/// The SAs of both hosts.
 #[derive(Default)]
 struct Keys {
-    /// Transmitting ones, by host, with which of the [`SAS`] each is in place of.
+    /// Transmitting SAs: by host and SA, the index among [`SAS`] and the receiver's SA.
     current: BTreeMap<(usize, SaId), (u16, SaId)>,
-    /// What they were added with.
+    /// Parameters of the SAs.
     sent_by: Vec<SaParams>,
-    /// How many there were.
+    /// Number of SAs added.
     made: u32,
 }
 
 impl Keys {
-    /// A new SA in place of `which`, from host `from`: at the receiver first, so that nothing comes too early.
+    /// Adds an SA in place of `which`, from host `from`. The receiver gets its SA first, so that no packet arrives
+    /// early.
     fn add(&mut self, pair: &Pair, hosts: &[BedHost; 2], from: usize, which: u16, old: Option<(SaId, SaId)>) {
         self.made += 1;
         let spi = 0x1000 + self.made;
@@ -82,7 +83,7 @@ impl Keys {
         let sa = |direction| SaParams { spi, key: key.clone(), reqid: which.into(), ..pair.sa(direction, from, 0) };
         let added = [(1 - from, Direction::Receive), (from, Direction::Transmit)].map(|(at, direction)| {
             let (now, params) = (hosts[at].now(), sa(direction));
-            // Whichever shard is asked, it is the same layer.
+            // Every shard's keying interface is the same layer.
             let added = with_keying(&hosts[at], self.made as usize % usize::from(QUEUES), |keying| match old {
                 None => keying.add_sa(now, params),
                 Some((sent, received)) => {
@@ -126,6 +127,7 @@ fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
 impl Bed {
     fn new(pair: &Pair, course: Course) -> Bed {
         let recorder = Recorder::default();
+        // More SA slots than a run uses, so that every SA fits into the device.
         let nic = NicConfig {
             mtu: pair.mtu,
             engines: EspEngineConfig { sas: 1024 }.into(),
@@ -144,6 +146,7 @@ impl Bed {
             .unwrap();
         let hosts = [bed.host(0).clone(), bed.host(1).clone()];
         for (number, host) in hosts.iter().enumerate() {
+            // Policies are added through different shards, which share one layer.
             for (shard, policy) in policies(pair, number).into_iter().enumerate() {
                 with_keying(host, shard % usize::from(QUEUES), |keying| keying.add_policy(policy)).unwrap();
             }
@@ -167,7 +170,7 @@ impl Bed {
                     keyed.iter().for_each(BedHost::reset_device);
                 }
                 for (from, host) in keyed.iter().enumerate() {
-                    // Any shard tells what happened at another's queue.
+                    // Any shard reports the events of other queues.
                     let shard = tick as usize % usize::from(QUEUES);
                     while let Some(event) = with_keying(host, shard, |keying| keying.poll_sa_event()) {
                         let SaEvent::SoftLimit { sa, .. } = event else { continue };
@@ -210,7 +213,7 @@ impl Bed {
     }
 }
 
-/// Every shard of the client talks to the server, `of_each_shard` times, and hears what it says.
+/// Runs a conversation: every shard of the client opens `of_each_shard` connections to the server and reads the echo.
 fn talk(pair: &Pair, course: Course, of_each_shard: usize, bytes: usize) -> Outcome {
     let mut bed = Bed::new(pair, course);
     let [server, client] = bed.hosts.clone();
@@ -230,6 +233,7 @@ fn talk(pair: &Pair, course: Course, of_each_shard: usize, bytes: usize) -> Outc
     }
     let mut talks = Vec::new();
     for number in 0..of_each_shard * usize::from(QUEUES) {
+        // Shards and ports are assigned independently, so that most packets leave by another shard's queue.
         let shard = &client.shards()[number % usize::from(QUEUES)];
         let to = SocketAddr::new(IpAddr::from(server.address()), PORT + 1 + number as u16 % SAS);
         let (connecting, host) = (shard.connect(None, to), client.clone());
@@ -258,8 +262,8 @@ async fn echoed(host: &BedHost, stream: TcpStream, number: usize, bytes: usize) 
     Ok(())
 }
 
-/// Holds what the server sent to its rules: ESP only, nothing in the clear, no number twice, those of an SA in order, and
-/// all of it authentic under the number it has. Says how many packets there were.
+/// Checks the frames that the server sent: ESP only, no plaintext, no number twice, ascending numbers per SA, and valid
+/// ICVs. Returns the number of packets.
 fn check_wire(outcome: &Outcome, what: &str) -> usize {
     let udp = outcome.sent_by.iter().any(|sa| sa.encapsulation.is_some());
     assert!(only_esp(&outcome.seen, udp), "{what}");
@@ -303,7 +307,7 @@ fn flows_are_spread_over_shards_and_come_back_to_their_own() {
             if kind == OffloadKind::None {
                 assert_eq!((sent, opened), (vec![0; 4], vec![0; 4]), "{what}");
             } else {
-                // Three SAs each way: no queue has more than two of the six, and none has none.
+                // Three SAs per direction: each queue has one or two of the six.
                 assert_eq!(sent.iter().sum::<u64>(), packets, "{what}");
                 assert!(sent.iter().zip(&opened).all(|(sent, opened)| sent + opened > 0), "{what}");
                 assert!(sent.iter().filter(|sent| **sent > 0).count() >= 2, "{what}: {sent:?}");
@@ -331,7 +335,8 @@ fn a_bad_wire_is_no_obstacle() {
     }
 }
 
-/// ESP in UDP comes to the queue of its SA as well; in software, to wherever its ports are hashed to.
+/// ESP in UDP also reaches its SA's queue if the device opens ESP. In software, it arrives at the queue of its port
+/// hash.
 #[test]
 fn in_udp() {
     for (kind, mode) in [
@@ -348,7 +353,7 @@ fn in_udp() {
     }
 }
 
-/// Whatever RSS makes of ESP, what is in it comes to the shards that it would have come to at first.
+/// Whichever queue RSS chooses for ESP, the opened packets reach their original shards.
 #[test]
 fn a_table_that_changes_is_none_of_their_concern() {
     for kind in KINDS {
@@ -357,7 +362,7 @@ fn a_table_that_changes_is_none_of_their_concern() {
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
         let all = &outcome.counters;
-        // A SYN looks for its flow at every shard before one takes it, once a table was changed; nothing else does.
+        // After a change of the table, a SYN is passed to every shard until one takes it. No other packet is passed.
         assert_eq!((all.value("HostShardPassed"), all.value("TcpRetransSegs")), (60 * 4, 0), "{what}");
         assert!(outcome.accepted.iter().all(|accepted| *accepted >= 5), "{what}: {:?}", outcome.accepted);
     }
@@ -418,8 +423,8 @@ fn a_run_repeats() {
     assert!(run() == run());
 }
 
-/// Datagrams have nobody who would notice a second copy: not one is delivered twice, and without a fault of the wire none
-/// is missing.
+/// A UDP receiver does not remove duplicates, so each datagram must be delivered exactly once, and at most the wire may
+/// lose one.
 #[test]
 fn a_datagram_is_delivered_once() {
     for kind in KINDS {
@@ -448,6 +453,7 @@ fn a_datagram_is_delivered_once() {
                         let [high, low] = datagram.to_be_bytes();
                         let data = [&[number as u8, 0, high, low], MARK].concat();
                         socket.send_to(Bytes::from(data), SocketAddr::new(address, port)).await?;
+                        // Pauses keep the senders within the receiver's buffers.
                         if datagram % 10 == 0 {
                             testbed_sleep(&*runtime, TICK).await;
                         }
@@ -460,6 +466,7 @@ fn a_datagram_is_delivered_once() {
                 bed.bed.run_within(ENOUGH, sending).unwrap();
             }
             let heard = core::mem::take(&mut *heard.lock().unwrap());
+            // A datagram is identified by its shard and number.
             let distinct: BTreeSet<[u8; 4]> = heard.iter().copied().collect();
             assert_eq!(distinct.len(), heard.len(), "{what}: twice");
             assert!(
@@ -472,7 +479,7 @@ fn a_datagram_is_delivered_once() {
     }
 }
 
-/// How often somebody looks after the keys.
+/// The interval at which the test polls keying events.
 const TICK: Duration = Duration::from_micros(10);
-/// After as many ticks, nothing of an old SA is on its way any more.
+/// Number of ticks after which no packet of an old SA is under way.
 const AFTER: u32 = 2000;
