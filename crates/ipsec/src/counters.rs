@@ -13,19 +13,19 @@ offload_base::counters! {
     pub struct IpsecCounters {
         /// Packets protected in software.
         pub out_software: "ipsec_sw_tx_pkts",
-        /// Bytes protected in software, as lifetimes count them.
+        /// Bytes protected in software, by the rules of lifetimes.
         pub out_software_bytes: "ipsec_sw_tx_bytes",
         /// Packets handed to the device for encryption (crypto offload).
         pub out_crypto: "ipsec_crypto_tx_pkts",
         /// Packets handed to the device for full ESP processing (packet offload).
         pub out_packet: "ipsec_packet_tx_pkts",
-        /// Packets protected in software because the device refused them.
+        /// Packets protected in software after the device's refusal.
         pub out_fallback: "ipsec_tx_fallback",
         /// NAT keep-alives sent.
         pub out_keep_alive: "ipsec_tx_keepalive",
         /// Packets opened in software.
         pub in_software: "ipsec_sw_rx_pkts",
-        /// Bytes opened in software, as lifetimes count them.
+        /// Bytes opened in software, by the rules of lifetimes.
         pub in_software_bytes: "ipsec_sw_rx_bytes",
         /// Packets that the device had decrypted (crypto offload).
         pub in_crypto: "ipsec_crypto_rx_pkts",
@@ -42,9 +42,9 @@ offload_base::counters! {
         pub in_dummy: "ipsec_rx_dummy",
         /// NAT keep-alives discarded.
         pub in_keep_alive: "ipsec_rx_keepalive",
-        /// Neighbour discovery packets discarded because they came in fragments.
+        /// Neighbour discovery packets discarded because of fragmentation.
         pub in_fragmented_discovery: "ipsec_rx_nd_fragments",
-        /// Neighbour discovery packets discarded because they came out of a tunnel.
+        /// Neighbour discovery packets discarded because of their arrival out of a tunnel.
         pub in_tunnelled_discovery: "ipsec_rx_nd_tunnel",
         /// Router messages that lowered the path MTU of an SA.
         pub in_path_mtu: "ipsec_rx_path_mtu",
@@ -74,13 +74,13 @@ offload_base::counters! {
         pub in_no_states: "XfrmInNoStates",
         /// Received packets dropped because their ICV is wrong.
         pub in_state_proto_error: "XfrmInStateProtoError",
-        /// Received packets dropped because they are authentic but do not fit their SA's mode.
+        /// Received packets dropped as authentic but unfit for their SA's mode.
         pub in_state_mode_error: "XfrmInStateModeError",
-        /// Received packets dropped because they are replays or too old.
+        /// Received packets dropped as replays or too old.
         pub in_state_seq_error: "XfrmInStateSeqError",
         /// Received packets dropped because their SA is used up.
         pub in_state_expired: "XfrmInStateExpired",
-        /// Received packets dropped because they use ESP in UDP and their SA does not, or the reverse.
+        /// Received packets dropped because they use ESP in UDP unlike their SA, or the reverse.
         pub in_state_mismatch: "XfrmInStateMismatch",
         /// Received packets dropped because their policy requires other protection.
         pub in_template_mismatch: "XfrmInTmplMismatch",
@@ -100,13 +100,13 @@ offload_base::counters! {
         pub out_numbers_unwritten: "ipsec_tx_numbers_unwritten",
         /// Packets to be sent that were dropped because their SA is used up.
         pub out_state_expired: "XfrmOutStateExpired",
-        /// ICMP messages dropped because they quote a packet that arrived better protected than they would leave.
+        /// ICMP messages dropped because the quoted packet arrived better protected than the message would leave.
         pub out_shown: "ipsec_tx_icmp_unprotected",
-        /// Packets dropped because they ask for a packet engine's work other than ESP, which this layer does not offer.
+        /// Packets dropped because of a request for a packet engine other than ESP, which this layer does not offer.
         pub out_asks: "ipsec_tx_foreign_asks",
-        /// Packets dropped because their SA cannot carry them: too large, or a fragment in transport mode.
+        /// Packets dropped as too large for their SA, or as fragments in transport mode.
         pub out_state_mode_error: "XfrmOutStateModeError",
-        /// Packets dropped because the device refused to protect them.
+        /// Packets dropped because the device refused the protection.
         pub out_state_invalid: "XfrmOutStateInvalid",
         /// Packets to be sent that were dropped by a policy, or because no policy matched.
         pub out_policy_block: "XfrmOutPolBlock",

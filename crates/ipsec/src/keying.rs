@@ -232,7 +232,7 @@ pub trait Keying {
     /// then asks for a successor.
     ///
     /// # Errors
-    /// If no SA is lent because its numbers are used up, or because they cannot be written to the store.
+    /// If no SA is lent because its numbers are used up or cannot be written to the store.
     fn lend_sas(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError>;
 
     /// Adds a policy.

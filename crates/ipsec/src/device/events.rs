@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use offload_api::{EspMode, Template};
 use std::collections::{HashSet, VecDeque};
 
-/// Events in the order they happened.
+/// Events in the order of occurrence.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: VecDeque<SaEvent>,
@@ -107,7 +107,7 @@ impl Kind {
 const ACQUIRES: usize = 256;
 /// Number of event kinds per SA.
 const KINDS: usize = 5;
-/// Deleted SAs that may have events before the queue is searched for them.
+/// Deleted SAs that may have events before the queue is searched.
 const DELETED: usize = 256;
 
 #[cfg(test)]

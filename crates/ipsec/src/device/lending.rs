@@ -1,4 +1,4 @@
-//! Lent SAs: the device uses them for a switch, whose packets this layer never sees.
+//! Lent SAs, which the device uses for a switch, whose packets this layer never sees.
 //!
 //! If a policy protects packets by a lent SA, the device does so for any sender.
 

@@ -243,7 +243,7 @@ enum By {
     Device(Handle, OffloadKind),
 }
 
-/// Packets that one call drops, or passes to other shards, before it returns.
+/// Limit of packets that one call drops or passes to other shards.
 const DROPPED_A_CALL: usize = 256;
 /// The index of the only queue of a single-queue device.
 const ONLY: usize = 0;

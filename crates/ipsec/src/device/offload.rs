@@ -76,7 +76,7 @@ impl Offload {
 
     /// Gives an SA to the device now, or later if the device is busy or full. Until then the host handles the SA.
     pub(super) fn offer(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Option<SaRefused> {
-        // A new SA queues behind the waiting ones, so that they reach the device in order.
+        // A new SA queues behind the waiting ones, so that the device gets the SAs in order.
         if self.waiting_for_device.is_empty() {
             match self.put_in_device(queues, sas, id) {
                 Err(SaRefused::Busy) => {}
@@ -231,8 +231,8 @@ impl Offload {
         let (mut lost, mut room) = (false, false);
         while let Some(event) = queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
             let find = |handle| self.find(queue, handle);
-            // The host reaches the same limits. But the device may count more packets, because it also counts packets
-            // that it drops.
+            // The host reaches the same limits. But the device may count more packets, including packets
+            // that it drops itself.
             let mut limit = |handle, reached| find(handle).into_iter().for_each(|sa| sas.note_limit(sa, reached));
             match event {
                 DeviceSaEvent::SoftLimit(handle, reached) => limit(handle, Reached::Soft(reached)),

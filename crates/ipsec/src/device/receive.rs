@@ -53,7 +53,7 @@ impl SecureDevice {
         }
     }
 
-    /// Processes a packet that is still as it was on the wire.
+    /// Processes a packet in its form on the wire.
     fn take_raw(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         if packet.frame.get(12..14) == Some(&ARP) {
             return Some(packet);
@@ -240,7 +240,7 @@ impl SecureDevice {
         let frame = match unwrapped {
             Ok(frame) => frame,
             Err(error) => {
-                // The packet is authentic, so its bytes count against the lifetime even though it is dropped.
+                // The bytes of an authentic packet count against the lifetime even if the packet is dropped.
                 self.sas.spend(id, packets.count, trailer.payload as u64);
                 let refusal = if error == UnwrapError::Dummy { Refusal::Dummy } else { Refusal::Mode };
                 return self.drop_all_received(refusal, packets.count);
@@ -260,7 +260,7 @@ impl SecureDevice {
     fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
         let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
-        // Ports decide about the packet, and a fragment may lack them.
+        // Ports decide about the packet, and a fragment may have no ports.
         if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);

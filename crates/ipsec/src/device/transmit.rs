@@ -158,7 +158,7 @@ impl SecureDevice {
     /// Rejects a packet prepared for stream contexts, because its flow is under ESP now. The upper layer must seal the
     /// content in software.
     fn send_back(&mut self, packet: &TxPacket, source: &dyn RecordSource) -> Sent {
-        // The lowest layer's unit is returned: sealing that unit in software also seals the layers inside it.
+        // The lowest layer's unit is returned: sealing that unit in software also seals the inner layers.
         let mut lowest = Layer::ALL.into_iter().zip(packet.ask.streams);
         let lowest = lowest.find_map(|(layer, ask)| Some((layer, ask?.offset)));
         match lowest.map(|(layer, offset)| source.unit_at(layer, offset)) {
@@ -264,7 +264,7 @@ fn completed(packet: TxPacket, view: &IpView) -> TxPacket {
 }
 
 /// Moves payload from the first fragment into the header, so that the header contains all fields that policies match.
-/// Packets for a context are left as they are, because their layout must not change. TCP segments for TSO always have
+/// Packets for a context are left unchanged, because their layout is fixed. TCP segments for TSO always have
 /// complete headers.
 fn show_headers(packet: &mut TxPacket) {
     let is_for_a_context = packet.ask.has_context();

@@ -7,7 +7,7 @@
 //! after a year continues after its last number.
 //!
 //! When the file is full, the least recently written half of the entries is [spent](super::spent): a second file
-//! (`.spent`) records only that these keys were used, so that they are refused if they return. The second file is
+//! (`.spent`) records only that these keys were used, so that returning keys are refused. The second file is
 //! written first, so that every used key is in one of the files at any time. If an SA still sends by a spent key, its
 //! next mark gives the key a line again.
 //!

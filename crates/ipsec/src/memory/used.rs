@@ -39,7 +39,7 @@ struct Hashes {
 }
 
 impl UsedKeys {
-    /// The approximate capacity. A full memory refuses all keys, because it can no longer tell used and new keys apart.
+    /// The approximate capacity. A full memory refuses all keys, because used and new keys can no longer be told apart.
     pub const MOST: usize = 4 << 20;
     /// The number of exact hashes.
     const WHOLE: usize = 65_536;

@@ -90,10 +90,10 @@ fn strangers_packets_are_dropped_and_forged_ones_do_not_stand_in_the_way() {
         offload_formats::checksum::fill_ipv4_header(&mut bytes[14..]);
         Frame::from(bytes)
     };
-    // From another address, for which there is no SA.
+    // A sender that has no other SA here is not waited for.
     to.receive([changed(29, 77)]);
     assert_eq!((to.counted("ipsec_rx_held"), to.counted("XfrmInNoStates")), (0, 1));
-    // Of the right name, but nobody with the key made it.
+    // A forgery with the right SPI and addresses is kept too, and fails authentication when opened.
     to.receive([changed(60, 1), frames[0].clone(), frames[0].clone()]);
     to.key(&[successor(Direction::Receive, OffloadKind::None, EspMode::Transport)]);
     assert_eq!(to.receive([]).len(), 1);

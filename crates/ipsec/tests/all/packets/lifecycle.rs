@@ -85,7 +85,7 @@ fn what_waits_for_the_device_is_not_forgotten_by_a_reset() {
     end.device.reset(NOW);
     run(&mut end);
     assert_eq!(end.secure.offloaded(*waiting), OffloadKind::Packet);
-    // Every offloaded SA is reported, although they exceed the limit of acquires.
+    // Every offloaded SA is reported, although there are more than the limit of acquires.
     let lost: Vec<SaEvent> = in_device.iter().map(|sa| SaEvent::OffloadLost { sa: *sa }).collect();
     assert_eq!(end.events(), lost, "each of them is told of, however many they are");
 }

@@ -60,8 +60,8 @@ fn a_packet_that_comes_by_both_paths_is_delivered_once() {
     }
 }
 
-/// The known weakness: while fragments wait for each other, whole packets overtake them through the device and move the
-/// replay window past them.
+/// The known weakness: while fragments wait for each other, whole packets overtake them through the device and move the replay
+/// window past the fragments.
 #[test]
 fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
     for overtaken_by in [60, 70] {

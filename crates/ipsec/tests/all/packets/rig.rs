@@ -42,7 +42,7 @@ impl End {
         self.secure.keying().expect("an IPsec layer")
     }
 
-    /// Adds SAs, and policies that protect all packets by them.
+    /// Adds SAs, and policies that protect all packets.
     pub(crate) fn key(&mut self, sas: &[SaParams]) {
         for sa in sas {
             let template = match sa.mode {
@@ -58,7 +58,7 @@ impl End {
         self.settle();
     }
 
-    /// Runs device and driver until they are idle.
+    /// Runs device and driver until both are idle.
     pub(crate) fn settle(&mut self) {
         for _ in 0..4 {
             self.device.process(NOW);
