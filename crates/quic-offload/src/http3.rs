@@ -1,7 +1,7 @@
-//! A connection and its streams as crate `h3` (HTTP/3, RFC 9114) wants to see them.
+//! The connection and stream traits of the crate `h3` (HTTP/3, RFC 9114).
 //!
-//! Invariants: an end that `h3` drops before its time is reset or stopped, never made to look whole. A peer makes `h3` keep at most
-//! `MOST_OF_A_FRAME` of a stream.
+//! Invariants: if `h3` drops a stream early, the stream is reset or stopped, so that the peer never takes a part for
+//! the whole. A peer can make `h3` buffer at most `MOST_OF_A_FRAME` of a stream.
 
 use crate::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use bytes::{Buf, Bytes};
@@ -10,9 +10,9 @@ use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use std::sync::Arc;
 
-/// A connection. Clones are the same one.
+/// A connection for `h3`. Clones share the connection.
 ///
-/// A frame that is neither DATA nor shorter than 256 KiB ends its stream with H3_EXCESSIVE_LOAD.
+/// A frame longer than 256 KiB ends its stream with H3_EXCESSIVE_LOAD, except DATA.
 ///
 /// ```
 /// # async fn example(connection: quic_offload::Connection) -> Result<(), Box<dyn std::error::Error>> {
@@ -63,7 +63,7 @@ impl<B: Buf> quic::OpenStreams<B> for Streams {
     }
 }
 
-/// A stream's end that sends. See [`Streams`] for an example.
+/// The sending half of a stream. See [`Streams`] for an example.
 pub struct Sending<B> {
     stream: SendStream,
     left: Option<WriteBuf<B>>,
@@ -94,7 +94,7 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
         Ok(())
     }
 
-    /// Ready when the peer has acknowledged everything.
+    /// Returns ready when the peer has acknowledged the whole stream.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         ready!(self.poll_ready(cx))?;
         if !core::mem::replace(&mut self.finished, true) {
@@ -112,7 +112,7 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
     }
 }
 
-/// A stream's end that receives. See [`Streams`] for an example.
+/// The receiving half of a stream. See [`Streams`] for an example.
 pub struct Receiving {
     stream: ReceiveStream,
     framing: Framing,
@@ -145,22 +145,23 @@ impl quic::RecvStream for Receiving {
     }
 }
 
-/// Where the frames of a stream are. `h3` keeps the bytes of a frame until it has all of them, but for DATA.
+/// A parser that follows frame boundaries. `h3` buffers every frame except DATA until it is complete, so lengths must
+/// be limited.
 struct Framing {
     part: Part,
     number: Number,
 }
 
 enum Part {
-    /// What a stream of one direction is for (RFC 9114 6.2).
+    /// The type of a unidirectional stream (RFC 9114 6.2).
     Purpose,
-    /// A frame's type.
+    /// The type of a frame.
     Type,
-    /// A frame's length; whether it has to be bounded.
+    /// The length of a frame, and whether the length is limited.
     Length(bool),
-    /// What is left of a frame.
+    /// The remaining bytes of a frame.
     Payload(u64),
-    /// No frames.
+    /// A stream without frames.
     Other,
 }
 
@@ -173,10 +174,11 @@ impl Framing {
         Framing { part: Part::Type, number: Number::default() }
     }
 
-    /// False: a frame is too long.
+    /// Parses more bytes of the stream. Returns false if a frame is too long.
     fn takes(&mut self, mut data: &[u8]) -> bool {
         while let Some((first, rest)) = data.split_first() {
             if let Part::Payload(left) = &mut self.part {
+                // Payload is skipped in one step, whatever its length.
                 let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
                 (*left, data) = (*left - skipped as u64, &data[skipped..]);
                 if *left == 0 {
@@ -189,6 +191,7 @@ impl Framing {
             self.part = match self.part {
                 Part::Purpose if number == CONTROL => Part::Type,
                 Part::Type => Part::Length(number != DATA),
+                // DATA may have any length, because `h3` does not buffer it.
                 Part::Length(true) if number > MOST_OF_A_FRAME => return false,
                 Part::Length(_) => Part::Payload(number),
                 Part::Purpose | Part::Payload(_) | Part::Other => Part::Other,
@@ -204,7 +207,7 @@ impl Framing {
     }
 }
 
-/// A number of one to eight bytes (RFC 9000 16), which come one by one.
+/// A partially received variable-length integer (RFC 9000 16).
 #[derive(Default)]
 struct Number {
     value: u64,
@@ -221,7 +224,7 @@ impl Number {
     }
 }
 
-/// Both ends of a stream. See [`Streams`] for an example.
+/// Both halves of a stream. See [`Streams`] for an example.
 pub struct Both<B> {
     send: Sending<B>,
     receive: Receiving,
@@ -298,13 +301,13 @@ fn of_stream(error: StreamError) -> StreamErrorIncoming {
     }
 }
 
-/// What clients and servers call the protocol (RFC 9114 3.1), for `alpn_protocols` of rustls.
+/// The ALPN identifier of HTTP/3 (RFC 9114 3.1), for `alpn_protocols` of rustls.
 pub const ALPN: &[u8] = b"h3";
-/// What is taken of a stream at a time.
+/// Maximum bytes per read.
 const MOST_AT_ONCE: usize = 64 << 10;
-/// Of a frame that is kept until it is whole.
+/// Maximum length of a frame that is buffered until complete.
 const MOST_OF_A_FRAME: u64 = 256 << 10;
-/// The control stream's purpose, and DATA's type (RFC 9114 6.2.1, 7.2.1).
+/// The type of the control stream, and the type of DATA frames (RFC 9114 6.2.1, 7.2.1).
 const CONTROL: u64 = 0;
 const DATA: u64 = 0;
 
@@ -312,7 +315,7 @@ const DATA: u64 = 0;
 mod tests {
     use super::*;
 
-    /// However the bytes are cut.
+    /// The result does not depend on how the bytes are split.
     #[test]
     fn frames_are_bounded_but_for_data() {
         let data = [&[0x00, 0x80, 0x0f, 0xff, 0xff][..], &[7; 0x0f_ffff]].concat();

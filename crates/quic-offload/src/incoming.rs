@@ -6,15 +6,15 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-/// A client that asks for a connection, before its handshake. Dropped, it is refused.
+/// A client's connection attempt, before the handshake. Dropping it refuses the client.
 ///
-/// [`Config::decides`](crate::Config::decides) makes an endpoint leave clients to the application. An accepted client's connection comes out
-/// of [`Endpoint::accept`](crate::Endpoint::accept) when its handshake is done.
+/// With [`Config::decides`](crate::Config::decides), an endpoint leaves clients to the application. When an accepted
+/// client's handshake is done, [`Endpoint::accept`](crate::Endpoint::accept) returns its connection.
 ///
 /// ```
 /// use quic_offload::{Endpoint, Incoming};
 ///
-/// /// Accepts clients of this network, and asks others to prove their address.
+/// Accepts loopback clients, refuses multicast addresses, and validates the address of all others.
 /// async fn decide(endpoint: Endpoint) {
 ///     while let Some(incoming) = endpoint.incoming().await {
 ///         let incoming: Incoming = incoming;
@@ -39,27 +39,27 @@ impl Incoming {
         Incoming { shared, client: Some(client), remote, is_validated }
     }
 
-    /// Returns the address that the client's packet came from.
+    /// Returns the source address of the client's packet.
     pub fn remote_addr(&self) -> SocketAddr {
         self.remote
     }
 
-    /// Tests whether the client has proved that it receives packets at its address (RFC 9000 8.1).
+    /// Tests whether the client has proved that packets reach it at its address (RFC 9000 8.1).
     pub fn is_validated(&self) -> bool {
         self.is_validated
     }
 
-    /// Begins the handshake. If the endpoint has no room by its limits, the client is refused instead.
+    /// Starts the handshake. If the endpoint has reached its limits, the client is refused instead.
     pub fn accept(mut self) {
         self.decide(Core::accept);
     }
 
-    /// Tells the client that it is refused.
+    /// Refuses the client.
     pub fn refuse(mut self) {
         self.decide(Core::refuse);
     }
 
-    /// Asks the client to prove its address and to come back (Retry). Accepts a client that comes back from that.
+    /// Asks the client to prove its address and try again (Retry). If the client has done so already, it is accepted.
     pub fn retry(mut self) {
         self.decide(Core::retry);
     }

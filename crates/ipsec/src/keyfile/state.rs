@@ -157,7 +157,7 @@ fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
             let keep_alive = Some(Duration::from_secs(seconds.into()));
             Box::new(move |sa| SaParams { keep_alive, ..sa })
         }
-        // => An inner `None` copies the inner DSCP; DSCP values have six bits.
+        // An inner `None` copies the inner DSCP; DSCP values have six bits.
         "dscp" => {
             let dscp = words.value("copy, or a number below 64", |word| match word {
                 "copy" => Some(None),
@@ -175,7 +175,7 @@ fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
             Box::new(move |sa| SaParams { dont_fragment, ..sa })
         }
         "flag" => flags(words)?,
-        // => Linux's name for an outer DSCP of 0.
+        // Linux's name for an outer DSCP of 0.
         "extra-flag" => {
             words.value("an extra-flag that is known here; there is dont-encap-dscp", |word| {
                 (word == "dont-encap-dscp").then_some(())

@@ -1,4 +1,4 @@
-//! A server, and a client that sends frames as it likes: in any order and size, and any packet twice.
+//! A server, and a client that sends hand-made frames: in any order and size, and duplicates.
 
 use super::connection::Conn;
 use super::reading::{Next, Reading, lock};
@@ -10,17 +10,17 @@ use bytes::BytesMut;
 use noq_proto::StreamId;
 use std::sync::MutexGuard;
 
-/// A server, and a client that sends what it likes.
+/// A server, and a client with hand-made packets.
 pub(super) struct Crafted {
     pub(super) server: Core,
     client: Core,
     cid: Vec<u8>,
     number: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     at: u64,
 }
 
-/// The client's first stream one way.
+/// The client's first unidirectional stream.
 pub(super) const ID: u64 = 2;
 
 impl Crafted {
@@ -42,7 +42,7 @@ impl Crafted {
         Crafted { server, client, cid, number: 1000, at: 0 }
     }
 
-    /// With a stream that the server waits for.
+    /// Creates the pair with a stream that the server reads.
     pub(super) fn read_from(stream_window: u32, receive_window: u32) -> Crafted {
         let mut crafted = Crafted::new(stream_window, receive_window);
         crafted.send([(0, 0)], false);
@@ -62,7 +62,7 @@ impl Crafted {
         lock(&self.server.connections[0].reading)
     }
 
-    /// One packet of frames, each of so many bytes at an offset.
+    /// Sends a packet of frames, each given by offset and length.
     pub(super) fn send(&mut self, frames: impl IntoIterator<Item = (u64, u64)>, fin: bool) {
         let frames = frames.into_iter().map(|(at, bytes)| frame(ID, at, bytes, fin));
         self.send_payload(&frames.flatten().collect::<Vec<u8>>());
@@ -73,14 +73,14 @@ impl Crafted {
         self.hand(5000, packet);
     }
 
-    /// The server takes a packet, from a port.
+    /// Passes a packet from a port to the server.
     pub(super) fn hand(&mut self, port: u16, packet: BytesMut) {
         self.server.receive(NOW, datagram(port, 443, packet));
-        // What it grants, it grants by packets.
+        // The server's grants would be sent in packets, which are not needed.
         let _answers = sent(&mut self.server);
     }
 
-    /// A packet that has the next number.
+    /// Builds a packet with the next number.
     pub(super) fn packet(&mut self, payload: &[u8]) -> BytesMut {
         self.number += 1;
         let mut packet = BytesMut::from(&[0x43][..]);
@@ -96,7 +96,7 @@ impl Crafted {
         packet
     }
 
-    /// Reads all that there is.
+    /// Reads all available bytes.
     pub(super) fn read(&mut self) -> u64 {
         let mut bytes = 0;
         while let (Next::Data(data), _) = self.conn().read_stream(Crafted::id(), 10_000) {
@@ -115,7 +115,7 @@ impl Crafted {
     }
 }
 
-/// A STREAM frame: so many bytes at an offset.
+/// Builds a STREAM frame from offset and length.
 pub(super) fn frame(id: u64, at: u64, bytes: u64, fin: bool) -> Vec<u8> {
     let mut frame = vec![0x0e | u8::from(fin), id as u8];
     frame.extend((at | 0xc0 << 56).to_be_bytes());

@@ -1,4 +1,4 @@
-//! Two endpoints without sockets: what one has to send, the other is handed.
+//! Two endpoints without sockets, with datagrams passed by hand.
 
 use super::crafted::Crafted;
 use super::*;
@@ -52,7 +52,7 @@ pub(super) fn datagram(from: u16, to: u16, data: BytesMut) -> Datagram {
     Datagram { from: address(from), to: address(to), ecn: EcnCodepoint::NotCapable, data, meta, joined: None }
 }
 
-/// What an endpoint wants to send, each datagram by itself.
+/// Returns the endpoint's datagrams, one by one.
 pub(super) fn sent(core: &mut Core) -> Vec<BytesMut> {
     sent_at(core, NOW)
 }
@@ -73,7 +73,7 @@ fn sent_at(core: &mut Core, now: Instant) -> Vec<BytesMut> {
     all
 }
 
-/// A socket into which nothing fits, or everything: it counts it.
+/// A socket that takes all datagrams or none, and counts them.
 #[derive(Clone, Default)]
 pub(super) struct Socket {
     open: bool,
@@ -132,8 +132,8 @@ impl Alarm for Still {
     }
 }
 
-/// There was no room for what a connection has to send, and then the socket takes all that waits: the connection's turn comes
-/// at once, not with the next datagram or deadline.
+/// A connection had no room for its packets, and then the socket takes all waiting ones: the connection continues at
+/// once, not with the next datagram or deadline.
 #[test]
 fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
     let socket = Socket { open: true, ..Socket::default() };
@@ -149,7 +149,7 @@ fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
     assert!(sent > MOST_WAITING, "its first datagram is not among the {sent} that were sent");
 }
 
-/// The connections, those that wait for some and those that want one are told why there is nothing any more.
+/// Connections and waiting tasks get the socket's error as their reason.
 #[test]
 fn a_socket_that_fails_is_told_to_all() {
     let socket = Socket { open: true, fails: true, ..Socket::default() };
@@ -171,7 +171,8 @@ fn a_socket_that_fails_is_told_to_all() {
     assert_eq!(connect().err(), Some(ConnectError::Refused(failure.to_string())));
 }
 
-/// A client that closes while the news that it is connected waits: it was counted as one that shakes hands once.
+/// A client closes before the event of its established connection is processed: the connection must not count as
+/// established.
 #[test]
 fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
     let (mut client, mut server) = (client(), server());
@@ -180,7 +181,7 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
         server.receive(NOW, datagram(5000, 443, data));
     }
     let flight = sent(&mut server);
-    // No room: what the connection has to say waits.
+    // With a full queue, the connection's events wait.
     for _ in 0..MOST_WAITING {
         client.outgoing.batch.push_back(TxDatagram::new(address(443), Default::default()));
     }
@@ -189,6 +190,7 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
     }
     client.work(NOW);
     assert_eq!((client.established, client.connections[at].stage), (0, Stage::Handshake));
+    // The application closes the connection before it is told that the connection is open.
     client.close(at, NOW, VarInt::from_u32(0), bytes::Bytes::new());
     client.outgoing.batch.clear();
     client.work(NOW);
@@ -196,13 +198,13 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
     assert_eq!(client.counters.connections, 0);
 }
 
-/// Strangers whose packets want an answer make an endpoint that cannot send keep a bounded number of answers.
+/// An endpoint that cannot send keeps only a bounded number of answers to unknown hosts.
 #[test]
 fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
     let mut server = server();
     let mut cx = Context::from_waker(Waker::noop());
     for number in 0..1000u32 {
-        // A long header of a version that nobody has: version negotiation is the answer.
+        // A long header with an unknown version, which is answered by version negotiation.
         let mut packet = BytesMut::from(&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8][..]);
         packet.extend_from_slice(&[7; 4]);
         packet.extend_from_slice(&number.to_be_bytes());
@@ -215,7 +217,7 @@ fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
     assert_eq!(server.counters.dropped, 1000 - MOST_WAITING as u64);
 }
 
-/// The state machine fails over what one client sent: that connection ends, and the other one goes on.
+/// A panic of the state machine over one client's packet ends that connection only.
 #[test]
 fn a_state_machine_that_panics_ends_its_connection_alone() {
     let mut server = server();
@@ -230,11 +232,12 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     }
     assert_eq!(server.connections.len(), 2);
     let ended = server.connections[0].record.clone();
+    // The panic happens inside the call that guards connection 0.
     server.guarded(0, |_| panic!("as the state machine would"));
     server.work(NOW);
     assert_eq!((ended.why().as_ref(), server.counters.failed), (Some(&Closed::Failed), 1));
     assert!(server.connections.get(0).is_none() && server.connections.get(1).is_some());
-    // Its place is free for another, in both tables; and its client is told, once it sends something.
+    // The connection's index is free in both tables, and its client gets a reset when it sends.
     let mut third = client_of(config(5));
     connect(&mut third);
     sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5002, 443, data)));
@@ -251,7 +254,7 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     assert_eq!(told.why().as_ref(), Some(&Closed::Reset));
 }
 
-/// Makes a server, and clients that are connected with it, from ports 5000 on.
+/// Creates a server and connected clients, from port 5000 on.
 fn connected<const N: usize>() -> (Core, [Core; N]) {
     let mut server = server_of(Config { stream_window: 4 << 20, ..config(2) });
     let clients = core::array::from_fn(|at| {
@@ -267,17 +270,19 @@ fn connected<const N: usize>() -> (Core, [Core; N]) {
     (server, clients)
 }
 
-/// The panic is over the events of a connection, or over bytes that were read from its streams.
+/// The panic occurs while processing events, or bytes read from streams.
 #[cfg(debug_assertions)] // Sums that overflow are what panics here.
 #[test]
 fn panic_anywhere_in_a_connection_ends_it_alone() {
     let spoil: [fn(&mut Core); 2] = [
         |server| {
+            // The next packet overflows the counter while events are processed.
             server.counters.opened_by_device = u64::MAX;
             server.connections[0].keyring.lock().opened[0] = 1;
         },
         |server| {
             let mut reading = reading::lock(&server.connections[0].reading);
+            // The next byte overflows the count while the stream is read.
             reading.bytes = u64::MAX;
             reading.streams.entry(noq_proto::StreamId::from(noq_proto::VarInt::from_u32(2))).or_default();
         },
@@ -302,8 +307,8 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
     }
 }
 
-/// The state machine fails over a datagram of no connection, or over the first datagram of a client: that datagram is dropped, and later
-/// datagrams find the tables unchanged.
+/// The state machine panics over a datagram of no connection, or over a client's first datagram: the datagram is
+/// dropped, and the tables stay consistent.
 #[test]
 fn panic_over_a_strangers_datagram_drops_it() {
     #[derive(Debug)]
@@ -315,6 +320,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
         }
     }
     let mut tls = server_config(Randomness::Seeded(Seed(1)), None);
+    // The first client's handshake panics in rustls.
     tls.cert_resolver = Arc::new(FailsOnce(tls.cert_resolver.clone(), Default::default()));
     let config = config(2);
     let random = config.random.clone().unwrap();
@@ -343,7 +349,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
             Ok(())
         }
     }
-    // A stateless reset is the answer to a packet of an unknown connection.
+    // A packet of an unknown connection is answered by a stateless reset.
     let mut endpoint = EndpointConfig::new(Arc::new(Fails));
     let random = server.client_cids.clone();
     endpoint.cid_generator(Arc::new(move || Box::new(RandomCids { random: random.clone(), bytes: 8 })));
@@ -352,10 +358,10 @@ fn panic_over_a_strangers_datagram_drops_it() {
     assert_eq!(server.counters.dropped, 2);
 }
 
-/// Clients that begin handshakes and fall silent are as many as a server's programs have places.
+/// Clients that start handshakes and then stop: even as many as a program allows do not block others.
 #[test]
 fn half_open_connections_shut_out_no_client() {
-    // The limits are those of h3_server and reservoir.
+    // The limits of h3_server and reservoir.
     let mut server = server_of(Config { max_connections: 1024, ..config(2) });
     let hello = |client: &mut Core| {
         connect(client);
@@ -375,7 +381,7 @@ fn half_open_connections_shut_out_no_client() {
     connect(&mut client);
     let mut now = NOW;
     for _ in 0..5 {
-        // The state machine's pacer wants some time after a Retry.
+        // The state machine's pacer needs some time after a Retry.
         now += core::time::Duration::from_millis(100);
         for data in sent_at(&mut client, now) {
             server.receive(now, datagram(5000, 443, data));
@@ -385,7 +391,7 @@ fn half_open_connections_shut_out_no_client() {
         }
     }
     assert_eq!((client.connections[0].stage, server.established), (Stage::Open, 1));
-    // The half-open connections are gone after their deadline.
+    // Half-open connections end at their deadline.
     let late = NOW + Config::default().handshake;
     server.expire(late);
     while server.work(late) {
@@ -395,7 +401,7 @@ fn half_open_connections_shut_out_no_client() {
     assert_eq!(server.noq.open_connections(), 1);
 }
 
-/// One client more than there are places shakes hands at a time: it is refused when its handshake is done.
+/// More clients than the limit shake hands at the same time: the last one is refused when its handshake is done.
 #[test]
 fn connection_is_refused_if_its_place_was_taken() {
     let mut server = server_of(Config { max_connections: 1, ..config(2) });
@@ -407,6 +413,7 @@ fn connection_is_refused_if_its_place_was_taken() {
         for (client, port) in clients.iter_mut().zip([5000, 5001]) {
             sent(client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
         }
+        // One queue has datagrams for both clients, so they are delivered by port.
         for out in {
             server.work(NOW);
             core::mem::take(&mut server.outgoing.batch)
@@ -428,7 +435,8 @@ fn connection_is_refused_if_its_place_was_taken() {
     assert!(matches!(&closed, [None, Some(Closed::ByPeer { code: 2, .. })]), "{closed:?}");
 }
 
-/// RFC 9000 6.1: a client of another version, of a draft or of RFC 9369, is told what there is, and nothing else.
+/// RFC 9000 6.1: clients of other versions, of a draft or of RFC 9369, get the list of supported versions and nothing
+/// else.
 #[test]
 fn clients_of_other_versions_are_told_which_there_is() {
     for version in [0xff00_001du32, 0xff00_0022, 0x6b33_43cf] {
@@ -440,7 +448,7 @@ fn clients_of_other_versions_are_told_which_there_is() {
         server.receive(NOW, datagram(5000, 443, packet));
         let answers = sent(&mut server);
         assert_eq!((answers.len(), server.connections.len()), (1, 0), "{version:x}");
-        // Long header, version 0, no connection ID, the client's.
+        // Long header, version 0, no connection ID, and the client's connection ID.
         assert_eq!(answers[0][1..15], [0, 0, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
         let versions: Vec<_> =
             answers[0][15..].chunks(4).map(|four| u32::from_be_bytes(four.try_into().unwrap())).collect();
@@ -453,7 +461,7 @@ fn clients_of_other_versions_are_told_which_there_is() {
 fn close_without_an_error_is_no_fault() {
     for (code, expected) in [(0, Some(0)), (1, None)] {
         let mut crafted = Crafted::new(1 << 20, 1 << 20);
-        // CONNECTION_CLOSE of the transport: code, frame type, reason.
+        // A transport CONNECTION_CLOSE: code, frame type, reason.
         crafted.send_payload(&[0x1c, code, 0, 3, b'b', b'y', b'e']);
         let closed = crafted.conn().closed.clone();
         let by_peer = match &closed {
@@ -464,7 +472,7 @@ fn close_without_an_error_is_no_fault() {
     }
 }
 
-/// A connection ends before an application accepts it, and another connection gets its place in the table.
+/// A connection ends before the application accepts it, and another connection reuses its index.
 #[test]
 fn connection_that_ended_is_not_accepted() {
     let (mut server, _clients) = connected::<2>();

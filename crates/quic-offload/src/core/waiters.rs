@@ -1,7 +1,7 @@
 //! Tasks that wait for an event of an endpoint or of a connection.
 //!
-//! Invariant: an entry lives no longer than the future that waits. The event removes the entry, or the future's [`Waiter`] does
-//! when it is dropped.
+//! Invariant: an entry lives no longer than the future that waits. The event removes the entry, or the drop of the
+//! future's [`Waiter`] does.
 
 use super::Core;
 use crate::endpoint::Shared;
@@ -11,7 +11,7 @@ use offload_base::WakeList;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The tasks that wait for one event, in the order in which they began.
+/// The tasks that wait for one event, in the order of registration.
 #[derive(Debug, Default)]
 pub(crate) struct WaitList {
     next: u64,
@@ -19,7 +19,7 @@ pub(crate) struct WaitList {
 }
 
 impl WaitList {
-    /// Registers a task under `number`, its number in this list, or under a new number.
+    /// Registers a task under `number`, its existing entry, or under a new number.
     fn register(&mut self, number: &mut Option<u64>, waker: &Waker) {
         if let Some(known) = number.and_then(|number| self.tasks.get_mut(&number)) {
             return known.clone_from(waker);
@@ -29,9 +29,9 @@ impl WaitList {
         self.next += 1;
     }
 
-    /// Removes all entries, and adds their tasks to those that are woken.
+    /// Removes all entries and moves their tasks to the list of tasks to wake.
     pub(crate) fn wake(&mut self, woken: &mut WakeList) {
-        // Each packet wakes the waiters of paths, and this list is almost always empty.
+        // Every packet wakes the waiters for paths, and this list is almost always empty.
         if self.tasks.is_empty() {
             return;
         }
@@ -57,7 +57,7 @@ pub(crate) enum Awaited {
 }
 
 impl Awaited {
-    /// Number of the kinds of events.
+    /// Number of event kinds.
     pub(super) const COUNT: usize = 8;
 
     /// Returns the index of the event's list.
@@ -130,7 +130,7 @@ impl Drop for Waiter {
         let Some(number) = self.number else { return };
         let mut core = self.shared.lock();
         let removed = core.wait_list(self.event).and_then(|list| list.tasks.remove(&number));
-        // A waker may be the last reference to a task whose futures take the lock when they are dropped.
+        // A waker may hold the last reference to a task whose futures take the lock when dropped.
         drop(core);
         drop(removed);
     }

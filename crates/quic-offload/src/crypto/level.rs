@@ -1,4 +1,4 @@
-//! Keys of Initial and Handshake packets, by rustls: software seals and opens those, always.
+//! Keys of Initial and Handshake packets, from rustls. Software always seals and opens these packets.
 
 use super::number_of;
 use bytes::BytesMut;
@@ -15,7 +15,7 @@ pub(super) fn keys(keys: quic::Keys) -> Keys {
     }
 }
 
-/// RFC 9001 5.2: keys that everybody knows.
+/// Returns the Initial keys, which depend only on the connection ID (RFC 9001 5.2).
 pub(super) fn initial(suite: &quic::Suite, version: quic::Version, cid: ConnectionId, side: rustls::Side) -> Keys {
     keys(suite.keys(&cid, side, version))
 }
@@ -23,7 +23,7 @@ pub(super) fn initial(suite: &quic::Suite, version: quic::Version, cid: Connecti
 struct Header(Box<dyn quic::HeaderProtectionKey>);
 
 impl HeaderKey for Header {
-    // The state machine has seen to it that a sample is there (RFC 9001 5.4.2).
+    // The state machine ensures that the packet contains a sample (RFC 9001 5.4.2).
     fn decrypt(&self, number_at: usize, packet: &mut [u8]) {
         let (header, sample) = packet.split_at_mut(number_at + 4);
         let (first, rest) = header.split_at_mut(1);

@@ -1,4 +1,4 @@
-//! Events of `tracing`.
+//! Trace events of the crate `tracing`.
 
 use crate::rig::{World, connect, nic};
 use core::time::Duration;
@@ -9,7 +9,7 @@ use offload_wire::LinkConfig;
 #[test]
 fn life_of_a_connection_is_traced() {
     let ((), lines) = EventLog::collect(|| {
-        // One context is too few for the client: one of its directions is refused.
+        // The client's device has one context, so one direction is refused.
         let mut world = World::new(
             7,
             [NicConfig { engines: QuicEngineConfig { contexts: 1 }.into(), ..nic() }, nic()],

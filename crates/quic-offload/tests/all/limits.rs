@@ -1,4 +1,4 @@
-//! Keys are used no more often than they may be (RFC 9001 6.6), in software or by a device.
+//! Usage limits of keys (RFC 9001 6.6), in software and in a device.
 
 use crate::rig::{self, Plan, World, nic};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ const WAYS: [Offload; 2] = [Offload::Both, Offload::None];
 #[test]
 fn keys_change_before_they_are_used_up() {
     for offload in WAYS {
-        // Slow enough for the state machine, which changes keys every three probe timeouts at most.
+        // Slow enough for the state machine, which updates keys at most every three probe timeouts.
         let link = LinkConfig { rate: Some(50_000_000), ..LinkConfig::default() };
         let mut world = World::new(11, [nic(), nic()], link);
         let limits = AeadLimits { sealed: 12_000, ..AeadLimits::default() };
@@ -23,7 +23,7 @@ fn keys_change_before_they_are_used_up() {
     }
 }
 
-/// Where keys cannot change so fast, the connection ends, and nothing is sealed by a key that is used up.
+/// If keys cannot be updated fast enough, the connection ends before a key exceeds its limit.
 #[test]
 fn a_connection_ends_when_its_key_is_used_up() {
     for offload in WAYS {
@@ -50,14 +50,14 @@ fn a_connection_ends_when_its_key_is_used_up() {
         assert!(matches!(far, Closed::ByPeer { code: 0x0f, .. }), "{far:?}");
         let counters = client.counters();
         let sealed = counters.sealed_by_device + counters.sealed_by_software;
-        // The first generation is given up after 1,000 packets at most.
+        // The first generation is replaced after 1,000 packets at most.
         assert!((10_000..11_600).contains(&sealed), "{counters:?}");
         assert_eq!(counters.keys_used_up, 1);
     }
 }
 
-/// A forger who knows connection IDs makes a connection end when he has tried as often as he may: whether the device tried
-/// first, or nobody did.
+/// Forged packets with valid connection IDs end the connection at the limit. Each forgery counts once, whether or not a
+/// device tried it first.
 #[test]
 fn forged_packets_are_counted_once_and_end_the_connection() {
     for offload in WAYS {
@@ -82,7 +82,7 @@ fn forged_packets_are_counted_once_and_end_the_connection() {
             stream.send(rig::body(0, 100_000)).await.unwrap();
             stream.finish().unwrap();
             heard.await.unwrap();
-            // The last packet to the server, and everything of it wrong that may be.
+            // All altered copies of the last packet to the server.
             let seen = wire.seen();
             let to_server =
                 |frame: &[u8]| frame.len() > 1000 && frame[36..38] == rig::PORT.to_be_bytes() && frame[42] < 0x80;
@@ -107,7 +107,7 @@ fn forged_packets_are_counted_once_and_end_the_connection() {
         });
         let (near, far) = world.bed.run(async move { (near.await, far.await) });
         assert!(matches!(&far, Closed::Protocol(why) if why.contains("integrity")), "{offload:?}: {far:?}");
-        // RFC 9001 6.6: the connection is of no use any more; the state machine says nothing more on it.
+        // RFC 9001 6.6: the connection is unusable, and the state machine sends nothing more.
         assert!(matches!(near, Closed::PeerFound(_) | Closed::TimedOut), "{near:?}");
         let tried = world.counters().value("quic_rx_auth_fail");
         assert_eq!(tried > 0, offload == Offload::Both, "the device tried {tried}");

@@ -1,5 +1,5 @@
-//! The other end is somebody else's state machine as it is, with its own TLS and its own packet protection: noq's or quinn's, which
-//! are called alike. This file is compiled with each; what differs is in the module above it.
+//! Interoperability with another state machine, noq's or quinn's, with its own TLS and packet protection. Their
+//! interfaces are alike, so this file is compiled with each; the differences are in the parent module.
 
 use super::proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use super::proto::{
@@ -21,17 +21,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An endpoint at a socket of a host; it sends and receives streams one way.
+/// An endpoint on a host's socket, which sends and receives unidirectional streams.
 struct Peer {
     host: BedHost,
     socket: UdpSocket,
     endpoint: Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
     epoch: Instant,
-    /// What is still to be sent, and on what.
+    /// The stream being sent, the bytes written and its length.
     sending: Option<(StreamId, u64, u64)>,
     to_send: u64,
-    /// What came, by stream.
+    /// Bytes received per stream.
     received: HashMap<StreamId, u64>,
     finished: u64,
     key_updates: bool,
@@ -76,7 +76,7 @@ impl Peer {
         self.connection = Some(self.endpoint.connect(self.now(), config, to, name.to_str().as_ref()).unwrap());
     }
 
-    /// Until the connection is closed.
+    /// Runs until the connection is closed.
     async fn run(mut self) -> Peer {
         loop {
             self.work().await;
@@ -85,7 +85,7 @@ impl Peer {
             }
             let due = self.connection.as_mut().and_then(|(_, connection)| connection.poll_timeout());
             let wait = due.map_or(Duration::from_secs(60), |at| at.saturating_duration_since(self.now()));
-            // A pacer that asks for less than a nanosecond asks for ever.
+            // A pacer that asks for less than a nanosecond would repeat for ever.
             let sleep = self.host.runtime().sleep(wait.max(Duration::from_micros(1)));
             let got = tokio::select! {
                 biased;
@@ -148,6 +148,7 @@ impl Peer {
                 let piece = rig::body(*at, (*end - *at).min(1 << 16) as usize);
                 let Ok(written) = connection.send_stream(*id).write(&piece) else { break };
                 *at += written as u64;
+                // A key update is requested after every write; the state machine ignores requests that are too early.
                 if self.key_updates {
                     connection.force_key_update();
                 }
@@ -159,6 +160,7 @@ impl Peer {
         while let Some(id) = connection.streams().accept(Dir::Uni) {
             self.received.insert(id, 0);
         }
+        // Finished streams are removed, so that each is counted once.
         self.received.retain(|id, at| {
             let mut stream = connection.recv_stream(*id);
             let Ok(mut chunks) = stream.read(true) else { return false };
@@ -199,7 +201,7 @@ fn lossy() -> LinkConfig {
     LinkConfig { delay: Duration::from_micros(10), impairments, ..LinkConfig::default() }
 }
 
-/// Our client, with the device doing each part or none, and their server: a stream each way.
+/// Our client, with all combinations of device and software, and their server: a stream in each direction.
 #[test]
 fn their_server_understands_what_devices_seal() {
     for link in [LinkConfig::default(), lossy()] {
@@ -220,6 +222,7 @@ fn their_server_understands_what_devices_seal() {
                 let mut theirs = connection.accept_uni().await.unwrap();
                 let mut ours = connection.open_uni().await.unwrap();
                 for at in (0..BYTES).step_by(1 << 18) {
+                    // Both ends request updates, so their updates may cross.
                     connection.update_keys();
                     ours.send(rig::body(at, 1 << 18)).await.unwrap();
                 }
@@ -245,7 +248,7 @@ fn their_server_understands_what_devices_seal() {
     }
 }
 
-/// The other way round: their client opens the paths, and changes the keys.
+/// Their client opens the paths and updates the keys.
 #[test]
 fn their_client_is_served_by_devices() {
     for link in [LinkConfig::default(), lossy()] {
@@ -254,6 +257,7 @@ fn their_client_is_served_by_devices() {
             let mut theirs = Peer::new(&world.near, 5000, false, &world);
             theirs.connect(&world, world.to(false));
             (theirs.to_send, theirs.key_updates) = (BYTES, true);
+            // Their client opens the second path, because only clients may.
             theirs.second = super::HAS_PATHS.then(|| (world.to(true), world.near.ipv6_address().into()));
             let (server, _driver) = world.server(world.config("far").with(|c| (c.offload, c.paths) = (offload, 3)));
             let counted = server.clone();

@@ -1,4 +1,4 @@
-//! Events of connections, as others read them.
+//! Event logs of connections, as other programs read them.
 
 use crate::rig::{World, nic};
 use offload_wire::LinkConfig;
@@ -35,7 +35,7 @@ fn run() -> BTreeMap<String, Vec<u8>> {
     core::mem::take(&mut *files.lock().unwrap())
 }
 
-/// Both ends tell of packets that a device sealed and opened, and the same run tells the same.
+/// Both ends log packets that a device sealed and opened, and equal runs write equal logs.
 #[test]
 fn events_of_both_ends_are_written() {
     let files = run();

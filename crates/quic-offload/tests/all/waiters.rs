@@ -1,4 +1,4 @@
-//! Tasks that wait: the event wakes them all, and a dropped future leaves no entry behind.
+//! Waiting tasks: an event wakes them all, and a dropped future leaves no entry behind.
 
 use crate::rig::{World, connect, nic};
 use bytes::Bytes;
@@ -10,14 +10,14 @@ use offload_wire::LinkConfig;
 use quic_offload::Closed;
 use std::sync::{Arc, Weak};
 
-/// A task that is never run; the library keeps the task alive as long as it keeps the task's waker.
+/// A task that never runs. The library keeps it alive as long as the library keeps the task's waker.
 struct Task;
 
 impl std::task::Wake for Task {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Polls and drops `count` futures, each in a task of its own. Returns the number of tasks that are still alive.
+/// Polls and drops `count` futures, each in its own task. Returns the number of tasks that are still alive.
 fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Future<Output = T> + 'a>>) -> usize {
     let tasks: Vec<Weak<Task>> = (0..count)
         .map(|_| {
@@ -53,7 +53,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
         one_way.send(Bytes::from_static(b"x")).await.unwrap();
         one_way.finish().unwrap();
         host.runtime().sleep(Duration::from_millis(10)).await;
-        // More datagrams than the connection keeps fill the send buffer.
+        // More datagrams than the send buffer holds.
         let mut full = false;
         while !full {
             let sent = connection.send_datagram(Bytes::from(vec![0; 1000]));
@@ -84,7 +84,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
     }
 }
 
-/// Some tasks of a shared connection give up: each of the others is woken.
+/// Some tasks of a shared connection give up; each of the others is woken.
 #[test]
 fn each_task_that_waits_is_woken() {
     let mut world = World::new(2, [nic(), nic()], LinkConfig::default());
@@ -99,7 +99,7 @@ fn each_task_that_waits_is_woken() {
                 let connection = connection.clone();
                 host.spawn("reader", async move {
                     if number % 2 == 0 {
-                        // Another future of this task waited before, and was dropped.
+                        // An earlier future of this task waited and was dropped.
                         let mut given_up = pin!(connection.accept_uni());
                         core::future::poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx).is_pending())).await;
                     }
@@ -124,6 +124,7 @@ fn each_task_that_waits_is_woken() {
             stream.send(Bytes::from_static(b"x")).await.unwrap();
             stream.finish().unwrap();
         }
+        // All streams have arrived, and the tasks wait for the end of the connection.
         near.runtime().sleep(Duration::from_millis(10)).await;
         connection.close(5, "");
         serving.await
