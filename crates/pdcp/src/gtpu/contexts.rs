@@ -1,5 +1,5 @@
-//! What a NIC is told of bearers: a context in each direction, asked for when the bearer is opened, and again when the NIC would not
-//! or lost it.
+//! Contexts of bearers in a NIC: one per direction, requested when the bearer is opened, and again after a refusal or
+//! loss.
 
 use super::core::{Core, State};
 use crate::device::{PACKETS, PdcpContext, tunnel_key};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub(super) struct Contexts {
     transmit: Place,
     receive: Place,
-    /// Receive contexts that there were with the same keys: what they opened comes up late.
+    /// Earlier receive contexts with the same keys, because packets that they opened may be read late.
     had: Vec<Handle>,
 }
 
@@ -45,35 +45,36 @@ impl Contexts {
         Contexts { transmit: Place::new(wanted), receive: Place::new(wanted), had: Vec::new() }
     }
 
-    /// Gives up all contexts, which are to be given back.
+    /// Removes and returns all contexts, which the caller must give back.
     pub(super) fn begin_again(&mut self) -> Vec<Handle> {
         let wanted = self.transmit.wanted;
         let Contexts { transmit, receive, .. } = ::core::mem::replace(self, Contexts::new(wanted));
         transmit.context.into_iter().chain(receive.context).collect()
     }
 
-    /// What protects PDUs.
+    /// Returns the context that protects PDUs.
     pub(super) fn sealer(&self) -> Option<Handle> {
         self.transmit.context
     }
 
-    /// Whether what this context opened was opened by the keys that are in use.
+    /// Tests whether a context has the current keys.
     pub(super) fn is_ours(&self, context: Handle) -> bool {
         self.receive.context == Some(context) || self.had.contains(&context)
     }
 
-    /// Counts a received PDU. Returns whether the device is to be asked for the receive context now.
+    /// Counts a received PDU. Returns whether the receive context must be requested now.
     pub(super) fn note_received(&mut self) -> bool {
         self.receive.note_units(1)
     }
 
-    /// Counts sent PDUs. Returns whether the device is to be asked for the transmit context now.
+    /// Counts sent PDUs. Returns whether the transmit context must be requested now.
     pub(super) fn note_sent(&mut self, pdus: usize) -> bool {
         self.transmit.note_units(pdus)
     }
 
     fn lose(&mut self, is_lost: impl Fn(Handle) -> bool) {
         if let Some(context) = self.receive.context.filter(|context| is_lost(*context)) {
+            // Packets opened by the lost context may still be in the socket.
             self.had.push(context);
             if self.had.len() > MOST_HAD {
                 self.had.remove(0);
@@ -107,7 +108,7 @@ impl Core {
     }
 }
 
-/// Gives contexts back, and asks for those that bearers lack.
+/// Gives contexts back, and requests missing ones.
 pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
     if core.asking.is_empty() && core.given_up.is_empty() {
         return;
@@ -130,6 +131,7 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
             }
         }
     });
+    // Without the engine, no bearer asks again.
     if !has_engine {
         for state in core.bearers.values_mut() {
             (state.contexts.transmit.wanted, state.contexts.receive.wanted) = (false, false);
@@ -138,7 +140,7 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
     }
 }
 
-/// Asks for the contexts that the bearer lacks. Returns the number of contexts that the device gave.
+/// Requests a bearer's missing contexts. Returns the number granted.
 fn ask_for(
     state: &mut State,
     contexts: &mut dyn offload_api::Contexts,
@@ -155,6 +157,7 @@ fn ask_for(
         if !place.is_due() {
             continue;
         }
+        // The device continues at the receiver's window, not at COUNT 0.
         let next = entity.receiver().expected();
         let spec = PdcpContext { config: config.clone(), security: security.clone(), next, drops_duplicates: false };
         match contexts.create(NewContext { engine, direction, flow: None, keys, spec: Box::new(spec) }) {
@@ -171,7 +174,7 @@ fn ask_for(
     given
 }
 
-/// What a context that was lost had opened is read soon after.
+/// Limit of remembered contexts. Packets that a lost context opened are read soon after.
 const MOST_HAD: usize = 8;
 
 #[cfg(test)]
@@ -183,7 +186,8 @@ mod tests {
     use cellular_crypto::Direction as Way;
     use std::sync::Arc;
 
-    /// A full device costs an idle bearer one question, and then nothing: each turn of the driver looks at bearers that have PDUs.
+    /// A full device costs an idle bearer one request and then nothing. Each turn of the driver considers only bearers
+    /// with PDUs.
     #[test]
     fn refused_bearers_ask_with_their_own_pdus_only() {
         let mut core = Core::new(QueuePlace::new(0, 1), true, false, Arc::default());
@@ -194,6 +198,7 @@ mod tests {
             let tunnel = Tunnel { local, remote: local, peer: ([10, 0, 0, 1], 2152).into() };
             core.open(tunnel, config.clone(), [null(), null()], entity).expect("a free TEID");
         }
+        // Stands for a turn of the driver with a device that refuses everything.
         let ask = |core: &mut Core| {
             let due = ::core::mem::take(&mut core.asking);
             for tunnel in &due {

@@ -1,7 +1,8 @@
-//! At which queue a bearer is, and what comes to another.
+//! Assignment of bearers to queues, and forwarding of datagrams between queues.
 //!
-//! A NIC brings the PDUs of a bearer that it opens to the bearer's queue. What it does not know it spreads by addresses and ports, which are the same for all bearers
-//! between two nodes, so the queue that it comes to hands it on. Invariant: no queue's lock is held while another's is.
+//! A NIC steers the PDUs that it opens to the bearer's queue. It spreads all other datagrams by addresses and ports,
+//! which are equal for all bearers between two nodes, so the receiving queue forwards them. Invariant: no queue's lock
+//! is held while another's is taken.
 
 use super::Shared;
 use super::core::Core;
@@ -9,13 +10,13 @@ use offload_api::{Datagram, PacketMark};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The place of a queue among those of its node, and what came to the wrong one.
+/// A queue's number, and datagrams to and from other queues.
 pub(super) struct Place {
     number: usize,
     queues: usize,
-    /// What came here and is another queue's.
+    /// Datagrams received here for other queues.
     astray: Vec<(usize, Datagram)>,
-    /// What others handed to this one.
+    /// Datagrams forwarded to this queue.
     handed: VecDeque<Datagram>,
 }
 
@@ -24,7 +25,7 @@ impl Place {
         Place { number, queues, astray: Vec::new(), handed: VecDeque::new() }
     }
 
-    /// Whether the bearer with this TEID is here.
+    /// Tests whether the bearer with this TEID belongs to this queue.
     pub(super) fn has(&self, tunnel: u32) -> bool {
         queue_of(tunnel, self.queues) == self.number
     }
@@ -43,10 +44,10 @@ impl Place {
 }
 
 impl Core {
-    /// A datagram of a bearer that another queue has.
+    /// Records a datagram for another queue.
     pub(super) fn lead_astray(&mut self, tunnel: u32, datagram: Datagram) {
         if matches!(datagram.meta.marks.packet(), PacketMark::Opened { .. }) {
-            // Of a node that was here before: in clear, and by keys that this one does not know.
+            // Opened for an earlier node at this port: in clear, and by keys that this node does not have.
             self.counters.stale += 1;
             return;
         }
@@ -65,7 +66,7 @@ impl Core {
     }
 }
 
-/// Gives other queues what is theirs, in the order in which it came, and takes the lock of each once.
+/// Forwards datagrams to their queues in the order of arrival, taking each queue's lock once.
 pub(super) fn hand_on(queues: &[Arc<Shared>], mut astray: Vec<(usize, Datagram)>) {
     astray.sort_by_key(|(queue, _)| *queue);
     let mut astray = astray.into_iter().peekable();
@@ -78,13 +79,14 @@ pub(super) fn hand_on(queues: &[Arc<Shared>], mut astray: Vec<(usize, Datagram)>
     }
 }
 
-/// The queue of the bearer with this TEID. By the golden ratio numbers that follow each other, one by one or by a step, come to each queue about as often.
+/// Returns the queue of the bearer with this TEID. Multiplication by the golden ratio spreads numbers of any constant
+/// step evenly.
 pub(super) fn queue_of(tunnel: u32, queues: usize) -> usize {
     let place = u64::from(tunnel.wrapping_mul(0x9e37_79b9));
     ((place * queues as u64) >> 32) as usize
 }
 
-/// As many as a device's receive ring takes.
+/// Limit of forwarded datagrams: as many as a device's receive ring holds.
 const MOST_HANDED: usize = 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! PDUs that become datagrams, and their way to the socket.
+//! From PDUs to datagrams, and to the socket.
 
 use super::Tunnel;
 use super::batches::Batches;
@@ -14,17 +14,17 @@ use offload_formats::{Gtpu, GtpuMessage};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// What is to be sent.
+/// Datagrams that wait for the socket.
 #[derive(Default)]
 pub(super) struct Outgoing {
     datagrams: VecDeque<TxDatagram>,
-    /// Of each that a NIC is asked to protect: the PDUs in clear.
+    /// For each datagram that a NIC must protect: its PDUs in clear.
     clear: VecDeque<Option<Clear>>,
-    /// The bearer from which on they have their turns.
+    /// The bearer that has the next turn.
     turn: u32,
 }
 
-/// PDUs that a NIC is asked to protect, of the bearer with this TEID.
+/// PDUs that a NIC must protect, of the bearer with this TEID.
 struct Clear {
     tunnel: u32,
     pdus: Vec<ClearPdu>,
@@ -44,17 +44,18 @@ impl Outgoing {
         self.clear.push_back(clear);
     }
 
-    /// What a NIC was to protect by keys that are no longer used is not sent: by others, its COUNTs might be used twice.
+    /// Drops datagrams that a NIC would protect under old keys. Under new keys, their COUNTs might be used twice.
     pub(super) fn drop_clear(&mut self, tunnel: u32) {
         let mut kept = self.clear.iter().map(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
         self.datagrams.retain(|_| kept.next().unwrap_or(true));
         self.clear.retain(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
     }
 
-    /// PDUs in a packet, or several that it is cut into.
+    /// Queues PDUs as one datagram, or as a burst that the NIC segments.
     fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<Body>) {
         let Some(first) = run.first() else { return };
         let (bytes, number) = (first.bytes, first.clear.as_ref().map_or(0, ClearPdu::count));
+        // The NIC cuts the burst into datagrams of equal length.
         let segment = if run.len() > 1 { NonZeroU16::new((Gtpu::BYTES + bytes) as u16) } else { None };
         let mut headers = BytesMut::zeroed(run.len() * Gtpu::BYTES);
         let mut pieces = SmallVec::new();
@@ -72,7 +73,7 @@ impl Outgoing {
 }
 
 impl Core {
-    /// Makes datagrams of PDUs, the bearers by turns, as long as there is room for them. Says whether it made some.
+    /// Makes datagrams from PDUs, the bearers in turn, while there is room. Returns whether any were made.
     pub(super) fn make(
         &mut self,
         now: Instant,
@@ -81,6 +82,7 @@ impl Core {
     ) -> bool {
         let (mut made, mut waiting) = (false, Vec::new());
         while self.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full()) {
+            // Round-robin: the search starts after the bearer of the last turn.
             let next = self.ready.range(self.outgoing.turn..).chain(&self.ready).next().copied();
             let Some(tunnel) = next else { break };
             self.outgoing.turn = tunnel.wrapping_add(1);
@@ -95,7 +97,7 @@ impl Core {
                 waiting.push(tunnel);
             }
         }
-        // An end marker waits for PDUs that a job has.
+        // An end marker waits for the PDUs that a job has.
         self.ready.extend(waiting);
         made
     }
@@ -108,6 +110,7 @@ impl Core {
         jobs: Option<&mut Batches>,
     ) -> bool {
         let Some(state) = self.bearers.get_mut(&tunnel) else { return false };
+        // A report goes first and in clear, even if a device protects the bearer.
         if let Some(report) = state.entity.take_report() {
             let datagram = datagram_of(&state.tunnel, report);
             self.outgoing.push(datagram);
@@ -116,6 +119,7 @@ impl Core {
         let sealer = state.contexts.sealer();
         let is_null = state.keys[0].is_null();
         if sealer.is_none() && (is_null || jobs.is_none()) {
+            // Without a device, the CPU protects the batch here.
             let bodies: Result<Vec<Body>, _> = if is_null {
                 state.entity.take_clear(A_TURN).map(|pdus| pdus.into_iter().map(Body::clear).collect())
             } else {
@@ -134,6 +138,7 @@ impl Core {
         }
         let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted(&mut self.woken) };
         if pdus.is_empty() {
+            // The end marker must not overtake PDUs in jobs.
             if jobs.is_some_and(|jobs| jobs.is_sending(tunnel)) {
                 return false;
             }
@@ -161,13 +166,14 @@ impl Core {
         true
     }
 
-    /// Sends PDUs, those of one length in a row by one send that the NIC cuts (USO). With a context, the NIC protects them, if their COUNTs
-    /// follow each other.
+    /// Sends PDUs. Consecutive PDUs of equal length form a burst for segmentation (USO). With a context, the NIC
+    /// protects the PDUs, which then need consecutive COUNTs.
     fn send(&mut self, tunnel: u32, pdus: Vec<Body>, context: Option<Handle>, socket: &mut dyn DatagramSocket) {
         let Some(to) = self.bearers.get(&tunnel).map(|state| state.tunnel) else { return };
         let limits = socket.limits(to.peer);
         let mut run: Vec<Body> = Vec::new();
         for pdu in pdus {
+            // A burst is limited by the path and by the descriptors of a ring entry.
             let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MOST_SEGMENTS);
             if run.last().is_some_and(|last| run.len() == most || !last.goes_on_with(&pdu)) {
                 self.outgoing.push_run(&to, context, ::core::mem::take(&mut run));
@@ -177,7 +183,7 @@ impl Core {
         self.outgoing.push_run(&to, context, run);
     }
 
-    /// Sends what a job protected.
+    /// Sends the PDUs that a job protected.
     pub(super) fn push_protected(
         &mut self,
         tunnel: u32,
@@ -187,15 +193,15 @@ impl Core {
         self.send(tunnel, pdus.map(Body::protected).collect(), None, socket);
     }
 
-    /// Sends what the socket takes; says whether that was all of it. What it refuses is that datagram's affair: a socket that is broken says so
-    /// when it is to receive.
+    /// Sends datagrams to the socket. Returns whether all were sent. A refused datagram is dropped alone, because a
+    /// broken socket also fails on receive.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> bool {
         while !self.outgoing.datagrams.is_empty() {
             match socket.poll_send(cx, &mut self.outgoing.datagrams) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(sent)) => drop(self.outgoing.clear.drain(..sent)),
                 Poll::Ready(Err(SendRefused::Ask)) => self.protect_first(),
-                // IP may cut it into fragments, when no NIC has to work on it.
+                // Without a NIC's work, IP may fragment the datagram.
                 Poll::Ready(Err(SendRefused::TooLong { .. }))
                     if matches!(self.outgoing.clear.front(), Some(Some(_))) =>
                 {
@@ -211,7 +217,7 @@ impl Core {
         true
     }
 
-    /// The NIC will not: the CPU protects what comes first, under the same COUNTs.
+    /// Protects the first datagram's PDUs by the CPU, under the same COUNTs, because the NIC refused.
     fn protect_first(&mut self) {
         let (Some(_), Some(clear)) = (self.outgoing.datagrams.pop_front(), self.outgoing.clear.pop_front()) else {
             return;
@@ -222,6 +228,7 @@ impl Core {
         self.counters.protected_by_software += pdus.len() as u64;
         let mut bytes: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
         state.keys[0].protect(state.config.clear_bytes(), &mut bytes);
+        // Pushed in reverse, so that the PDUs keep their order at the front.
         for (_, pdu) in bytes.into_iter().rev() {
             self.outgoing.datagrams.push_front(datagram_of(&state.tunnel, pdu.freeze()));
             self.outgoing.clear.push_front(None);
@@ -229,7 +236,7 @@ impl Core {
     }
 }
 
-/// A PDU that is to be sent: in clear, or not.
+/// A PDU to be sent, protected or in clear.
 struct Body {
     pieces: SmallVec<[Bytes; 3]>,
     bytes: usize,
@@ -250,14 +257,14 @@ impl Body {
         Body { bytes: pdu.bytes(), pieces, clear: Some(pdu) }
     }
 
-    /// Whether the other may be cut from the same packet.
+    /// Tests whether the next PDU can be part of the same burst.
     fn goes_on_with(&self, next: &Body) -> bool {
         let count = |body: &Body| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
         self.bytes == next.bytes && count(self).map(|count| count + 1) == count(next)
     }
 }
 
-/// A PDU in a datagram of its own, its bytes shared.
+/// Makes a datagram of one PDU, sharing its bytes.
 fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
     let mut header = BytesMut::zeroed(Gtpu::BYTES);
     Gtpu::new(GtpuMessage::Data, to.remote, pdu.len()).write(&mut header);
@@ -265,9 +272,9 @@ fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
     TxDatagram { pieces, ..TxDatagram::new(to.peer, Bytes::new()) }
 }
 
-/// PDUs of a bearer in a row.
+/// PDUs of a bearer per turn.
 const A_TURN: usize = 32;
-/// Datagrams that wait to be sent.
+/// Limit of waiting datagrams.
 const MOST_OUTGOING: usize = 256;
-/// A packet of so many pieces as a ring's descriptors have room for.
+/// PDUs per burst, limited by the number of pieces in a ring's descriptors.
 const MOST_SEGMENTS: usize = 16;

@@ -1,7 +1,7 @@
 //! Keys under which a node has sent PDUs.
 //!
-//! A new bearer begins at COUNT 0, and so does a bearer with new keys. If a node did so twice under one key, identity and direction, two SDUs
-//! would get the same key stream.
+//! A new bearer and a bearer with new keys start at COUNT 0. If a node did so twice under one key, identity and
+//! direction, two SDUs would get the same key stream.
 
 use crate::{RepeatedKeys, Security};
 use std::collections::{HashSet, VecDeque};

@@ -6,7 +6,7 @@ use ::core::task::Waker;
 use offload_base::WakeList;
 use std::collections::BTreeMap;
 
-/// The wakers of tasks that wait for one event. The list holds one waker for each pending future, and no waker of a dropped future.
+/// The tasks that wait for one event: one waker for each pending future, and no waker of a dropped future.
 #[derive(Default)]
 pub(super) struct WakerList {
     wakers: BTreeMap<u64, Waker>,
@@ -14,13 +14,13 @@ pub(super) struct WakerList {
 }
 
 impl WakerList {
-    /// Removes all tasks, which register again if they have to wait on, and adds them to those that are woken.
+    /// Removes all tasks and adds them to the list of tasks to wake. A task that must wait on registers again.
     pub(super) fn wake(&mut self, woken: &mut WakeList) {
         woken.add(::core::mem::take(&mut self.wakers).into_values());
     }
 }
 
-/// The place of one future in a [`WakerList`]. Dropped, it leaves the list.
+/// The registration of one future in a [`WakerList`]. Dropping it removes the waker.
 pub(super) struct WaitingTask<'a> {
     shared: &'a Shared,
     tunnel: u32,
@@ -33,8 +33,9 @@ impl<'a> WaitingTask<'a> {
         WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
     }
 
-    /// Registers the task, so that the next [`WakerList::wake`] of this list wakes it. Returns the waker of the task that polled the future before.
-    /// The caller must drop that waker without the node's lock: it may be the last one of a task that has bearers.
+    /// Registers the task, so that the next [`WakerList::wake`] wakes it. Returns the waker of the task that polled the
+    /// future before. The caller must drop that waker without the node's lock, because it may be the last one of a task
+    /// that owns bearers.
     #[must_use]
     pub(super) fn register(&mut self, list: &mut WakerList, waker: &Waker) -> Option<Waker> {
         let key = *self.key.get_or_insert_with(|| {
