@@ -1,4 +1,4 @@
-//! What has no room, cannot be sent or is not read.
+//! Full queues, datagrams that cannot be sent, and SDUs that are not read.
 
 use bytes::{Bytes, BytesMut};
 use core::future::{Future, poll_fn};
@@ -20,34 +20,38 @@ use std::sync::Arc;
 use crate::faulty::Faulty;
 use crate::world::*;
 
-/// An accelerator's queue may have one place, which the command takes that makes a session; or be shared with others that fill it.
+/// An accelerator's queue may have one place, which is taken by the command that creates a session, or may be shared
+/// with other clients that fill it.
 #[test]
 fn a_full_queue_of_jobs_loses_nothing() {
     for depth in [1, 2, 5] {
         let config = LookasideConfig { depth, ..LookasideConfig::default() };
+        // Two generations of keys: each needs a session of the accelerator.
         let mut world = World::with_accelerator(8, [How::Jobs, How::Jobs], 8, LinkConfig::default(), config);
         let bearers = world.open(0, &config_with(8 << 20), 0);
         let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
         let came = world.bed.run_within(Duration::from_secs(60), carry(hosts, bearers, 2, 100));
         let counters = world.counters(0);
         assert_eq!(came.len(), 200, "depth {depth}: {counters:?} {:?}", world.counters(1));
-        // A session may take the last place from a job, and is there for all that follow; there are two generations of keys.
+        // A session may take the last place from a job, and then serves all later jobs. There are two generations of
+        // keys.
         assert!(counters.batches_lost <= 2 && counters.protected_by_jobs > 0, "depth {depth}: {counters:?}");
     }
 }
 
-/// What waits for a place in a queue that others have filled goes on when they are through, though nothing else happens; so it does if they filled
-/// it with commands, which end without a job.
+/// Jobs that wait for a place in a shared queue continue when the other clients' entries are finished, without any
+/// other event, even if these entries were commands.
 #[test]
 fn room_in_a_shared_queue_is_noticed() {
     for with_jobs in [true, false] {
         let config = LookasideConfig { depth: 4, ..LookasideConfig::default() };
         let mut world = World::with_accelerator(9, [How::Jobs, How::Cpu], 8, LinkConfig::default(), config);
         let [near, far] = world.open(0, &config_with(8 << 20), 0);
+        // The other client fills all four entries.
         let mut other = world.ends[0].0.accelerator().unwrap().client();
         let host = world.ends[0].0.clone();
         let got = world.bed.run_within(Duration::from_secs(5), async move {
-            // The first makes the session.
+            // The first SDU creates the session.
             near.send(sdu(0, 0)).await.unwrap();
             far.receive().await.unwrap();
             host.runtime().sleep(Duration::from_millis(1)).await;
@@ -61,6 +65,7 @@ fn room_in_a_shared_queue_is_noticed() {
                 (0..4).for_each(|_| drop(other.open(Transform::Copy)));
             }
             other.flush();
+            // No entry is free now: this SDU's job has to wait.
             near.send(sdu(0, 1)).await.unwrap();
             far.receive().await.unwrap().data
         });
@@ -68,16 +73,18 @@ fn room_in_a_shared_queue_is_noticed() {
     }
 }
 
-/// A socket that takes nothing for a while, and then everything: what waited for room goes on, though the peer says nothing.
+/// A socket accepts nothing for a while and then everything: waiting datagrams continue, although the peer sends
+/// nothing.
 #[test]
 fn a_socket_that_takes_nothing_for_a_while_stalls_nobody() {
     for queue in [None, Some(CpuQueue::new(CpuConfig::default()))] {
         let wire = LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() };
         let mut world = World::new(10, [How::Cpu, How::Cpu], 8, wire);
         let host = world.ends[0].0.clone();
+        // The socket accepts nothing in the first 2 ms.
         let gate = Some((host.runtime().alarm(), Instant::ZERO + Duration::from_millis(2)));
         let socket = Faulty { gate, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
-        // A queue without the engine: each of its jobs comes back at once, and the CPU does it.
+        // A queue without the engine: each job fails at once, and the CPU does the work.
         let jobs = queue.is_some();
         let protection = queue.map_or(Protection::Cpu, |queue| Protection::Jobs(Box::new(queue)));
         let (near, far) = world.pair(socket, protection, config_with(200_000));
@@ -96,7 +103,7 @@ fn a_socket_that_takes_nothing_for_a_while_stalls_nobody() {
     }
 }
 
-/// A packet that is too long for the path goes in fragments, whether a NIC has the bearer or not.
+/// A packet that is too long for the path is fragmented, whether or not a NIC has the bearer.
 #[test]
 fn a_long_sdu_arrives_in_fragments() {
     for near in WAYS {
@@ -104,8 +111,9 @@ fn a_long_sdu_arrives_in_fragments() {
         let [near_end, far_end] = world.open(0, &config(), 0);
         let host = world.ends[0].0.clone();
         let came = world.bed.run_within(Duration::from_secs(5), async move {
-            // The NICs have it by then.
+            // By now the NICs have the contexts.
             host.runtime().sleep(Duration::from_millis(5)).await;
+            // 1457 and 1458 bytes are around the longest SDU that needs no fragments.
             for bytes in [1500, 40, 4000, 1457, 1458] {
                 near_end.send(vec![7; bytes].into()).await.unwrap();
             }
@@ -119,7 +127,7 @@ fn a_long_sdu_arrives_in_fragments() {
     }
 }
 
-/// One datagram that cannot be sent is that one's affair.
+/// A datagram that cannot be sent affects no other.
 #[test]
 fn an_error_of_one_datagram_ends_nothing() {
     let mut world = World::new(12, [How::Cpu, How::Cpu], 8, LinkConfig::default());
@@ -133,10 +141,11 @@ fn an_error_of_one_datagram_ends_nothing() {
         }
         far.receive().await.unwrap().count
     });
+    // The first three datagrams failed.
     assert_eq!(got, 3);
 }
 
-/// A bearer without keys, whose peer is a socket that says what the test wants.
+/// Returns a bearer without keys and a socket as its peer, by which the test sends hand-made messages.
 fn crafted(world: &World, config: Config) -> (Bearer, offload_host_stack::UdpSocket, SocketAddr) {
     let null = || Security::new(1, Direction::Uplink).unwrap();
     let peer = SocketAddr::from((world.ends[1].0.address(), 4000));
@@ -152,7 +161,7 @@ fn message(message: GtpuMessage, payload: &[u8]) -> Bytes {
     datagram.into()
 }
 
-/// SDUs without a byte take room, too: a peer cannot have a node keep any number of them.
+/// Empty SDUs are charged too, so that a peer cannot fill a node's memory with them.
 #[test]
 fn empty_sdus_that_nobody_reads_are_bounded() {
     let mut world = World::new(13, [How::Cpu, How::Cpu], 8, LinkConfig::default());
@@ -162,6 +171,7 @@ fn empty_sdus_that_nobody_reads_are_bounded() {
         for count in 0..200u32 {
             let header = (count | 0x80_0000).to_be_bytes();
             peer.send_to(message(GtpuMessage::Data, &header[1..]), to).await.unwrap();
+            // Pauses let the node take the datagrams.
             if count % 50 == 49 {
                 host.runtime().sleep(Duration::from_millis(1)).await;
             }
@@ -170,10 +180,11 @@ fn empty_sdus_that_nobody_reads_are_bounded() {
     assert!(world.counters(0).unread > 100, "{:?}", world.counters(0));
 }
 
-/// New keys give up the wait for what is missing: what was held up is delivered, and the end comes behind it.
+/// New keys end the wait for missing PDUs: held-up SDUs are delivered, and the end comes after them.
 #[test]
 fn what_new_keys_deliver_is_heard_of_before_the_end() {
     for ended in [false, true] {
+        // The receiver holds COUNT 1, because COUNT 0 never comes.
         let mut config = config();
         config.reordering = None;
         if ended {
@@ -183,6 +194,7 @@ fn what_new_keys_deliver_is_heard_of_before_the_end() {
         let (bearer, peer, to) = crafted(&world, config);
         let bearer = std::sync::Arc::new(bearer);
         let (reads, host) = (bearer.clone(), world.ends[0].0.clone());
+        // The reader waits before the PDU arrives.
         let reading = host.spawn("reads", async move {
             let first = reads.receive().await.map(|sdu| sdu.data);
             if ended { (first, reads.receive().await.map(|sdu| sdu.data)) } else { (first, None) }
@@ -194,6 +206,7 @@ fn what_new_keys_deliver_is_heard_of_before_the_end() {
             }
             host.runtime().sleep(Duration::from_millis(1)).await;
             let null = || Security::new(1, Direction::Uplink).unwrap();
+            // The new keys end the reordering.
             bearer.reestablish(null(), null()).unwrap();
             reading.await
         });
@@ -201,11 +214,12 @@ fn what_new_keys_deliver_is_heard_of_before_the_end() {
     }
 }
 
-/// `Bearer::send` takes `&self`: several tasks may wait for room, and each of them goes on.
+/// `Bearer::send` takes `&self`: several tasks may wait for room, and all continue.
 #[test]
 fn all_tasks_that_wait_for_room_are_woken() {
     let wire = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
     let mut world = World::new(15, [How::Cpu, How::Cpu], 8, wire);
+    // The buffer has room for a few SDUs only.
     let [near, far] = world.open(0, &config_with(3000), 0);
     let (near, host) = (Arc::new(near), world.ends[0].0.clone());
     let send = |near: Arc<Bearer>| async move {
@@ -223,7 +237,7 @@ fn all_tasks_that_wait_for_room_are_woken() {
     drop(drain);
 }
 
-/// A dropped future takes no other task's wake-up with it.
+/// A dropped future does not take another task's wake-up.
 #[test]
 fn dropped_receive_leaves_the_other_waiting_task() {
     let mut world = World::new(16, [How::Cpu, How::Cpu], 8, LinkConfig::default());
@@ -234,6 +248,7 @@ fn dropped_receive_leaves_the_other_waiting_task() {
     let got = world.bed.run_within(Duration::from_secs(5), async move {
         host.runtime().sleep(Duration::from_millis(1)).await;
         {
+            // The second future waits too, and is dropped at the end of this block.
             let mut second = core::pin::pin!(far.receive());
             let is_pending = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending()));
             assert!(is_pending.await);
@@ -244,7 +259,7 @@ fn dropped_receive_leaves_the_other_waiting_task() {
     assert_eq!(got, Some(sdu(0, 1)));
 }
 
-/// A task that is never run, and ends with its last waker. It has a bearer of the node that keeps the waker.
+/// A task that never runs and ends with its last waker. It owns a bearer of the node that holds the waker.
 struct Task {
     _bearer: Bearer,
 }
@@ -269,12 +284,13 @@ fn task_that_ends_with_a_dropped_receive_closes_its_bearer() {
             assert!(receiving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             assert_eq!(known.strong_count(), 0, "another task polls the future now");
         }
+        // If the node still holds the waker, this drops the task and with it the other bearer.
         drop(receiving);
         assert_eq!(known.strong_count(), 0);
     }
 }
 
-/// More PDUs may be in jobs than the window of COUNTs has: on a wire without loss, all of them arrive.
+/// More PDUs may be in jobs than the window of COUNTs holds: without losses, all arrive.
 #[test]
 fn slow_jobs_lose_no_pdu() {
     for (how, sn, latency) in [
@@ -301,9 +317,11 @@ fn slow_jobs_lose_no_pdu() {
     }
 }
 
-/// PDUs of fast jobs wait for an earlier slow job. The buffer bounds them, so that a peer cannot fill the node's memory.
+/// PDUs of fast jobs wait for an earlier slow job. The buffer bounds them, so that a peer cannot fill the node's
+/// memory.
 #[test]
 fn pdus_behind_a_slow_job_are_bounded() {
+    // A job of the slow unit does not end in this test.
     let slow = Unit { latency: Duration::from_secs(10), rate: Some(1000) };
     let fast = Unit { latency: Duration::from_micros(10), rate: None };
     let accelerator = LookasideConfig { units: vec![slow, fast], ..LookasideConfig::default() };
@@ -322,12 +340,13 @@ fn pdus_behind_a_slow_job_are_bounded() {
     assert!(world.counters(1).dropped > 2000, "{:?}", world.counters(1));
 }
 
-/// An accelerator whose thread has died: the node goes on by the CPU.
+/// If an accelerator's thread ends, the node continues with the CPU.
 #[test]
 fn node_goes_on_without_its_accelerator() {
     let mut world = World::new(18, [How::Cpu, How::Cpu], 8, LinkConfig::default());
     let (device, mut queues) =
         nic_sim::lookaside(LookasideConfig::default(), |engines| engines.add_job(nic_pdcp::PdcpBatches, 64));
+    // The accelerator is gone before the first job.
     drop(device);
     let socket = world.ends[0].0.stack().bind_udp(Some(PORT + 1)).unwrap();
     let (near, far) = world.pair(socket, Protection::Jobs(Box::new(queues.remove(0))), config());
@@ -343,7 +362,8 @@ fn node_goes_on_without_its_accelerator() {
     assert!(got.iter().zip(0..).all(|(got, number)| *got == (sdu(0, number), sdu(1, number))));
 }
 
-/// Two bearers under one key, identity and direction would give two SDUs the same key stream, at the same time or one after the other.
+/// Two bearers under one key, identity and direction would give two SDUs the same key stream, at the same time or one
+/// after the other.
 #[test]
 fn node_refuses_keys_that_it_has_used() {
     for queues in [1, 4] {
@@ -356,6 +376,7 @@ fn node_refuses_keys_that_it_has_used() {
         };
         let [near, far] = world.open(0, &config(), 0);
         assert!(matches!(open(7, 0, 0), Err(OpenError::RepeatedKeys(_))), "another bearer has them");
+        // A refused key change leaves the bearer with its old keys.
         let used = world.bed.run(async move {
             near.send(sdu(0, 0)).await.unwrap();
             far.receive().await.unwrap();
@@ -365,16 +386,18 @@ fn node_refuses_keys_that_it_has_used() {
             assert_eq!(far.receive().await.unwrap().count, 1, "it goes on with its keys");
             let [sent, received] = keys(0, 1, 0);
             near.reestablish(sent, received).unwrap();
+            // The second keys of this bearer protected nothing.
             drop(near);
             [0, 1]
         });
+        // Open other tunnels with the keys of either epoch.
         let results = used.map(|epoch| open(8 + u32::from(epoch), 0, epoch).is_ok());
         assert_eq!(results, [false, true], "PDUs were sent under the first keys only, {queues} queues");
     }
 }
 
-/// PDUs of old keys wait in front of a socket that takes nothing, or are in jobs, when new keys come. None of them is protected by the new
-/// keys, since those give the same COUNTs to other SDUs.
+/// PDUs under old keys wait for a socket that accepts nothing, or are in jobs, when the keys change. They must not be
+/// protected under the new keys, which use the same COUNTs for other SDUs.
 #[test]
 fn waiting_pdus_of_old_keys_are_dropped() {
     for by_jobs in [false, true] {
@@ -382,6 +405,7 @@ fn waiting_pdus_of_old_keys_are_dropped() {
         let accelerator = LookasideConfig { units: vec![unit], ..LookasideConfig::default() };
         let mut world = World::with_accelerator(20, [How::Cpu, How::Cpu], 8, LinkConfig::default(), accelerator);
         let host = world.ends[0].0.clone();
+        // The socket accepts nothing until all SDUs have been sent.
         let gate = Some((host.runtime().alarm(), Instant::ZERO + Duration::from_millis(8)));
         let socket = Faulty { gate, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
         let protection = match by_jobs {
@@ -394,16 +418,18 @@ fn waiting_pdus_of_old_keys_are_dropped() {
                 for number in 0..5 {
                     near.send(sdu(epoch, number)).await.unwrap();
                 }
-                // Time enough for a context, but not for a job.
+                // Enough time for a context, but not for a job.
                 host.runtime().sleep(Duration::from_millis(1)).await;
             };
             host.runtime().sleep(Duration::from_millis(1)).await;
             send(0).await;
+            // Both ends change keys while the PDUs wait.
             let [sent, received] = keys(0, 1, 0);
             near.reestablish(sent, received).unwrap();
             let [sent, received] = keys(0, 1, 1);
             far.reestablish(sent, received).unwrap();
             send(1).await;
+            // Only the SDUs of the new keys arrive.
             let mut got = Vec::new();
             while got.len() < 5 {
                 got.push(far.receive().await.unwrap().data);
@@ -417,7 +443,7 @@ fn waiting_pdus_of_old_keys_are_dropped() {
     }
 }
 
-/// PDUs are in jobs to be opened when new keys come: their SDUs are not delivered under the new keys.
+/// PDUs are being opened by jobs when the keys change: their SDUs are not delivered under the new keys.
 #[test]
 fn jobs_of_old_keys_deliver_nothing() {
     let unit = Unit { latency: Duration::from_millis(3), rate: None };
@@ -428,6 +454,7 @@ fn jobs_of_old_keys_deliver_nothing() {
     let got = world.bed.run_within(Duration::from_secs(5), async move {
         near.send(sdu(0, 0)).await.unwrap();
         host.runtime().sleep(Duration::from_millis(1)).await;
+        // The job that opens the first PDU needs two more milliseconds.
         let [sent, received] = keys(0, 1, 1);
         far.reestablish(sent, received).unwrap();
         let [sent, received] = keys(0, 1, 0);

@@ -36,17 +36,17 @@ pub(crate) const WAYS: [How; 3] = [How::Cpu, How::Nic, How::Jobs];
 pub(crate) struct World {
     pub(crate) bed: Testbed,
     pub(crate) ends: [(BedHost, Node); 2],
-    /// Whether an end's sockets keep what comes to themselves.
+    /// Whether an end's sockets hold back received datagrams.
     pub(crate) keeps: [Arc<AtomicBool>; 2],
 }
 
 impl World {
-    /// Two hosts, each with room for so many contexts in its NIC.
+    /// Creates two hosts with room for `contexts` contexts in each NIC.
     pub(crate) fn new(seed: u64, hows: [How; 2], contexts: u32, wire: LinkConfig) -> World {
         World::with_accelerator(seed, hows, contexts, wire, LookasideConfig::default())
     }
 
-    /// NICs of so many queues, each with room for so many contexts.
+    /// Creates two hosts with multi-queue NICs, each with room for `contexts` contexts.
     pub(crate) fn of_queues(seed: u64, hows: [How; 2], queues: u16, contexts: u32, wire: LinkConfig) -> World {
         World::with(seed, hows, queues, contexts, wire, LookasideConfig::default())
     }
@@ -97,7 +97,7 @@ impl World {
         World { bed, ends, keeps }
     }
 
-    /// A bearer at both ends.
+    /// Opens a bearer at both ends.
     pub(crate) fn open(&self, number: u32, config: &Config, epoch: u8) -> [Bearer; 2] {
         let address = |end: usize| SocketAddr::from((self.ends[end].0.address(), PORT));
         [0, 1].map(|end| {
@@ -108,7 +108,7 @@ impl World {
         })
     }
 
-    /// A bearer of another node at the near host, and its peer.
+    /// Opens a bearer of another node at the near host, and its peer.
     pub(crate) fn pair(
         &self,
         socket: impl DatagramSocket + 'static,
@@ -119,7 +119,7 @@ impl World {
         (near, far)
     }
 
-    /// Makes the same pair, and returns that node too.
+    /// Opens the same pair, and returns that node too.
     pub(crate) fn pair_of(
         &self,
         socket: impl DatagramSocket + 'static,
@@ -143,7 +143,7 @@ impl World {
     }
 }
 
-/// Of what an end sends, and of what it receives.
+/// Returns the keys of an end's sending and receiving direction.
 pub(crate) fn keys(bearer: u32, epoch: u8, end: usize) -> [Security; 2] {
     let algorithm = [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc256][bearer as usize % 3];
     let of = |direction: Direction| {
@@ -175,29 +175,29 @@ pub(crate) fn config_with(buffer: usize) -> Config {
     config
 }
 
-/// SDUs of several lengths that say their number, and the keys in use.
+/// Returns an SDU of varying length that contains its number and the epoch of the keys.
 pub(crate) fn sdu(epoch: u8, number: u32) -> Bytes {
     let mut sdu = vec![epoch; 5 + (number as usize * 37 / 8) % 1200];
     sdu[1..5].copy_from_slice(&number.to_be_bytes());
     sdu.into()
 }
 
-/// Sends so many SDUs, and takes them until the end marker comes; says which came.
+/// Sends `count` SDUs per epoch, receives until the end marker, and returns the received SDUs.
 pub(crate) async fn carry(hosts: [BedHost; 2], bearers: [Bearer; 2], epochs: u8, count: u32) -> Vec<(u8, u32)> {
     carry_on(Flow { bearer: 0, epochs, count, burst: 25 }, hosts, bearers).await
 }
 
-/// What is sent on one bearer.
+/// The traffic of one bearer.
 pub(crate) struct Flow {
     pub(crate) bearer: u32,
     pub(crate) epochs: u8,
-    /// SDUs by each generation of keys.
+    /// SDUs per epoch of keys.
     pub(crate) count: u32,
-    /// As many at a time: all bearers' together have room in the receiver's socket.
+    /// SDUs sent at a time. All bursts together must fit into the receiver's socket.
     pub(crate) burst: u32,
 }
 
-/// The same on one of several bearers.
+/// Carries the traffic of one of several bearers.
 pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bearer; 2]) -> Vec<(u8, u32)> {
     let Flow { bearer, epochs, count, burst } = flow;
     let runtime = hosts[0].runtime();
@@ -213,7 +213,7 @@ pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bear
                     runtime.sleep(Duration::from_micros(100)).await;
                 }
             }
-            // Long enough for all of it, and for t-Reordering.
+            // Long enough for all PDUs to arrive and for t-Reordering.
             runtime.sleep(Duration::from_millis(20)).await;
         }
         loop {
