@@ -261,7 +261,7 @@ impl Connection {
     /// use quic_offload::{Connection, PathError};
     /// use std::net::{IpAddr, SocketAddr};
     ///
-    /// Keeps a path over a metered network as a backup of the first path.
+    /// /// Keeps a path over a metered network as a backup of the first path.
     /// async fn fall_back(connection: &Connection, server: SocketAddr, metered: IpAddr) -> Result<(), PathError> {
     ///     let path = connection.open_path(server, Some(metered)).await?;
     ///     connection.set_backup(path, true)
@@ -344,7 +344,7 @@ impl Connection {
     /// ```
     /// use quic_offload::{Connection, HandshakeData};
     ///
-    /// Closes connections of clients without a certificate.
+    /// /// Closes connections of clients without a certificate.
     /// fn is_known(connection: &Connection) -> bool {
     ///     let HandshakeData { certificates, .. } = connection.handshake_data();
     ///     if certificates.is_empty() {

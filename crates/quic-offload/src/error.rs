@@ -98,7 +98,7 @@ impl From<Closed> for io::Error {
 /// ```
 /// use quic_offload::{Closed, StreamError};
 ///
-/// Tests whether a request is worth repeating on another connection.
+/// /// Tests whether a request is worth repeating on another connection.
 /// fn is_passing(error: &StreamError) -> bool {
 ///     matches!(error, StreamError::Closed(Closed::TimedOut | Closed::Reset))
 /// }
@@ -164,7 +164,7 @@ pub enum ConnectError {
 /// ```
 /// use quic_offload::{Connection, DatagramError};
 ///
-/// Sends a datagram, or a stream if the data is too long.
+/// /// Sends a datagram, or a stream if the data is too long.
 /// async fn send(connection: &Connection, data: bytes::Bytes) -> Result<(), Box<dyn std::error::Error>> {
 ///     match connection.send_datagram(data.clone()).await {
 ///         Err(DatagramError::TooLong | DatagramError::Unsupported) => {
@@ -198,7 +198,7 @@ pub enum DatagramError {
 /// ```
 /// use quic_offload::{Closed, Connection, PathError};
 ///
-/// Opens a second path if the peer supports multipath.
+/// /// Opens a second path if the peer supports multipath.
 /// async fn second(connection: &Connection, to: core::net::SocketAddr) -> Result<Option<u32>, Closed> {
 ///     match connection.open_path(to, None).await {
 ///         Ok(path) => Ok(Some(path)),

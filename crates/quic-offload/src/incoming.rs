@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// ```
 /// use quic_offload::{Endpoint, Incoming};
 ///
-/// Accepts loopback clients, refuses multicast addresses, and validates the address of all others.
+/// /// Accepts loopback clients, refuses multicast addresses, and validates the address of all others.
 /// async fn decide(endpoint: Endpoint) {
 ///     while let Some(incoming) = endpoint.incoming().await {
 ///         let incoming: Incoming = incoming;
