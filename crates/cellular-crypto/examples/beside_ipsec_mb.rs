@@ -1,11 +1,13 @@
-//! Nanoseconds per byte of all algorithms, many messages at a time and one by one, beside intel-ipsec-mb where it is installed.
+//! Nanoseconds per byte of all algorithms, for batches and single messages, compared with intel-ipsec-mb where it is
+//! installed.
 //!
 //! ```sh
 //! cargo run --release -p cellular-crypto --example beside_ipsec_mb
 //! cargo run --release -p cellular-crypto --example beside_ipsec_mb -- 10 1,2,4
 //! ```
 //!
-//! Options: how many rounds (each measures everything in turn; what is shown is the fastest), and which algorithms.
+//! Options: the number of rounds, and the algorithms. Each round measures everything in turn, and the example prints
+//! the fastest result.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -31,6 +33,7 @@ fn main() {
     };
     let peer = Peer::build();
     let mut rows: BTreeMap<(Algorithm, Kind), Row> = BTreeMap::new();
+    // Everything takes turns, so that load from other programs affects all results alike.
     for _ in 0..rounds {
         for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| wanted(*algorithm)) {
             for kind in [Kind::Cipher, Kind::Mac, Kind::Aead] {
@@ -48,7 +51,9 @@ fn main() {
                         );
                     }
                     row.note("best, 1 job", index, measure(Engine::best(), algorithm, kind, size, 1));
+                    // The library has only algorithms 1 to 3.
                     let Some(peer) = peer.as_ref().filter(|_| algorithm.number() <= 3) else { continue };
+                    // The program prints one number: ns per byte.
                     for instructions in ["sse", "avx2", "avx512", "single"] {
                         let number = [algorithm.number().to_string(), u8::from(kind == Kind::Mac).to_string()];
                         let (size, jobs) = (size.to_string(), JOBS.to_string());
@@ -92,7 +97,7 @@ impl Kind {
     }
 }
 
-/// The fastest of each, at each size.
+/// The fastest result of each configuration, at each size.
 #[derive(Default)]
 struct Row(BTreeMap<String, [f64; 2]>);
 
@@ -103,12 +108,13 @@ impl Row {
     }
 }
 
-/// ns per byte: the fastest of many runs in 20 ms.
+/// Returns ns per byte: the fastest of many runs in 20 ms.
 fn measure(engine: Engine, algorithm: Algorithm, kind: Kind, size: usize, jobs: usize) -> f64 {
     let keys: Vec<Key> =
         (0..jobs).map(|job| Key::new(algorithm, &vec![job as u8; algorithm.key_len()]).expect("its length")).collect();
     let mut messages = vec![vec![0x5a; size]; jobs];
     let iv = |job: usize| Iv::from_bytes([job as u8; 16]);
+    // Short enough that some runs are not interrupted.
     let runs = 1 + 20_000 / (size * jobs);
     let (begin, mut best) = (Instant::now(), f64::INFINITY);
     while begin.elapsed().as_millis() < 20 {
@@ -117,6 +123,7 @@ fn measure(engine: Engine, algorithm: Algorithm, kind: Kind, size: usize, jobs: 
             let each = messages.iter_mut().zip(&keys).enumerate();
             match kind {
                 Kind::Cipher => {
+                    // Jobs borrow the data, so each run creates them anew.
                     let jobs = each.map(|(index, (data, key))| CipherJob::new(key, iv(index), data).expect("short"));
                     engine.cipher(&mut jobs.collect::<Vec<_>>());
                 }

@@ -1,4 +1,4 @@
-//! Jobs to lanes: those of one generator run side by side, those of like lengths together.
+//! Assignment of jobs to lanes: jobs of one generator run side by side, sorted by length.
 
 use crate::aes_modes::{Cmac, keystream};
 use crate::eia3::Eia3;
@@ -10,7 +10,7 @@ use crate::sst::Subkeys;
 use crate::{Algorithm, Backend, Iv};
 use resumable_aead::AesKey;
 
-/// Does jobs with one back-end, as many at a time as it has lanes.
+/// Runs jobs with one back-end, up to its number of lanes at a time.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, CipherJob, Engine, Iv, Key, MacJob, OpenJob, SealJob, TagLen};
@@ -43,17 +43,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// With the fastest back-end that this processor has.
+    /// Creates an engine with the fastest back-end of this processor.
     pub fn best() -> Engine {
         Engine { backend: Backend::best() }
     }
 
-    /// With a certain back-end: for tests and benches. None where it is not available.
+    /// Creates an engine with a specific back-end, for tests and benchmarks. Returns `None` if it is not available.
     pub fn with_backend(backend: Backend) -> Option<Engine> {
         backend.is_available().then_some(Engine { backend })
     }
 
-    /// What it computes with.
+    /// Returns the back-end.
     pub fn backend(self) -> Backend {
         self.backend
     }
@@ -63,26 +63,26 @@ impl Engine {
         self.run(jobs.iter_mut().map(CipherJob::start));
     }
 
-    /// NIA: makes the tags of all jobs.
+    /// NIA: computes the tags of all jobs.
     pub fn mac(self, jobs: &mut [MacJob<'_>]) {
         self.run(jobs.iter_mut().map(MacJob::start));
     }
 
-    /// NCA: ciphers the data of all jobs and makes their tags.
+    /// NCA: ciphers the data of all jobs and computes their tags.
     pub fn seal(self, jobs: &mut [SealJob<'_>]) {
         self.run(jobs.iter_mut().map(SealJob::start));
     }
 
-    /// NCA: compares the tags of all jobs and deciphers the data of those that are authentic.
+    /// NCA: compares the tags of all jobs, and deciphers the data of authentic ones.
     pub fn open(self, jobs: &mut [OpenJob<'_>]) {
         self.run(jobs.iter_mut().map(OpenJob::start));
     }
 
-    /// Runs what is left to do in lanes.
+    /// Runs the jobs that need lanes or CMACs.
     fn run<'a>(self, started: impl ExactSizeIterator<Item = Started<'a>>) {
         let jobs = started.len();
         let mut lanes: [Vec<Lane<'_>>; 4] = Default::default();
-        // What is in one is wiped where it lies, so none is moved by growth.
+        // A CMAC wipes its secrets in place, so the vector must not grow and move them.
         let mut cmacs = Vec::new();
         for (number, started) in started.enumerate() {
             match started {
@@ -99,7 +99,7 @@ impl Engine {
         Cmac::run(&mut cmacs);
         for stream in [Stream::Snow3g, Stream::Snow5g, Stream::Zuc128, Stream::Zuc256] {
             let lanes = &mut lanes[stream as usize];
-            // Messages of like lengths end together: few lanes run empty.
+            // Messages of similar lengths end together, so that few lanes run empty.
             if !lanes.is_sorted_by_key(|lane| lane.blocks) {
                 lanes.sort_unstable_by_key(|lane| lane.blocks);
             }
@@ -108,7 +108,7 @@ impl Engine {
     }
 }
 
-/// What became of a job.
+/// The work that remains after a job was started.
 enum Started<'a> {
     Done,
     Lane(Stream, Lane<'a>),
@@ -119,12 +119,13 @@ impl CipherJob<'_> {
     fn start(&mut self) -> Started<'_> {
         match (self.key.algorithm(), &self.key.secret) {
             (_, Secret::Aes128(key)) => {
-                // TS 33.401 B.1.3: eight bytes, and 64 bits that count.
+                // TS 33.401 B.1.3: an eight-byte prefix and a 64-bit counter.
                 let prefix = u128::from_be_bytes(*self.iv.bytes()) >> 64 << 64;
                 key.cipher.counter_mode(prefix, self.data);
             }
             (_, Secret::Aes256(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
             (algorithm, Secret::Bytes(key)) => {
+                // AES is done at once; generators wait for their batch.
                 return Started::lane(algorithm, key, &self.iv, Work::Cipher(self.data));
             }
         }
@@ -206,13 +207,13 @@ impl<'a> Started<'a> {
     }
 }
 
-/// H, Q and P of 256-NIA5 and 256-NCA5.
+/// Returns H, Q and P of 256-NIA5 and 256-NCA5.
 fn aes_subkeys(key: &AesKey, iv: &Iv) -> Subkeys {
-    // The lowest bit of the first byte tells their counter blocks from the message's.
+    // The lowest bit of the first byte separates their counter blocks from the message's.
     Subkeys::new(&keystream(key, wide_counter(iv) | 1 << 120))
 }
 
-/// 256-NEA5: twelve bytes of the IV, and 32 bits that count.
+/// Returns the first counter block of 256-NEA5: twelve bytes of the IV, and a 32-bit counter.
 fn wide_counter(iv: &Iv) -> u128 {
     u128::from_be_bytes(*iv.bytes()) >> 32 << 32
 }

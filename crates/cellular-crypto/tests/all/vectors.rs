@@ -1,7 +1,8 @@
-//! Published vectors, each alone and all of a file as one batch, under every back-end.
+//! Published vectors, each alone and all of a file as one batch, with every back-end.
 //!
-//! The files are test data of intel-ipsec-mb and DPDK (`vectors/LICENSE.txt`). Each file of the 256-bit set marks its last vector
-//! "invalid"; its numbers are right, and the program that the files belong to compares it like the others: so the mark is not read.
+//! The files are test data of intel-ipsec-mb and DPDK (`vectors/LICENSE.txt`). Each file of the 256-bit set marks its
+//! last vector "invalid". The vector's numbers are right, and the test program of intel-ipsec-mb compares it like the
+//! others. So this test ignores the mark.
 
 use cellular_crypto::{
     Algorithm, Backend, CipherJob, Direction, Engine, Iv, Key, MacJob, OpenJob, PduNumber, SealJob, TagLen, VerifyError,
@@ -58,6 +59,7 @@ fn dpdk() {
             file.tests = rest;
             assert!(!of_kind.is_empty());
             for vector in &mut of_kind {
+                // The file gives no tag size: it is the length of the tag.
                 vector.tag_size = vector.tag.len() * 4;
             }
             check(algorithm, &of_kind);
@@ -102,7 +104,7 @@ impl Vector {
         Key::new(algorithm, &unhex(&self.key)).unwrap()
     }
 
-    /// Ready made; of ZUC-128: COUNT (little-endian), BEARER, DIRECTION.
+    /// Returns a complete IV. For ZUC-128 the vector has COUNT (little-endian), BEARER and DIRECTION.
     fn iv(&self, algorithm: Algorithm, mac: bool) -> Iv {
         match unhex(&self.iv)[..] {
             [a, b, c, d, bearer, direction] => {
@@ -143,6 +145,7 @@ fn cipher(algorithm: Algorithm, file: &str) -> usize {
 fn check_cipher(algorithm: Algorithm, vectors: &[Vector]) {
     let keys: Vec<Key> = vectors.iter().map(|vector| vector.key(algorithm)).collect();
     for engine in engines() {
+        // Single messages, a batch smaller than the lanes, and the whole file.
         for batch in [1, 3, vectors.len()] {
             let mut data: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.msg)).collect();
             let mut jobs: Vec<CipherJob<'_>> = data
@@ -157,6 +160,7 @@ fn check_cipher(algorithm: Algorithm, vectors: &[Vector]) {
             }
         }
     }
+    // Deciphering returns the message.
     for (vector, key) in vectors.iter().zip(&keys) {
         let mut data = unhex(&vector.ct);
         key.cipher(&vector.iv(algorithm, false), &mut data).unwrap();
@@ -192,6 +196,7 @@ fn check_mac(algorithm: Algorithm, vectors: &[Vector]) {
     for ((vector, key), message) in vectors.iter().zip(&keys).zip(&messages) {
         let (iv, mut tag) = (vector.iv(algorithm, true), unhex(&vector.tag));
         assert_eq!(key.verify(&iv, message, &tag), Ok(()));
+        // A tag with any bit changed is refused.
         for bit in 0..8 * tag.len() {
             tag[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(key.verify(&iv, message, &tag), Err(VerifyError::TagMismatch));
@@ -225,7 +230,7 @@ fn check_aead(algorithm: Algorithm, vectors: &[Vector]) {
             for (data, vector) in data.iter().zip(vectors) {
                 assert_eq!(hex(data), vector.ct, "{engine:?}, {batch}, IV {}", vector.iv);
             }
-            // Every third with a wrong tag.
+            // Every third tag is wrong.
             let mut forged = tags.clone();
             forged.iter_mut().step_by(3).for_each(|tag| tag[3] ^= 0x80);
             let mut jobs: Vec<OpenJob<'_>> = (data.iter_mut().zip(vectors).zip(&keys).zip(&aads).zip(&forged))
@@ -238,12 +243,14 @@ fn check_aead(algorithm: Algorithm, vectors: &[Vector]) {
                 assert_eq!(job.is_authentic(), index % 3 != 0);
             }
             for (index, (data, vector)) in data.iter().zip(vectors).enumerate() {
+                // Forged messages are wiped.
                 let left = if index % 3 == 0 { "0".repeat(vector.msg.len()) } else { vector.msg.clone() };
                 assert_eq!(hex(data), left, "{engine:?}, {batch}, IV {}", vector.iv);
             }
         }
     }
     for (((vector, key), aad), tag) in vectors.iter().zip(&keys).zip(&aads).zip(&tags) {
+        // A tag with any bit changed is refused.
         for bit in 0..8 * tag.len() {
             let (mut data, mut tag) = (unhex(&vector.ct), tag.clone());
             tag[bit / 8] ^= 1 << (bit % 8);

@@ -153,7 +153,7 @@ pub enum OpenError {
     /// The configuration is inconsistent.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The node has sent PDUs under one of these keys, with the same identity and direction. Its COUNTs would be reused.
+    /// The node has sent PDUs under one of these keys, with the same identity and direction. COUNTs would be reused.
     #[error(transparent)]
     RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
@@ -177,7 +177,7 @@ pub enum BearerError {
     /// All COUNTs are used: re-establish the bearer with new keys.
     #[error("no COUNT is left: re-establish the bearer with new keys")]
     CountExhausted,
-    /// The node has sent PDUs under one of these keys, with the same identity and direction. Its COUNTs would be reused.
+    /// The node has sent PDUs under one of these keys, with the same identity and direction. COUNTs would be reused.
     #[error(transparent)]
     RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
