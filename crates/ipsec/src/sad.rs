@@ -310,7 +310,7 @@ impl Sad {
         Some(sa)
     }
 
-    /// Marks an SA as used up, so that no packet to be sent finds it any more.
+    /// Ends an SA as used up, so that no packet to be sent finds it any more.
     pub fn retire(&mut self, id: SaId) {
         self.hide(id);
         let Some(sa) = self.find_mut(id) else { return };

@@ -23,7 +23,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) shared: Arc<Shared>,
-    /// Shared by all clones; its drop marks the last one.
+    /// One for all clones; its drop marks the last one.
     _last: Arc<LastHandle>,
 }
 

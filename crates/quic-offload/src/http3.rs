@@ -224,7 +224,7 @@ impl Number {
     }
 }
 
-/// Both halves of a stream. See [`Streams`] for an example.
+/// The two halves of a stream. See [`Streams`] for an example.
 pub struct Both<B> {
     send: Sending<B>,
     receive: Receiving,

@@ -130,7 +130,7 @@ impl Words for Portable {
     }
 }
 
-/// One block. Several blocks at a time would not be faster.
+/// A single block. Several blocks at a time would not be faster.
 #[derive(Clone, Copy)]
 pub(crate) struct One(u128);
 

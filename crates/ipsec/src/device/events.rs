@@ -1,4 +1,4 @@
-//! Events of SAs that wait for the keying daemon.
+//! SA events that wait for the keying daemon.
 //!
 //! Invariants: limits, used-up numbers and lost offloads are never dropped. Each waits only once, however often it
 //! happens before the daemon asks, so an SA has only a few events in the queue. Packets that need missing SAs can fill
@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use offload_api::{EspMode, Template};
 use std::collections::{HashSet, VecDeque};
 
-/// Events in the order of occurrence.
+/// The events, in the order of occurrence.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: VecDeque<SaEvent>,

@@ -21,7 +21,7 @@ pub(super) enum Origin {
     Sa(SaId),
 }
 
-/// Fragments that wait for the rest of their packets, for IPv4 and IPv6.
+/// Incomplete packets: fragments that wait for the rest of their packets, for IPv4 and IPv6.
 #[derive(Debug)]
 pub(super) struct Fragments {
     stack: [Reassembler; 2],

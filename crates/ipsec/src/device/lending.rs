@@ -1,4 +1,4 @@
-//! Lent SAs, which the device uses for a switch, whose packets this layer never sees.
+//! SAs lent to the device for a switch. This layer never sees their packets.
 //!
 //! If a policy protects packets by a lent SA, the device does so for any sender.
 

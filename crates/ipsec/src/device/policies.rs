@@ -1,4 +1,4 @@
-//! Policies and their decisions.
+//! The policies and their decisions.
 
 use super::sas::Sas;
 use crate::keying::SaId;

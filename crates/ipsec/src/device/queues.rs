@@ -232,7 +232,7 @@ impl SecureDevice {
         if inner.next_event().is_some_and(|at| at <= now) {
             inner.handle_timeout(now);
         }
-        // Fragments, kept packets and SAs belong to the whole layer, so any queue's timeout serves them.
+        // Kept packets, fragments and SAs belong to the whole layer, so any queue's timeout serves them.
         self.counters.in_reassembly_failed += self.fragments.expire(now);
         self.counters.in_no_states += self.held.expire(now);
         self.handle_sa_timeouts(now);
@@ -258,7 +258,7 @@ impl SecureDevice {
     }
 
     /// Delivers a packet opened at `queue` to its shard: the shard that RSS would choose for the plain packet.
-    /// Fragments all go to one queue, because they must meet there and not all of them have ports.
+    /// All fragments go to one queue, because they must meet there and not all of them have ports.
     pub(super) fn hand_over(
         &mut self,
         queue: usize,

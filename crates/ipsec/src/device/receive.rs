@@ -1,7 +1,7 @@
 //! From the device to the stack.
 //!
-//! Fragments from the wire are reassembled first: policies need ports, which most fragments lack, and ESP is opened
-//! whole (RFC 4303 3.4.1). Fragments out of a tunnel are reassembled only if a policy that names ports might match
+//! Received fragments are reassembled first: policies need ports, which most fragments lack, and ESP is opened
+//! whole (RFC 4303 3.4.1). The fragments out of a tunnel are reassembled only if a policy that names ports might match
 //! their packet; otherwise they are passed up unchanged.
 //!
 //! If the device did not open a packet, its IPv4 header checksum is verified before anything else. Transport mode

@@ -182,7 +182,7 @@ impl Sas {
         }
     }
 
-    /// Marks the numbers of authentic packets as received, unless one of them is a replay.
+    /// Records the numbers of authentic packets as received, unless one of them is a replay.
     pub(super) fn accept(&mut self, now: Instant, id: SaId, numbers: RangeInclusive<u64>) -> Result<(), Refusal> {
         let Some(sa) = self.sad.find_mut(id) else { return Err(Refusal::Mode) };
         let Sequence::Receive(window) = &sa.sequence else { return Err(Refusal::Mode) };
@@ -207,7 +207,7 @@ impl Sas {
         }
     }
 
-    /// Marks an SA as used up because the next packet, or packets joined or segmented together, exceed the rest of its
+    /// Ends an SA as used up because the next packet, or packets joined or segmented together, exceed the rest of its
     /// lifetime. Without this the SA would refuse every packet and report no event.
     pub(super) fn note_too_many(&mut self, id: SaId) {
         self.note_limit(id, Reached::Hard(Limit::Packets));
@@ -313,7 +313,7 @@ impl Drop for Sas {
     }
 }
 
-/// Marks all numbers as received, unless one of them is a replay.
+/// Records all numbers as received, unless one of them is a replay.
 fn take_all(window: &mut ReplayWindow, mut numbers: RangeInclusive<u64>) -> bool {
     if numbers.start() == numbers.end() {
         return window.accept(*numbers.start());

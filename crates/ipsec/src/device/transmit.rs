@@ -223,7 +223,7 @@ impl SecureDevice {
         }
     }
 
-    /// Fragments a reassembled packet for a path of `mtu` bytes, if necessary.
+    /// Splits a reassembled packet for a path of `mtu` bytes, if necessary.
     fn cut_again(&mut self, packet: TxPacket, mtu: u16, identification: u32) -> Option<Vec<TxPacket>> {
         if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(mtu) {
             return Some(vec![packet]);

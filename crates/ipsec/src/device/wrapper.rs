@@ -31,7 +31,7 @@ impl Wrapper {
         self.identification
     }
 
-    /// Segments a packet if requested, wraps the segments and queues them. Returns the number of wrapped packets that
+    /// Splits a packet into segments if requested, wraps the segments and queues them. Returns the number of wrapped packets that
     /// could not be fragmented.
     pub(super) fn wrap(
         &mut self,

@@ -32,7 +32,7 @@
 //! `set`, or `clear`, which is `flag nopmtudisc`), and `flag noecn`. `flag decap-dscp` keeps the outer DSCP when a
 //! packet leaves the tunnel.
 //!
-//! Words with a meaning in Linux and no effect here (`dev`, `auth-trunc`, `level use` and others) are errors, because a
+//! Statement words with a meaning in Linux and no effect here (`dev`, `auth-trunc`, `level use` and others) are errors, because a
 //! file must not promise a feature that is missing.
 //!
 //! - `words`: text to statements of words; `statement`: the kind of a statement;

@@ -112,5 +112,5 @@ fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, Problem> {
 }
 
 const MOST_SHOWN: usize = 64;
-/// Words with as many hexadecimal digits in a row may be keys: the shortest key has 40, and no known word has so many.
+/// Such words with as many hexadecimal digits in a row may be keys: the shortest key has 40, and no known word has so many.
 const DIGITS_OF_A_KEY: usize = 16;

@@ -3,7 +3,7 @@
 //! The file is text, readable by its owner only: the secret of the hashes, then a line per used key with the key's hash
 //! and mark. Later marks are appended after the end line, one line per call, and synced. When there are as many
 //! appended marks as keys, the file is replaced: a new file (`.new`) is written, synced and renamed, and the folder is
-//! synced. So the cost of a mark does not depend on the number of keys. Entries are never dropped: a key that returns
+//! synced. So the cost of a mark does not depend on the number of keys. No entries are ever dropped: a key that returns
 //! after a year continues after its last number.
 //!
 //! When the file is full, the least recently written half of the entries is [spent](super::spent): a second file
@@ -690,7 +690,7 @@ mod tests {
         }
     }
 
-    /// Spent keys are written to their file before they leave the other file.
+    /// The spent keys are written to their file before they leave the other file.
     #[test]
     fn a_power_cut_while_keys_are_spent_forgets_none() {
         let disk = |calls_left| Forgetful { calls_left, ..Forgetful::default() };

@@ -1,4 +1,4 @@
-//! Marks: how far an SA's numbers are written to the store, and how far ahead the next mark is.
+//! The marks: how far an SA's numbers are written to the store, and how far ahead the next mark is.
 //!
 //! The marks of sent numbers are multiples of 2^20, and a new process continues after its mark. The marks of received
 //! numbers are ahead by about one second of packets, at most to such a multiple. After a crash, packets between the

@@ -74,7 +74,7 @@ impl UsedKeys {
 }
 
 impl Hashes {
-    /// Hashes all inputs of nonces and key streams: key and salt.
+    /// Returns the hash of all inputs of nonces and key streams: key and salt.
     fn hash(&self, key: &EspKey) -> u64 {
         self.hasher.hash_one((key.key(), key.salt()))
     }

@@ -51,7 +51,7 @@ offload_base::counters! {
         pub given_up: "PdcpGivenUp",
         /// SDUs dropped because unread SDUs filled their bearer's buffer.
         pub unread: "PdcpUnread",
-        /// Batches lost with an accelerator's engine, and processed by the CPU.
+        /// The batches lost with an accelerator's engine, and processed by the CPU.
         pub batches_lost: "PdcpBatchesLost",
         /// Datagrams forwarded to their bearer's queue.
         pub handed_on: "GtpuHandedOn",

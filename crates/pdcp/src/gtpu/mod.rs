@@ -231,7 +231,7 @@ impl Node {
         });
         let parted: Vec<_> = parted.collect();
         let count = parted.len();
-        // Shared by the queues, because a TEID's queue may change while its keys are the same.
+        // One for all queues, because a TEID's queue may change while its keys are the same.
         let used_keys = Arc::new(Mutex::new(UsedKeys::default()));
         let shared = parted.iter().enumerate().map(|(number, (_, is_device, jobs))| {
             let core = Core::new(Place::new(number, count), *is_device, jobs.is_some(), used_keys.clone());

@@ -45,7 +45,7 @@ pub(crate) struct Conn {
     /// The address of a path to open, because the peer abandoned the last one.
     reopening: Option<FourTuple>,
     pub(super) watches: silence::Watches,
-    /// Shared with the keys, which filter received packets.
+    /// Also used by the keys, which filter received packets.
     pub(super) reading: Arc<Mutex<Reading>>,
     pub(crate) key_updates: u64,
     /// The generation of the keys in use for sending.
@@ -210,7 +210,7 @@ impl Conn {
 
     /// Ends the connection.
     pub(super) fn end(&mut self, why: Closed, woken: &mut WakeList) {
-        // Held bytes become readable before readers are woken.
+        // Kept bytes become readable before readers are woken.
         reading::lock(&self.reading).release();
         let Conn { closed, span, .. } = self;
         let why = closed.get_or_insert(why);

@@ -1,4 +1,4 @@
-//! Reading of streams with bytes far out of order.
+//! Unordered reading of streams with bytes far out of order.
 //!
 //! The state machine closes a connection if a stream has more than 1,024 pieces after buffering 2,048: pieces that wait
 //! for an earlier one, or for the application. It does not join whole packets, so 2,048 pieces are 2.9 MB. So if stream

@@ -140,7 +140,7 @@ impl Reading {
         *held = 0;
         holding.retain(|id| {
             let Some(of) = streams.get_mut(id) else { return false };
-            // Held bytes that were read meanwhile are in `pieces`, and are forgotten here.
+            // Kept bytes that were read meanwhile are in `pieces`, and are forgotten here.
             let all = core::mem::take(&mut of.held);
             if of.end.is_none() {
                 for (at, part) in all.parts() {

@@ -1,4 +1,4 @@
-//! Outgoing packets: a device or software seals the packets that the state machine left plain; a packet that cannot be
+//! Sent packets: a device or software seals the packets that the state machine left plain; a packet that cannot be
 //! sealed is dropped.
 //!
 //! Invariants: a datagram in the queue is sealed or has an ask for a device. Datagrams leave in the order in which the
@@ -95,7 +95,7 @@ impl Core {
                 return transmit.is_some();
             }
             let Some(transmit) = transmit else {
-                // Plain packets without a datagram cannot leave.
+                // The plain packets without a datagram cannot leave.
                 counters.dropped += plain.len() as u64;
                 return false;
             };
