@@ -32,12 +32,12 @@ fn main() {
         None => true,
     };
     let peer = Peer::build();
-    let mut rows: BTreeMap<(Algorithm, Kind), Row> = BTreeMap::new();
+    let mut rows: BTreeMap<(Algorithm, OperationKind), ResultRow> = BTreeMap::new();
     // Everything takes turns, so that load from other programs affects all results alike.
     for _ in 0..rounds {
         for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| wanted(*algorithm)) {
-            for kind in [Kind::Cipher, Kind::Mac, Kind::Aead] {
-                if kind == Kind::Aead && !algorithm.has_aead() {
+            for kind in [OperationKind::Cipher, OperationKind::Mac, OperationKind::Aead] {
+                if kind == OperationKind::Aead && !algorithm.has_aead() {
                     continue;
                 }
                 let row = rows.entry((algorithm, kind)).or_default();
@@ -55,7 +55,7 @@ fn main() {
                     let Some(peer) = peer.as_ref().filter(|_| algorithm.number() <= 3) else { continue };
                     // The program prints one number: ns per byte.
                     for instructions in ["sse", "avx2", "avx512", "single"] {
-                        let number = [algorithm.number().to_string(), u8::from(kind == Kind::Mac).to_string()];
+                        let number = [algorithm.number().to_string(), u8::from(kind == OperationKind::Mac).to_string()];
                         let (size, jobs) = (size.to_string(), JOBS.to_string());
                         let arguments = [instructions, "bench", &number[0], &number[1], &size, &jobs, "20"];
                         let Some(printed) = peer.run(&arguments, Vec::new()) else { continue };
@@ -81,27 +81,27 @@ fn main() {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum OperationKind {
     Cipher,
     Mac,
     Aead,
 }
 
-impl Kind {
+impl OperationKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Cipher => "NEA",
-            Kind::Mac => "NIA",
-            Kind::Aead => "NCA",
+            OperationKind::Cipher => "NEA",
+            OperationKind::Mac => "NIA",
+            OperationKind::Aead => "NCA",
         }
     }
 }
 
 /// The fastest result of each configuration, at each size.
 #[derive(Default)]
-struct Row(BTreeMap<String, [f64; 2]>);
+struct ResultRow(BTreeMap<String, [f64; 2]>);
 
-impl Row {
+impl ResultRow {
     fn note(&mut self, name: &str, size: usize, ns: f64) {
         let best = &mut self.0.entry(name.to_owned()).or_insert([f64::INFINITY; 2])[size];
         *best = best.min(ns);
@@ -109,7 +109,7 @@ impl Row {
 }
 
 /// Returns ns per byte: the fastest of many runs in 20 ms.
-fn measure(engine: Engine, algorithm: Algorithm, kind: Kind, size: usize, jobs: usize) -> f64 {
+fn measure(engine: Engine, algorithm: Algorithm, kind: OperationKind, size: usize, jobs: usize) -> f64 {
     let keys: Vec<Key> =
         (0..jobs).map(|job| Key::new(algorithm, &vec![job as u8; algorithm.key_len()]).expect("its length")).collect();
     let mut messages = vec![vec![0x5a; size]; jobs];
@@ -122,19 +122,19 @@ fn measure(engine: Engine, algorithm: Algorithm, kind: Kind, size: usize, jobs: 
         for _ in 0..runs {
             let each = messages.iter_mut().zip(&keys).enumerate();
             match kind {
-                Kind::Cipher => {
+                OperationKind::Cipher => {
                     // Jobs borrow the data, so each run creates them anew.
                     let jobs = each.map(|(index, (data, key))| CipherJob::new(key, iv(index), data).expect("short"));
                     engine.cipher(&mut jobs.collect::<Vec<_>>());
                 }
-                Kind::Mac => {
+                OperationKind::Mac => {
                     let jobs = each
                         .map(|(index, (data, key))| MacJob::new(key, iv(index), data, TagLen::FOUR).expect("short"));
                     let mut jobs: Vec<_> = jobs.collect();
                     engine.mac(&mut jobs);
                     std::hint::black_box(&jobs);
                 }
-                Kind::Aead => {
+                OperationKind::Aead => {
                     let jobs = each.map(|(index, (data, key))| {
                         SealJob::new(key, iv(index), &[], data, TagLen::FOUR).expect("short")
                     });

@@ -1,7 +1,7 @@
 //! Instruction sets, and detection of the processor's.
 
 use crate::lane::Lane;
-use crate::run::{self, Stream};
+use crate::run::{self, GeneratorKind};
 use crate::words::Words;
 #[cfg(target_arch = "x86_64")]
 use crate::words::avx2::{self, Avx2};
@@ -53,7 +53,7 @@ impl Backend {
     }
 
     /// Runs the generators of any number of messages, up to the number of lanes at a time.
-    pub(crate) fn run(self, stream: Stream, lanes: &mut [Lane<'_>]) {
+    pub(crate) fn run(self, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
         #[cfg(target_arch = "x86_64")]
         match self {
             Backend::Avx2 => {

@@ -3,9 +3,9 @@
 use crate::aes_modes::{Cmac, keystream};
 use crate::eia3::Eia3;
 use crate::jobs::{CipherJob, MacJob, OpenJob, SealJob};
-use crate::key::Secret;
-use crate::lane::{Lane, Work};
-use crate::run::Stream;
+use crate::key::ExpandedKey;
+use crate::lane::{Lane, LaneWork};
+use crate::run::GeneratorKind;
 use crate::sst::Subkeys;
 use crate::{Algorithm, Backend, Iv};
 use resumable_aead::AesKey;
@@ -79,16 +79,16 @@ impl Engine {
     }
 
     /// Runs the jobs that need lanes or CMACs.
-    fn run<'a>(self, started: impl ExactSizeIterator<Item = Started<'a>>) {
+    fn run<'a>(self, started: impl ExactSizeIterator<Item = StartedJob<'a>>) {
         let jobs = started.len();
         let mut lanes: [Vec<Lane<'_>>; 4] = Default::default();
         // A CMAC wipes its secrets in place, so the vector must not grow and move them.
         let mut cmacs = Vec::new();
         for (number, started) in started.enumerate() {
             match started {
-                Started::Done => {}
-                Started::Lane(stream, lane) => lanes[stream as usize].push(lane),
-                Started::Cmac(cmac) => {
+                StartedJob::Done => {}
+                StartedJob::Lane(stream, lane) => lanes[stream as usize].push(lane),
+                StartedJob::Cmac(cmac) => {
                     if cmacs.is_empty() {
                         cmacs.reserve_exact(jobs - number);
                     }
@@ -97,7 +97,7 @@ impl Engine {
             }
         }
         Cmac::run(&mut cmacs);
-        for stream in [Stream::Snow3g, Stream::Snow5g, Stream::Zuc128, Stream::Zuc256] {
+        for stream in [GeneratorKind::Snow3g, GeneratorKind::Snow5g, GeneratorKind::Zuc128, GeneratorKind::Zuc256] {
             let lanes = &mut lanes[stream as usize];
             // Messages of similar lengths end together, so that few lanes run empty.
             if !lanes.is_sorted_by_key(|lane| lane.blocks) {
@@ -109,101 +109,101 @@ impl Engine {
 }
 
 /// The work that remains after a job was started.
-enum Started<'a> {
+enum StartedJob<'a> {
     Done,
-    Lane(Stream, Lane<'a>),
+    Lane(GeneratorKind, Lane<'a>),
     Cmac(Cmac<'a>),
 }
 
 impl CipherJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         match (self.key.algorithm(), &self.key.secret) {
-            (_, Secret::Aes128(key)) => {
+            (_, ExpandedKey::Aes128(key)) => {
                 // TS 33.401 B.1.3: an eight-byte prefix and a 64-bit counter.
                 let prefix = u128::from_be_bytes(*self.iv.bytes()) >> 64 << 64;
                 key.cipher.counter_mode(prefix, self.data);
             }
-            (_, Secret::Aes256(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
-            (algorithm, Secret::Bytes(key)) => {
+            (_, ExpandedKey::Aes256(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
+            (algorithm, ExpandedKey::Bytes(key)) => {
                 // AES is done at once; generators wait for their batch.
-                return Started::lane(algorithm, key, &self.iv, Work::Cipher(self.data));
+                return StartedJob::lane(algorithm, key, &self.iv, LaneWork::Cipher(self.data));
             }
         }
-        Started::Done
+        StartedJob::Done
     }
 }
 
 impl MacJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         let (message, bits, tag) = (self.message, self.bits, &mut self.tag);
         let key = match &self.key.secret {
-            Secret::Aes128(key) => {
+            ExpandedKey::Aes128(key) => {
                 let prefix = *self.iv.bytes().first_chunk().expect("16 bytes");
-                return Started::Cmac(Cmac::new(key, prefix, message, bits, tag));
+                return StartedJob::Cmac(Cmac::new(key, prefix, message, bits, tag));
             }
-            Secret::Aes256(key) => {
+            ExpandedKey::Aes256(key) => {
                 *tag = aes_subkeys(key, &self.iv).tag(message, &[]);
-                return Started::Done;
+                return StartedJob::Done;
             }
-            Secret::Bytes(key) => key,
+            ExpandedKey::Bytes(key) => key,
         };
         let work = match self.key.algorithm() {
-            Algorithm::Snow3g => Work::Uia2 { message, bits, tag },
-            Algorithm::Zuc128 => Work::Eia3(Eia3::new(message, bits), tag),
-            _ => Work::Sst { message, tag },
+            Algorithm::Snow3g => LaneWork::Uia2 { message, bits, tag },
+            Algorithm::Zuc128 => LaneWork::Eia3(Eia3::new(message, bits), tag),
+            _ => LaneWork::Sst { message, tag },
         };
-        Started::lane(self.key.algorithm(), key, &self.iv, work)
+        StartedJob::lane(self.key.algorithm(), key, &self.iv, work)
     }
 }
 
 impl SealJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         let (aad, tag) = (self.aad, &mut self.tag);
         match &self.key.secret {
-            Secret::Bytes(key) => {
-                let work = Work::Seal { aad, data: self.data, subkeys: None, tag };
-                Started::lane(self.key.algorithm(), key, &self.iv, work)
+            ExpandedKey::Bytes(key) => {
+                let work = LaneWork::Seal { aad, data: self.data, subkeys: None, tag };
+                StartedJob::lane(self.key.algorithm(), key, &self.iv, work)
             }
-            Secret::Aes256(key) => {
+            ExpandedKey::Aes256(key) => {
                 key.counter_mode(wide_counter(&self.iv), self.data);
                 *tag = aes_subkeys(key, &self.iv).tag(aad, self.data);
-                Started::Done
+                StartedJob::Done
             }
-            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
+            ExpandedKey::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
         }
     }
 }
 
 impl OpenJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         let (aad, tag, authentic) = (self.aad, self.tag, &mut self.authentic);
         match &self.key.secret {
-            Secret::Bytes(key) => {
-                let work = Work::Open { aad, data: self.data, tag, authentic };
-                Started::lane(self.key.algorithm(), key, &self.iv, work)
+            ExpandedKey::Bytes(key) => {
+                let work = LaneWork::Open { aad, data: self.data, tag, authentic };
+                StartedJob::lane(self.key.algorithm(), key, &self.iv, work)
             }
-            Secret::Aes256(key) => {
+            ExpandedKey::Aes256(key) => {
                 *authentic = aes_subkeys(key, &self.iv).accepts(aad, self.data, tag);
                 match *authentic {
                     true => key.counter_mode(wide_counter(&self.iv), self.data),
                     false => self.data.fill(0),
                 }
-                Started::Done
+                StartedJob::Done
             }
-            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
+            ExpandedKey::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
         }
     }
 }
 
-impl<'a> Started<'a> {
-    fn lane(algorithm: Algorithm, key: &'a [u8; 32], iv: &Iv, work: Work<'a>) -> Started<'a> {
+impl<'a> StartedJob<'a> {
+    fn lane(algorithm: Algorithm, key: &'a [u8; 32], iv: &Iv, work: LaneWork<'a>) -> StartedJob<'a> {
         let stream = match algorithm {
-            Algorithm::Snow3g => Stream::Snow3g,
-            Algorithm::Snow5g => Stream::Snow5g,
-            Algorithm::Zuc128 => Stream::Zuc128,
-            _ => Stream::Zuc256,
+            Algorithm::Snow3g => GeneratorKind::Snow3g,
+            Algorithm::Snow5g => GeneratorKind::Snow5g,
+            Algorithm::Zuc128 => GeneratorKind::Zuc128,
+            _ => GeneratorKind::Zuc256,
         };
-        Started::Lane(stream, Lane { key, iv: *iv.bytes(), blocks: work.blocks(), work })
+        StartedJob::Lane(stream, Lane { key, iv: *iv.bytes(), blocks: work.blocks(), work })
     }
 }
 

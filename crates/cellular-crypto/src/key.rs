@@ -32,11 +32,11 @@ use crate::{Algorithm, Direction, Iv, KeyLengthError, MessageError, PduNumber, T
 /// ```
 pub struct Key {
     algorithm: Algorithm,
-    pub(crate) secret: Secret,
+    pub(crate) secret: ExpandedKey,
 }
 
 /// The expanded key of a generator or AES.
-pub(crate) enum Secret {
+pub(crate) enum ExpandedKey {
     /// The first 16 bytes for SNOW 3G and ZUC-128; all for Snow 5G and ZUC-256.
     Bytes(Box<Zeroizing<[u8; 32]>>),
     Aes128(Aes128Key),
@@ -54,14 +54,14 @@ impl Key {
     pub fn new(algorithm: Algorithm, key: &[u8]) -> Result<Key, KeyLengthError> {
         let wrong = KeyLengthError { algorithm, found: key.len() };
         let secret = match algorithm {
-            Algorithm::Aes128 => Secret::Aes128(Aes128Key::new(key.try_into().map_err(|_| wrong)?)),
+            Algorithm::Aes128 => ExpandedKey::Aes128(Aes128Key::new(key.try_into().map_err(|_| wrong)?)),
             _ if key.len() != algorithm.key_len() => return Err(wrong),
-            Algorithm::Aes256 => Secret::Aes256(AesKey::new(key).map_err(|_| wrong)?),
+            Algorithm::Aes256 => ExpandedKey::Aes256(AesKey::new(key).map_err(|_| wrong)?),
             _ => {
                 // Keys of 16 bytes are padded with zeros, which are not used.
                 let mut bytes = Box::new(Zeroizing::new([0; 32]));
                 bytes[..key.len()].copy_from_slice(key);
-                Secret::Bytes(bytes)
+                ExpandedKey::Bytes(bytes)
             }
         };
         Ok(Key { algorithm, secret })

@@ -11,11 +11,11 @@ pub(crate) struct Lane<'a> {
     pub(crate) iv: [u8; 16],
     /// The number of 64-byte blocks that the work takes.
     pub(crate) blocks: usize,
-    pub(crate) work: Work<'a>,
+    pub(crate) work: LaneWork<'a>,
 }
 
 /// A message's use of its generator's 64-byte blocks.
-pub(crate) enum Work<'a> {
+pub(crate) enum LaneWork<'a> {
     /// XORs keystream into data.
     Cipher(&'a mut [u8]),
     /// 128-NIA1 from the first five words.
@@ -30,14 +30,14 @@ pub(crate) enum Work<'a> {
     Open { aad: &'a [u8], data: &'a mut [u8], tag: &'a [u8], authentic: &'a mut bool },
 }
 
-impl Work<'_> {
+impl LaneWork<'_> {
     /// Returns the number of blocks that the message takes.
     pub(crate) fn blocks(&self) -> usize {
         match self {
-            Work::Cipher(data) => data.len().div_ceil(64),
-            Work::Uia2 { .. } | Work::Sst { .. } => 1,
-            Work::Eia3(mac, _) => mac.words().div_ceil(16),
-            Work::Seal { data, .. } | Work::Open { data, .. } => (data.len() + SUBKEYS).div_ceil(64),
+            LaneWork::Cipher(data) => data.len().div_ceil(64),
+            LaneWork::Uia2 { .. } | LaneWork::Sst { .. } => 1,
+            LaneWork::Eia3(mac, _) => mac.words().div_ceil(16),
+            LaneWork::Seal { data, .. } | LaneWork::Open { data, .. } => (data.len() + SUBKEYS).div_ceil(64),
         }
     }
 
@@ -45,16 +45,16 @@ impl Work<'_> {
     #[inline(always)]
     pub(crate) fn take<W: Words>(&mut self, proof: W::Proof, index: usize, block: &Block) {
         match self {
-            Work::Cipher(data) => xor_block(&mut data[64 * index..], block),
-            Work::Uia2 { message, bits, tag } => {
+            LaneWork::Cipher(data) => xor_block(&mut data[64 * index..], block),
+            LaneWork::Uia2 { message, bits, tag } => {
                 tag[..4].copy_from_slice(&uia2::mac::<W>(proof, &bytes(block), message, *bits));
             }
-            Work::Eia3(mac, tag) => {
+            LaneWork::Eia3(mac, tag) => {
                 mac.take::<W>(proof, index, block);
                 tag[..4].copy_from_slice(&mac.tag());
             }
-            Work::Sst { message, tag } => **tag = subkeys(block).tag(message, &[]),
-            Work::Seal { aad, data, subkeys: kept, tag } => {
+            LaneWork::Sst { message, tag } => **tag = subkeys(block).tag(message, &[]),
+            LaneWork::Seal { aad, data, subkeys: kept, tag } => {
                 if index == 0 {
                     *kept = Some(subkeys(block));
                 }
@@ -64,7 +64,7 @@ impl Work<'_> {
                     **tag = kept.take().expect("the first block came first").tag(aad, data);
                 }
             }
-            Work::Open { aad, data, tag, authentic } => {
+            LaneWork::Open { aad, data, tag, authentic } => {
                 if index == 0 {
                     // The first block has the subkeys, so the tag is known before any data are deciphered.
                     **authentic = subkeys(block).accepts(aad, data, tag);

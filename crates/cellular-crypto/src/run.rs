@@ -7,11 +7,11 @@ use crate::lane::Lane;
 use crate::snow3g::Snow3g;
 use crate::snow5g::Snow5g;
 use crate::words::{Blocks, Wide, Words};
-use crate::zuc::{Rounds, Zuc, cells_128, cells_256};
+use crate::zuc::{Zuc, ZucRounds, cells_128, cells_256};
 
 /// A generator, with the size of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum GeneratorKind {
     Snow3g,
     Snow5g,
     Zuc128,
@@ -20,12 +20,12 @@ pub(crate) enum Stream {
 
 /// Runs at most [`Words::LANES`] messages.
 #[inline(always)]
-pub(crate) fn run<W: Words>(proof: W::Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+pub(crate) fn run<W: Words>(proof: W::Proof, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
     match stream {
-        Stream::Snow3g => snow_3g::<W>(proof, lanes),
-        Stream::Snow5g => snow_5g::<W>(proof, lanes),
-        Stream::Zuc128 => zuc::<W>(proof, lanes, Rounds::Short),
-        Stream::Zuc256 => zuc::<W>(proof, lanes, Rounds::Long),
+        GeneratorKind::Snow3g => snow_3g::<W>(proof, lanes),
+        GeneratorKind::Snow5g => snow_5g::<W>(proof, lanes),
+        GeneratorKind::Zuc128 => zuc::<W>(proof, lanes, ZucRounds::Short),
+        GeneratorKind::Zuc256 => zuc::<W>(proof, lanes, ZucRounds::Long),
     }
 }
 
@@ -78,12 +78,12 @@ fn snow_5g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
 }
 
 #[inline(always)]
-fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: Rounds) {
+fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: ZucRounds) {
     let mut cells = Zeroizing::new([[0; 16]; 16]);
     for (index, lane) in lanes.iter().enumerate() {
         let of_lane = match rounds {
-            Rounds::Short => cells_128(lane.key, &lane.iv),
-            Rounds::Long => cells_256(lane.key, &lane.iv),
+            ZucRounds::Short => cells_128(lane.key, &lane.iv),
+            ZucRounds::Long => cells_256(lane.key, &lane.iv),
         };
         // Transpose: cell by cell, with a message per lane.
         for (cell, word) in cells.iter_mut().zip(of_lane) {

@@ -10,16 +10,16 @@ pub(crate) struct Zuc<W> {
 
 /// The initialisation's length in units of sixteen steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rounds {
+pub(crate) enum ZucRounds {
     Short = 2,
     Long = 3,
 }
 
 impl<W: Words> Zuc<W> {
-    /// Starts with the cells of each message: [`cells_128`] with [`Rounds::Short`], [`cells_256`] with
-    /// [`Rounds::Long`].
+    /// Starts with the cells of each message: [`cells_128`] with [`ZucRounds::Short`], [`cells_256`] with
+    /// [`ZucRounds::Long`].
     #[inline(always)]
-    pub(crate) fn new(proof: W::Proof, cells: &[[u32; 16]; 16], rounds: Rounds) -> Self {
+    pub(crate) fn new(proof: W::Proof, cells: &[[u32; 16]; 16], rounds: ZucRounds) -> Self {
         let zero = W::splat(proof, 0);
         let mut s = [zero; 16];
         for (cell, words) in s.iter_mut().zip(cells) {

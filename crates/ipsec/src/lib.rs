@@ -60,7 +60,7 @@ pub use counters::IpsecCounters;
 pub use device::SecureDevice;
 pub use keyfile::KeyFile;
 pub use keying::{KeyedDevice, Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
-pub use memory::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore, SPENT, UsedKeys};
+pub use memory::{KeyMemory, NumberFile, NumberFileError, NumberMark, NumberStore, SPENT, UsedKeys};
 pub use sad::Sad;
 pub use spd::Spd;
 

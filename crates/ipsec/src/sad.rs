@@ -7,7 +7,7 @@
 //! deleted.
 
 use crate::keying::{KeyingError, SaId};
-use crate::memory::Marks;
+use crate::memory::SaMarks;
 use core::hash::BuildHasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -51,13 +51,13 @@ pub struct Sa {
     /// The path MTU that a router reported, if any.
     pub(crate) path_mtu: Option<PathMtu>,
     /// The last packet sent, for NAT keep-alives. `None` if no packet was sent or no keep-alives are configured.
-    pub(crate) quiet: Option<Quiet>,
+    pub(crate) quiet: Option<LastSent>,
     /// The device queue by which the SA's packets leave and at which the device holds the SA.
     pub queue: usize,
     /// The flow of the last opened packet and the queue of its shard. For receiving SAs only.
     pub(crate) last_flow: Option<(FlowKey, usize)>,
     /// The SA's state in the device. `None` if it is handled in software.
-    pub(crate) offload: Option<InDevice>,
+    pub(crate) offload: Option<OffloadState>,
     /// The SA's ticket in the line of SAs that wait for room in the device.
     pub(crate) waits_for_room: Option<u64>,
     /// Whether the SA is used up: a hard limit was reached, or all sequence numbers are used.
@@ -65,7 +65,7 @@ pub struct Sa {
     /// Whether the SA is lent: the device uses it for another host component and alone counts its numbers.
     pub(crate) lent: bool,
     /// The part of the sequence numbers that is written to the store.
-    pub(crate) marks: Marks,
+    pub(crate) marks: SaMarks,
     /// The SA's time in the database's list of deadlines.
     deadline: Option<Instant>,
 }
@@ -97,7 +97,7 @@ impl PathMtu {
 
 /// The last packet that left by an SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quiet {
+pub(crate) struct LastSent {
     /// Time at which the packet left.
     pub(crate) since: Instant,
     /// The packet's Ethernet addresses, destination and source.
@@ -106,7 +106,7 @@ pub(crate) struct Quiet {
 
 /// The state of an SA in the device.
 #[derive(Debug)]
-pub(crate) struct InDevice {
+pub(crate) struct OffloadState {
     /// The device's handle of the SA.
     pub(crate) handle: Handle,
     /// The kind of offload.
@@ -136,7 +136,7 @@ impl Sa {
             waits_for_room: None,
             retired: false,
             lent: false,
-            marks: Marks::NONE,
+            marks: SaMarks::NONE,
             deadline: None,
             params,
         }
@@ -207,8 +207,8 @@ pub struct Sad {
     slots: Slots<Box<Sa>>,
     /// Transmitting SAs by template, the newest last. Each SA is entered under its own reqid and under 0, which matches
     /// any.
-    wanted: HashMap<Wanted, SmallVec<[SaId; 2]>, QuickHash>,
-    received: HashMap<Received, SaId, QuickHash>,
+    wanted: HashMap<TemplateKey, SmallVec<[SaId; 2]>, QuickHash>,
+    received: HashMap<ReceiveKey, SaId, QuickHash>,
     /// Transmitting SAs by SPI, source and destination.
     sent: HashMap<(u32, IpAddr, IpAddr), SaId, QuickHash>,
     /// Number of transmitting SAs per source address.
@@ -224,7 +224,7 @@ pub struct Sad {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Wanted {
+struct TemplateKey {
     mode: EspMode,
     source: IpAddr,
     destination: IpAddr,
@@ -232,7 +232,7 @@ struct Wanted {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Received {
+struct ReceiveKey {
     spi: u32,
     destination: Option<IpAddr>,
     source: Option<IpAddr>,
@@ -246,7 +246,7 @@ impl Sad {
     /// direction has the same key and salt.
     pub fn add(&mut self, now: Instant, params: SaParams) -> Result<SaId, KeyingError> {
         check(&params)?;
-        if params.direction == Direction::Receive && self.received.contains_key(&Received::of(&params)) {
+        if params.direction == Direction::Receive && self.received.contains_key(&ReceiveKey::of(&params)) {
             return Err(KeyingError::Exists);
         }
         // The peer could not tell the two SAs apart, even if they serve different policies here.
@@ -283,7 +283,7 @@ impl Sad {
         let params = &self.find(id)?.params;
         let sent = (params.spi, params.source, params.destination);
         if params.direction == Direction::Receive {
-            let key = Received::of(params);
+            let key = ReceiveKey::of(params);
             self.received.remove(&key);
             if let Entry::Occupied(mut users) = self.pairs.entry((sent.1, sent.2)) {
                 *users.get_mut() -= 1;
@@ -325,7 +325,7 @@ impl Sad {
     pub(crate) fn hide(&mut self, id: SaId) {
         let Some(sa) = self.find(id).filter(|sa| sa.params.direction == Direction::Transmit) else { return };
         // The SA is entered under its own reqid and under 0.
-        for key in [Wanted::of(&sa.params, sa.params.reqid), Wanted::of(&sa.params, 0)] {
+        for key in [TemplateKey::of(&sa.params, sa.params.reqid), TemplateKey::of(&sa.params, 0)] {
             if let Some(ids) = self.wanted.get_mut(&key) {
                 ids.retain(|other| *other != id);
                 if ids.is_empty() {
@@ -341,7 +341,7 @@ impl Sad {
             EspMode::Transport => (packet.source, packet.destination),
             EspMode::Tunnel => (template.source?, template.destination?),
         };
-        let key = Wanted { mode: template.mode, source, destination, reqid: template.reqid };
+        let key = TemplateKey { mode: template.mode, source, destination, reqid: template.reqid };
         self.wanted.get(&key)?.last().copied()
     }
 
@@ -351,7 +351,7 @@ impl Sad {
         // RFC 4301 4.1 prescribes the order, from the most specific lookup.
         let keys = [(destination, source), (destination, None), (None, None)];
         keys.into_iter()
-            .find_map(|(destination, source)| self.received.get(&Received { spi, destination, source }).copied())
+            .find_map(|(destination, source)| self.received.get(&ReceiveKey { spi, destination, source }).copied())
     }
 
     /// Tests whether an SA, possibly used up, receives packets from this source to this destination.
@@ -369,7 +369,7 @@ impl Sad {
     ) -> Option<SaId> {
         match direction {
             Direction::Transmit => self.find_sent(spi, source, destination),
-            Direction::Receive => self.received.get(&Received::new(spi, source, destination)).copied(),
+            Direction::Receive => self.received.get(&ReceiveKey::new(spi, source, destination)).copied(),
         }
     }
 
@@ -443,11 +443,11 @@ impl Sad {
         let Some(params) = self.find(id).map(|sa| &sa.params) else { return };
         match params.direction {
             Direction::Transmit => {
-                let mut keys: SmallVec<[Wanted; 2]> = SmallVec::new();
+                let mut keys: SmallVec<[TemplateKey; 2]> = SmallVec::new();
                 // A template with reqid 0 accepts any SA, so every SA is entered under 0 too.
-                keys.push(Wanted::of(params, params.reqid));
+                keys.push(TemplateKey::of(params, params.reqid));
                 if params.reqid != 0 {
-                    keys.push(Wanted::of(params, 0));
+                    keys.push(TemplateKey::of(params, 0));
                 }
                 let sent = (params.spi, params.source, params.destination);
                 for key in keys {
@@ -457,7 +457,7 @@ impl Sad {
                 *self.own.entry(sent.1).or_default() += 1;
             }
             Direction::Receive => {
-                let (key, pair) = (Received::of(params), (params.source, params.destination));
+                let (key, pair) = (ReceiveKey::of(params), (params.source, params.destination));
                 self.received.insert(key, id);
                 *self.pairs.entry(pair).or_default() += 1;
             }
@@ -465,22 +465,22 @@ impl Sad {
     }
 }
 
-impl Wanted {
-    fn of(params: &SaParams, reqid: u32) -> Wanted {
-        Wanted { mode: params.mode, source: params.source, destination: params.destination, reqid }
+impl TemplateKey {
+    fn of(params: &SaParams, reqid: u32) -> TemplateKey {
+        TemplateKey { mode: params.mode, source: params.source, destination: params.destination, reqid }
     }
 }
 
-impl Received {
+impl ReceiveKey {
     /// Builds the key by SPI, by SPI and destination, or by all three (RFC 4301 4.1); an unspecified address is left
     /// out.
-    fn new(spi: u32, source: IpAddr, destination: IpAddr) -> Received {
+    fn new(spi: u32, source: IpAddr, destination: IpAddr) -> ReceiveKey {
         let wanted = |address: IpAddr| (!is_any(address)).then_some(address);
-        Received { spi, destination: wanted(destination), source: wanted(source) }
+        ReceiveKey { spi, destination: wanted(destination), source: wanted(source) }
     }
 
-    fn of(params: &SaParams) -> Received {
-        Received::new(params.spi, params.source, params.destination)
+    fn of(params: &SaParams) -> ReceiveKey {
+        ReceiveKey::new(params.spi, params.source, params.destination)
     }
 }
 

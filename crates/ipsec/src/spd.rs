@@ -25,10 +25,10 @@ use offload_esp::SelectorTable;
 /// # Ok::<(), ipsec::KeyingError>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Spd(SelectorTable<Rest>);
+pub struct Spd(SelectorTable<PolicyAction>);
 
 /// Direction and action of a policy. The record is kept small so that a cache line holds more policies.
-type Rest = (Direction, Action);
+type PolicyAction = (Direction, Action);
 
 impl Spd {
     /// Adds a policy.

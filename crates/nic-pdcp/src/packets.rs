@@ -71,12 +71,12 @@ pub enum PdcpState {
 ///
 /// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
-pub struct PdcpHeld {
+pub struct PdcpKeys {
     config: Config,
     security: Security,
 }
 
-impl PdcpHeld {
+impl PdcpKeys {
     /// Returns the length of the shortest PDU.
     fn least(&self) -> usize {
         self.config.clear_bytes() + self.security.mac_len()
@@ -89,10 +89,10 @@ impl Engine for PdcpPackets {
     type Command = Infallible;
     type Change = Infallible;
     type State = PdcpState;
-    type Held = PdcpHeld;
+    type Held = PdcpKeys;
     type Counters = PdcpCounters;
 
-    fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpHeld)> {
+    fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpKeys)> {
         let PdcpContext { config, security, next, drops_duplicates } = context;
         config.check().ok()?;
         let state = match direction {
@@ -102,7 +102,7 @@ impl Engine for PdcpPackets {
                 PdcpState::Receive { next, window: drops_duplicates.then(window) }
             }
         };
-        Some((state, PdcpHeld { config, security }))
+        Some((state, PdcpKeys { config, security }))
     }
 
     fn save(state: &PdcpState, image: &mut ImageWriter<'_>) {
@@ -136,7 +136,7 @@ impl Engine for PdcpPackets {
 ///
 /// See [`PdcpPackets`] for an example.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct PdcpPacketView {
     transport: Transport,
     pdu: Range<usize>,
     message: GtpuMessage,
@@ -146,7 +146,7 @@ pub struct Seen {
 ///
 /// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
-pub struct Protecting {
+pub struct PdcpProtection {
     transport: Transport,
     /// The COUNT of the next PDU.
     count: u64,
@@ -155,10 +155,10 @@ pub struct Protecting {
 }
 
 impl PacketEngine for PdcpPackets {
-    type Seen = Seen;
-    type Wrapping = Protecting;
+    type Seen = PdcpPacketView;
+    type Wrapping = PdcpProtection;
 
-    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Seen> {
+    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<PdcpPacketView> {
         let found = || {
             let transport = headers.transport().filter(|transport| transport.protocol == Protocol::Udp)?;
             let port = u16::from_be_bytes(*frame.get(transport.header + 2..)?.first_chunk()?);
@@ -167,7 +167,7 @@ impl PacketEngine for PdcpPackets {
             let pdu = transport.payload + start..transport.payload + end;
             // An end marker must arrive at the same queue as the PDUs before it.
             let is_of_bearer = matches!(header.message, GtpuMessage::Data | GtpuMessage::EndMarker);
-            is_of_bearer.then_some((header.tunnel, Seen { transport, pdu, message: header.message }))
+            is_of_bearer.then_some((header.tunnel, PdcpPacketView { transport, pdu, message: header.message }))
         };
         match found() {
             Some((tunnel, seen)) => Shown::Key(tunnel_key(tunnel), seen),
@@ -179,7 +179,7 @@ impl PacketEngine for PdcpPackets {
         &mut self,
         Context { handle: context, state, held }: Context<'_, PdcpPackets>,
         frame: &[u8],
-        seen: &Seen,
+        seen: &PdcpPacketView,
         counters: &mut PdcpCounters,
     ) -> Opened {
         let PdcpState::Receive { next, window } = state else { return Opened::Untouched(PacketMark::None) };
@@ -234,7 +234,7 @@ impl PacketEngine for PdcpPackets {
         ask: PacketAsk,
         packet: &mut TxPacket,
         counters: &mut PdcpCounters,
-    ) -> Option<Protecting> {
+    ) -> Option<PdcpProtection> {
         let transport = Headers::parse_unfinished(&packet.header).transport();
         let transport = transport.filter(|transport| transport.protocol == Protocol::Udp);
         // A receive context cannot protect packets.
@@ -244,13 +244,13 @@ impl PacketEngine for PdcpPackets {
         }
         // The checksum must cover the protected packet, so it is filled in later.
         let checksum = core::mem::take(&mut packet.ask.checksum);
-        Some(Protecting { transport: transport?, count: ask.number, checksum })
+        Some(PdcpProtection { transport: transport?, count: ask.number, checksum })
     }
 
     fn wrap(
         &mut self,
         Context { held, .. }: Context<'_, PdcpPackets>,
-        protecting: &mut Protecting,
+        protecting: &mut PdcpProtection,
         plain: &[u8],
         _: usize,
         counters: &mut PdcpCounters,
@@ -264,8 +264,8 @@ impl PacketEngine for PdcpPackets {
     }
 }
 
-impl Protecting {
-    fn wrap(&mut self, held: &PdcpHeld, plain: &[u8]) -> Option<BytesMut> {
+impl PdcpProtection {
+    fn wrap(&mut self, held: &PdcpKeys, plain: &[u8]) -> Option<BytesMut> {
         let count = u32::try_from(self.count).ok()?;
         let datagram = plain.get(self.transport.payload..)?;
         let header = Gtpu::parse(datagram).filter(|header| header.message == GtpuMessage::Data)?;

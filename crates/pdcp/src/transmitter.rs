@@ -34,9 +34,9 @@ pub struct Transmitter {
     /// TX_NEXT. Exceeds 32 bits when all COUNTs are used.
     next: u64,
     /// SDUs without a COUNT.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingSdu>,
     /// SDUs of an acknowledged bearer that were sent and not confirmed.
-    sent: BTreeMap<u32, Waiting>,
+    sent: BTreeMap<u32, WaitingSdu>,
     /// COUNTs of SDUs in `sent` that must be sent again.
     again: VecDeque<u32>,
     /// The cost of `waiting` and `sent`.
@@ -44,7 +44,7 @@ pub struct Transmitter {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSdu {
     sdu: Bytes,
     discard: Option<Instant>,
 }
@@ -127,7 +127,7 @@ impl Transmitter {
             return Err(SendError::Full);
         }
         self.bytes += cost(sdu.len());
-        self.waiting.push_back(Waiting { sdu, discard: self.config.discard.map(|after| now + after) });
+        self.waiting.push_back(WaitingSdu { sdu, discard: self.config.discard.map(|after| now + after) });
         Ok(())
     }
 
@@ -219,7 +219,7 @@ impl Transmitter {
 
     /// Drops expired SDUs. Returns the COUNTs that RLC need not send any more.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<u32> {
-        let is_over = |waiting: &Waiting| waiting.discard.is_some_and(|discard| discard <= now);
+        let is_over = |waiting: &WaitingSdu| waiting.discard.is_some_and(|discard| discard <= now);
         while let Some(first) = self.waiting.front().filter(|first| is_over(first)) {
             self.bytes -= cost(first.sdu.len());
             self.waiting.pop_front();

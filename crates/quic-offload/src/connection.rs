@@ -1,9 +1,11 @@
 //! The application's handle of a connection.
 
-use crate::core::{Awaited, Conn, Core, MAX_ACK_DELAY, Record, SILENT, Stage, WaitFor, Waiter, probe_timeout};
+use crate::core::{
+    Conn, ConnectionRecord, EndpointCore, MAX_ACK_DELAY, SILENT, Stage, WaitFor, Waiter, WakeReason, probe_timeout,
+};
 use crate::crypto::number_of;
 use crate::crypto::session::HandshakeData;
-use crate::endpoint::Shared;
+use crate::endpoint::EndpointShared;
 use crate::error::{Closed, DatagramError, PathError};
 use crate::statistics::{PathStatistics, Statistics};
 use crate::stream::{ReceiveStream, SendStream};
@@ -20,22 +22,26 @@ use std::sync::Arc;
 /// A connection. Clones share the connection. It is closed with code 0 when the last clone and the last stream are
 /// dropped.
 pub struct Connection {
-    held: Arc<Held>,
+    held: Arc<ConnectionGuard>,
     /// Waiters of pending polls, at most one per event.
     polled: Vec<Waiter>,
 }
 
 /// The shared handle that keeps a connection open.
-pub(crate) struct Held {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct ConnectionGuard {
+    pub(crate) shared: Arc<EndpointShared>,
     pub(crate) at: usize,
     pub(crate) id: u64,
-    record: Arc<Record>,
+    record: Arc<ConnectionRecord>,
 }
 
 impl Connection {
-    pub(crate) fn new(shared: Arc<Shared>, at: usize, (id, record): (u64, Arc<Record>)) -> Connection {
-        Connection { held: Arc::new(Held { shared, at, id, record }), polled: Vec::new() }
+    pub(crate) fn new(
+        shared: Arc<EndpointShared>,
+        at: usize,
+        (id, record): (u64, Arc<ConnectionRecord>),
+    ) -> Connection {
+        Connection { held: Arc::new(ConnectionGuard { shared, at, id, record }), polled: Vec::new() }
     }
 
     /// Tests whether both handles are of the same connection.
@@ -43,7 +49,7 @@ impl Connection {
         Arc::ptr_eq(&self.held, &other.held)
     }
 
-    pub(crate) fn held(&self) -> &Held {
+    pub(crate) fn held(&self) -> &ConnectionGuard {
         &self.held
     }
 
@@ -52,7 +58,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn open_uni(&self) -> Result<SendStream, Closed> {
-        let mut waiter = self.held.waiter(Awaited::Open(Dir::Uni));
+        let mut waiter = self.held.waiter(WakeReason::Open(Dir::Uni));
         let id = poll_fn(|cx| self.poll_open(cx, Dir::Uni, &mut waiter)).await?;
         Ok(self.sender(id))
     }
@@ -62,7 +68,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn open_bi(&self) -> Result<(SendStream, ReceiveStream), Closed> {
-        let mut waiter = self.held.waiter(Awaited::Open(Dir::Bi));
+        let mut waiter = self.held.waiter(WakeReason::Open(Dir::Bi));
         let id = poll_fn(|cx| self.poll_open(cx, Dir::Bi, &mut waiter)).await?;
         Ok(self.both(id))
     }
@@ -72,7 +78,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn accept_uni(&self) -> Result<ReceiveStream, Closed> {
-        let mut waiter = self.held.waiter(Awaited::Accept(Dir::Uni));
+        let mut waiter = self.held.waiter(WakeReason::Accept(Dir::Uni));
         let id = poll_fn(|cx| self.poll_accept(cx, Dir::Uni, &mut waiter)).await?;
         Ok(self.receiver(id))
     }
@@ -82,7 +88,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn accept_bi(&self) -> Result<(SendStream, ReceiveStream), Closed> {
-        let mut waiter = self.held.waiter(Awaited::Accept(Dir::Bi));
+        let mut waiter = self.held.waiter(WakeReason::Accept(Dir::Bi));
         let id = poll_fn(|cx| self.poll_accept(cx, Dir::Bi, &mut waiter)).await?;
         Ok(self.both(id))
     }
@@ -92,7 +98,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_open_uni(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendStream, Closed>> {
-        let opened = self.polled(Awaited::Open(Dir::Uni), |this, waiter| this.poll_open(cx, Dir::Uni, waiter));
+        let opened = self.polled(WakeReason::Open(Dir::Uni), |this, waiter| this.poll_open(cx, Dir::Uni, waiter));
         opened.map_ok(|id| self.sender(id))
     }
 
@@ -101,7 +107,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_open_bi(&mut self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, ReceiveStream), Closed>> {
-        let opened = self.polled(Awaited::Open(Dir::Bi), |this, waiter| this.poll_open(cx, Dir::Bi, waiter));
+        let opened = self.polled(WakeReason::Open(Dir::Bi), |this, waiter| this.poll_open(cx, Dir::Bi, waiter));
         opened.map_ok(|id| self.both(id))
     }
 
@@ -110,7 +116,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_accept_uni(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReceiveStream, Closed>> {
-        let accepted = self.polled(Awaited::Accept(Dir::Uni), |this, waiter| this.poll_accept(cx, Dir::Uni, waiter));
+        let accepted = self.polled(WakeReason::Accept(Dir::Uni), |this, waiter| this.poll_accept(cx, Dir::Uni, waiter));
         accepted.map_ok(|id| self.receiver(id))
     }
 
@@ -119,12 +125,12 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_accept_bi(&mut self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, ReceiveStream), Closed>> {
-        let accepted = self.polled(Awaited::Accept(Dir::Bi), |this, waiter| this.poll_accept(cx, Dir::Bi, waiter));
+        let accepted = self.polled(WakeReason::Accept(Dir::Bi), |this, waiter| this.poll_accept(cx, Dir::Bi, waiter));
         accepted.map_ok(|id| self.both(id))
     }
 
     /// Polls with this clone's waiter for the event, and keeps the waiter while the poll is pending.
-    fn polled<T>(&mut self, event: Awaited, poll: impl FnOnce(&Connection, &mut Waiter) -> Poll<T>) -> Poll<T> {
+    fn polled<T>(&mut self, event: WakeReason, poll: impl FnOnce(&Connection, &mut Waiter) -> Poll<T>) -> Poll<T> {
         let mut waiter = self.held.waiter(event);
         if let Some(at) = self.polled.iter().position(|known| known.event() == waiter.event()) {
             waiter = self.polled.swap_remove(at);
@@ -175,7 +181,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended, or the peer accepts no datagrams, or not of this size.
     pub async fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
-        let mut waiter = self.held.waiter(Awaited::DatagramRoom);
+        let mut waiter = self.held.waiter(WakeReason::DatagramRoom);
         poll_fn(|cx| {
             let mut core = self.held.core();
             let sent = match open(self.held.get(&mut core)?)?.noq.datagrams().send(data.clone(), false) {
@@ -197,7 +203,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn receive_datagram(&self) -> Result<Bytes, Closed> {
-        let mut waiter = self.held.waiter(Awaited::Datagram);
+        let mut waiter = self.held.waiter(WakeReason::Datagram);
         poll_fn(|cx| {
             let mut core = self.held.core();
             let conn = self.held.get(&mut core)?;
@@ -219,8 +225,8 @@ impl Connection {
     /// If the connection ended, the peer does not support multipath, or no answer arrives within three probe timeouts
     /// (RFC 9000 8.2.4). The probe timeout is that of the slowest path, and the limit is at least 3 s.
     pub async fn open_path(&self, to: SocketAddr, from: Option<IpAddr>) -> Result<u32, PathError> {
-        let waiter = self.held.waiter(Awaited::Path);
-        let mut opening = Opening { connection: self, path: None, waiter };
+        let waiter = self.held.waiter(WakeReason::Path);
+        let mut opening = PathOpening { connection: self, path: None, waiter };
         let mut alarm = self.held.shared.alarm();
         let mut due = None;
         poll_fn(|cx| match opening.poll(cx, FourTuple::new(to, from)) {
@@ -311,7 +317,7 @@ impl Connection {
 
     /// Waits for the end of the connection and returns its reason.
     pub async fn closed(&self) -> Closed {
-        let mut waiter = self.held.waiter(Awaited::Stage);
+        let mut waiter = self.held.waiter(WakeReason::Stage);
         poll_fn(|cx| {
             let mut core = self.held.core();
             match self.held.get(&mut core) {
@@ -402,13 +408,13 @@ impl Connection {
 }
 
 /// A path being opened. Dropping this abandons the path, unless the path is in use.
-struct Opening<'a> {
+struct PathOpening<'a> {
     connection: &'a Connection,
     path: Option<u32>,
     waiter: Waiter,
 }
 
-impl Opening<'_> {
+impl PathOpening<'_> {
     fn poll(&mut self, cx: &mut Context<'_>, path: FourTuple) -> Poll<Result<u32, PathError>> {
         let held = &self.connection.held;
         let now = held.shared.now();
@@ -443,7 +449,7 @@ impl Opening<'_> {
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for PathOpening<'_> {
     fn drop(&mut self) {
         if let Some(path) = self.path {
             let _or_it_is_given_up = self.connection.end_path(path, SILENT);
@@ -467,7 +473,7 @@ pub(crate) fn open(conn: &mut Conn) -> Result<&mut Conn, Closed> {
     }
 }
 
-impl Held {
+impl ConnectionGuard {
     /// Calls `f` with the connection, or returns the reason for its end.
     pub(crate) fn with<R>(&self, f: impl FnOnce(Stage, &mut Conn) -> R) -> Result<R, Closed> {
         let mut core = self.shared.lock();
@@ -476,16 +482,16 @@ impl Held {
     }
 
     /// Creates a waiter for an event.
-    pub(crate) fn waiter(&self, event: Awaited) -> Waiter {
+    pub(crate) fn waiter(&self, event: WakeReason) -> Waiter {
         Waiter::new(self.shared.clone(), WaitFor::Connection(self.at, self.id, event))
     }
 
     /// Returns the connection, if the endpoint still has it.
-    pub(crate) fn get<'a>(&self, core: &'a mut Core) -> Result<&'a mut Conn, Closed> {
+    pub(crate) fn get<'a>(&self, core: &'a mut EndpointCore) -> Result<&'a mut Conn, Closed> {
         core.get(self.at, self.id).ok_or_else(|| self.record.why().unwrap_or(Closed::Endpoint))
     }
 
-    pub(crate) fn core(&self) -> WakingGuard<'_, Core> {
+    pub(crate) fn core(&self) -> WakingGuard<'_, EndpointCore> {
         self.shared.lock()
     }
 
@@ -512,7 +518,7 @@ impl Clone for Connection {
     }
 }
 
-impl Drop for Held {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.close(VarInt::from_u32(0), Bytes::new());
     }

@@ -2,7 +2,7 @@
 
 use crate::config::{ClientTls, Config, ServerTls};
 use crate::connection::{Connection, code_of};
-use crate::core::{Awaited, Core, Counters, Stage, WaitFor, Waiter};
+use crate::core::{Counters, EndpointCore, Stage, WaitFor, Waiter, WakeReason};
 use crate::error::{Closed, ConnectError};
 use crate::incoming::Incoming;
 use bytes::Bytes;
@@ -22,13 +22,13 @@ use std::sync::Arc;
 /// A task must poll the [`Driver`], which runs the connections.
 #[derive(Clone)]
 pub struct Endpoint {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<EndpointShared>,
     /// One for all clones; its drop marks the last one.
     _last: Arc<LastHandle>,
 }
 
 /// A guard that reports the drop of the last clone to the core.
-struct LastHandle(Arc<Shared>);
+struct LastHandle(Arc<EndpointShared>);
 
 impl Drop for LastHandle {
     fn drop(&mut self) {
@@ -37,14 +37,14 @@ impl Drop for LastHandle {
     }
 }
 
-pub(crate) struct Shared {
-    core: WakingMutex<Core>,
+pub(crate) struct EndpointShared {
+    core: WakingMutex<EndpointCore>,
     timers: Arc<dyn Timers>,
     local: SocketAddr,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> WakingGuard<'_, Core> {
+impl EndpointShared {
+    pub(crate) fn lock(&self) -> WakingGuard<'_, EndpointCore> {
         self.core.lock()
     }
 
@@ -62,7 +62,7 @@ impl Shared {
 /// connections at once.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
     socket: Box<dyn DatagramSocket>,
     alarm: Box<dyn Alarm>,
     batch: Vec<Datagram>,
@@ -85,9 +85,9 @@ impl Endpoint {
             Some(random) => random.clone(),
             None => RandomSource::from_system()?,
         };
-        let core = WakingMutex::new(Core::new(config, server, &random, local.port()));
+        let core = WakingMutex::new(EndpointCore::new(config, server, &random, local.port()));
         let alarm = timers.alarm();
-        let shared = Arc::new(Shared { core, timers, local });
+        let shared = Arc::new(EndpointShared { core, timers, local });
         let driver = Driver { shared: shared.clone(), socket: Box::new(socket), alarm, batch: Vec::new() };
         let _last = Arc::new(LastHandle(shared.clone()));
         Ok((Endpoint { shared, _last }, driver))
@@ -104,7 +104,7 @@ impl Endpoint {
         core.touch(at);
         drop(core);
         let connection = Connection::new(self.shared.clone(), at, name);
-        let waiter = connection.held().waiter(Awaited::Stage);
+        let waiter = connection.held().waiter(WakeReason::Stage);
         Ok(Connecting { connection: Some(connection), waiter })
     }
 

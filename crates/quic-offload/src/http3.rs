@@ -16,9 +16,9 @@ use std::sync::Arc;
 ///
 /// ```
 /// # async fn example(connection: quic_offload::Connection) -> Result<(), Box<dyn std::error::Error>> {
-/// use quic_offload::http3::Streams;
+/// use quic_offload::http3::H3Connection;
 ///
-/// let (mut driver, mut requests) = h3::client::new(Streams(connection)).await?;
+/// let (mut driver, mut requests) = h3::client::new(H3Connection(connection)).await?;
 /// let request = http::Request::get("https://server.test/").body(())?;
 /// let mut answer = requests.send_request(request).await?;
 /// answer.finish().await?;
@@ -27,35 +27,38 @@ use std::sync::Arc;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Streams(pub Connection);
+pub struct H3Connection(pub Connection);
 
-impl<B: Buf> quic::Connection<B> for Streams {
-    type RecvStream = Receiving;
-    type OpenStreams = Streams;
+impl<B: Buf> quic::Connection<B> for H3Connection {
+    type RecvStream = H3ReceiveStream;
+    type OpenStreams = H3Connection;
 
-    fn poll_accept_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Receiving, ConnectionErrorIncoming>> {
-        self.0.poll_accept_uni(cx).map_ok(|stream| Receiving::new(stream, Framing::of_one_way())).map_err(of_connection)
+    fn poll_accept_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3ReceiveStream, ConnectionErrorIncoming>> {
+        self.0
+            .poll_accept_uni(cx)
+            .map_ok(|stream| H3ReceiveStream::new(stream, FrameParser::of_one_way()))
+            .map_err(of_connection)
     }
 
-    fn poll_accept_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Both<B>, ConnectionErrorIncoming>> {
-        self.0.poll_accept_bi(cx).map_ok(Both::new).map_err(of_connection)
+    fn poll_accept_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3BidiStream<B>, ConnectionErrorIncoming>> {
+        self.0.poll_accept_bi(cx).map_ok(H3BidiStream::new).map_err(of_connection)
     }
 
-    fn opener(&self) -> Streams {
+    fn opener(&self) -> H3Connection {
         self.clone()
     }
 }
 
-impl<B: Buf> quic::OpenStreams<B> for Streams {
-    type BidiStream = Both<B>;
-    type SendStream = Sending<B>;
+impl<B: Buf> quic::OpenStreams<B> for H3Connection {
+    type BidiStream = H3BidiStream<B>;
+    type SendStream = H3SendStream<B>;
 
-    fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Both<B>, StreamErrorIncoming>> {
-        self.0.poll_open_bi(cx).map_ok(Both::new).map_err(|closed| of_stream(closed.into()))
+    fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3BidiStream<B>, StreamErrorIncoming>> {
+        self.0.poll_open_bi(cx).map_ok(H3BidiStream::new).map_err(|closed| of_stream(closed.into()))
     }
 
-    fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<Sending<B>, StreamErrorIncoming>> {
-        self.0.poll_open_uni(cx).map_ok(Sending::new).map_err(|closed| of_stream(closed.into()))
+    fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3SendStream<B>, StreamErrorIncoming>> {
+        self.0.poll_open_uni(cx).map_ok(H3SendStream::new).map_err(|closed| of_stream(closed.into()))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -63,20 +66,20 @@ impl<B: Buf> quic::OpenStreams<B> for Streams {
     }
 }
 
-/// The sending half of a stream. See [`Streams`] for an example.
-pub struct Sending<B> {
+/// The sending half of a stream. See [`H3Connection`] for an example.
+pub struct H3SendStream<B> {
     stream: SendStream,
     left: Option<WriteBuf<B>>,
     finished: bool,
 }
 
-impl<B> Sending<B> {
-    fn new(stream: SendStream) -> Sending<B> {
-        Sending { stream, left: None, finished: false }
+impl<B> H3SendStream<B> {
+    fn new(stream: SendStream) -> H3SendStream<B> {
+        H3SendStream { stream, left: None, finished: false }
     }
 }
 
-impl<B: Buf> quic::SendStream<B> for Sending<B> {
+impl<B: Buf> quic::SendStream<B> for H3SendStream<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         while let Some(left) = self.left.as_mut().filter(|left| left.has_remaining()) {
             let count = ready!(self.stream.poll_write_some(cx, left.chunk())).map_err(of_stream)?;
@@ -112,19 +115,19 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
     }
 }
 
-/// The receiving half of a stream. See [`Streams`] for an example.
-pub struct Receiving {
+/// The receiving half of a stream. See [`H3Connection`] for an example.
+pub struct H3ReceiveStream {
     stream: ReceiveStream,
-    framing: Framing,
+    framing: FrameParser,
 }
 
-impl Receiving {
-    fn new(stream: ReceiveStream, framing: Framing) -> Receiving {
-        Receiving { stream, framing }
+impl H3ReceiveStream {
+    fn new(stream: ReceiveStream, framing: FrameParser) -> H3ReceiveStream {
+        H3ReceiveStream { stream, framing }
     }
 }
 
-impl quic::RecvStream for Receiving {
+impl quic::RecvStream for H3ReceiveStream {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
@@ -147,12 +150,12 @@ impl quic::RecvStream for Receiving {
 
 /// A parser that follows frame boundaries. `h3` buffers every frame except DATA until it is complete, so lengths must
 /// be limited.
-struct Framing {
-    part: Part,
-    number: Number,
+struct FrameParser {
+    part: FramePart,
+    number: PartialVarint,
 }
 
-enum Part {
+enum FramePart {
     /// The type of a unidirectional stream (RFC 9114 6.2).
     Purpose,
     /// The type of a frame.
@@ -165,41 +168,41 @@ enum Part {
     Other,
 }
 
-impl Framing {
-    fn of_one_way() -> Framing {
-        Framing { part: Part::Purpose, number: Number::default() }
+impl FrameParser {
+    fn of_one_way() -> FrameParser {
+        FrameParser { part: FramePart::Purpose, number: PartialVarint::default() }
     }
 
-    fn of_request() -> Framing {
-        Framing { part: Part::Type, number: Number::default() }
+    fn of_request() -> FrameParser {
+        FrameParser { part: FramePart::Type, number: PartialVarint::default() }
     }
 
     /// Parses more bytes of the stream. Returns false if a frame is too long.
     fn takes(&mut self, mut data: &[u8]) -> bool {
         while let Some((first, rest)) = data.split_first() {
-            if let Part::Payload(left) = &mut self.part {
+            if let FramePart::Payload(left) = &mut self.part {
                 // Payload is skipped in one step, whatever its length.
                 let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
                 (*left, data) = (*left - skipped as u64, &data[skipped..]);
                 if *left == 0 {
-                    self.part = Part::Type;
+                    self.part = FramePart::Type;
                 }
                 continue;
             }
             data = rest;
             let Some(number) = self.number.take(*first) else { continue };
             self.part = match self.part {
-                Part::Purpose if number == CONTROL => Part::Type,
-                Part::Type => Part::Length(number != DATA),
+                FramePart::Purpose if number == CONTROL => FramePart::Type,
+                FramePart::Type => FramePart::Length(number != DATA),
                 // DATA may have any length, because `h3` does not buffer it.
-                Part::Length(true) if number > MOST_OF_A_FRAME => return false,
-                Part::Length(_) => Part::Payload(number),
-                Part::Purpose | Part::Payload(_) | Part::Other => Part::Other,
+                FramePart::Length(true) if number > MOST_OF_A_FRAME => return false,
+                FramePart::Length(_) => FramePart::Payload(number),
+                FramePart::Purpose | FramePart::Payload(_) | FramePart::Other => FramePart::Other,
             };
-            if matches!(self.part, Part::Payload(0)) {
-                self.part = Part::Type;
+            if matches!(self.part, FramePart::Payload(0)) {
+                self.part = FramePart::Type;
             }
-            if matches!(self.part, Part::Other) {
+            if matches!(self.part, FramePart::Other) {
                 break;
             }
         }
@@ -209,12 +212,12 @@ impl Framing {
 
 /// A partially received variable-length integer (RFC 9000 16).
 #[derive(Default)]
-struct Number {
+struct PartialVarint {
     value: u64,
     left: u8,
 }
 
-impl Number {
+impl PartialVarint {
     fn take(&mut self, byte: u8) -> Option<u64> {
         (self.value, self.left) = match self.left {
             0 => (u64::from(byte & 0x3f), (1 << (byte >> 6)) - 1),
@@ -224,28 +227,31 @@ impl Number {
     }
 }
 
-/// The two halves of a stream. See [`Streams`] for an example.
-pub struct Both<B> {
-    send: Sending<B>,
-    receive: Receiving,
+/// The two halves of a stream. See [`H3Connection`] for an example.
+pub struct H3BidiStream<B> {
+    send: H3SendStream<B>,
+    receive: H3ReceiveStream,
 }
 
-impl<B> Both<B> {
-    fn new((send, receive): (SendStream, ReceiveStream)) -> Both<B> {
-        Both { send: Sending::new(send), receive: Receiving::new(receive, Framing::of_request()) }
+impl<B> H3BidiStream<B> {
+    fn new((send, receive): (SendStream, ReceiveStream)) -> H3BidiStream<B> {
+        H3BidiStream {
+            send: H3SendStream::new(send),
+            receive: H3ReceiveStream::new(receive, FrameParser::of_request()),
+        }
     }
 }
 
-impl<B: Buf> quic::BidiStream<B> for Both<B> {
-    type SendStream = Sending<B>;
-    type RecvStream = Receiving;
+impl<B: Buf> quic::BidiStream<B> for H3BidiStream<B> {
+    type SendStream = H3SendStream<B>;
+    type RecvStream = H3ReceiveStream;
 
-    fn split(self) -> (Sending<B>, Receiving) {
+    fn split(self) -> (H3SendStream<B>, H3ReceiveStream) {
         (self.send, self.receive)
     }
 }
 
-impl<B: Buf> quic::SendStream<B> for Both<B> {
+impl<B: Buf> quic::SendStream<B> for H3BidiStream<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         self.send.poll_ready(cx)
     }
@@ -263,7 +269,7 @@ impl<B: Buf> quic::SendStream<B> for Both<B> {
     }
 }
 
-impl<B> quic::RecvStream for Both<B> {
+impl<B> quic::RecvStream for H3BidiStream<B> {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
@@ -323,7 +329,7 @@ mod tests {
         let too_long = [0x21, 0x80, 0x04, 0x00, 0x01];
         let whole = [&data[..], &[0x01, 0x00], &longest, &[0x40, 0x21, 0x01, 0x07], &too_long].concat();
         for cut in [1, 2, 3, 7, 1000, 1 << 20] {
-            let mut framing = Framing::of_request();
+            let mut framing = FrameParser::of_request();
             let mut parts = whole.chunks(cut);
             let taken = parts.by_ref().take_while(|part| framing.takes(part)).count();
             assert!(taken == whole.len().div_ceil(cut) - 1 && parts.next().is_none(), "by {cut}: {taken}");
@@ -332,7 +338,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_direction_have_frames_if_they_control() {
-        assert!(!Framing::of_one_way().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
-        assert!(Framing::of_one_way().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
+        assert!(!FrameParser::of_one_way().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
+        assert!(FrameParser::of_one_way().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
     }
 }

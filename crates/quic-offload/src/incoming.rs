@@ -1,7 +1,7 @@
 //! Clients that wait for the application's decision.
 
-use crate::core::{Core, Decision};
-use crate::endpoint::Shared;
+use crate::core::{ClientDecision, EndpointCore};
+use crate::endpoint::EndpointShared;
 use core::fmt;
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use std::sync::Arc;
 /// }
 /// ```
 pub struct Incoming {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
     client: Option<noq_proto::Incoming>,
     remote: SocketAddr,
     is_validated: bool,
 }
 
 impl Incoming {
-    pub(crate) fn new(shared: Arc<Shared>, client: noq_proto::Incoming) -> Incoming {
+    pub(crate) fn new(shared: Arc<EndpointShared>, client: noq_proto::Incoming) -> Incoming {
         let (remote, is_validated) = (client.remote_address(), client.remote_address_validated());
         Incoming { shared, client: Some(client), remote, is_validated }
     }
@@ -51,20 +51,20 @@ impl Incoming {
 
     /// Starts the handshake. If the endpoint has reached its limits, the client is refused instead.
     pub fn accept(mut self) {
-        self.decide(Core::accept);
+        self.decide(EndpointCore::accept);
     }
 
     /// Refuses the client.
     pub fn refuse(mut self) {
-        self.decide(Core::refuse);
+        self.decide(EndpointCore::refuse);
     }
 
     /// Asks the client to prove its address and try again (Retry). If the client has done so already, it is accepted.
     pub fn retry(mut self) {
-        self.decide(Core::retry);
+        self.decide(EndpointCore::retry);
     }
 
-    fn decide(&mut self, decision: Decision) {
+    fn decide(&mut self, decision: ClientDecision) {
         let Some(client) = self.client.take() else { return };
         let now = self.shared.now();
         self.shared.lock().decide(now, client, decision);
@@ -73,7 +73,7 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        self.decide(Core::refuse);
+        self.decide(EndpointCore::refuse);
     }
 }
 

@@ -23,9 +23,9 @@ use std::time::Instant;
 /// assert!(config.qlog.is_some());
 /// ```
 #[derive(Clone)]
-pub struct Qlog(Arc<Open>);
+pub struct Qlog(Arc<QlogOpener>);
 
-type Open = dyn Fn(&QlogConnection) -> Option<Box<dyn Write + Send + Sync>> + Send + Sync;
+type QlogOpener = dyn Fn(&QlogConnection) -> Option<Box<dyn Write + Send + Sync>> + Send + Sync;
 
 /// A connection that may be logged.
 ///
@@ -67,7 +67,7 @@ impl Qlog {
     }
 
     pub(crate) fn apply(&self, epoch: Instant, transport: &mut TransportConfig) {
-        transport.qlog_factory(Arc::new(Factory { open: self.0.clone(), epoch }));
+        transport.qlog_factory(Arc::new(QlogFactory { open: self.0.clone(), epoch }));
     }
 }
 
@@ -77,12 +77,12 @@ impl fmt::Debug for Qlog {
     }
 }
 
-struct Factory {
-    open: Arc<Open>,
+struct QlogFactory {
+    open: Arc<QlogOpener>,
     epoch: Instant,
 }
 
-impl QlogFactory for Factory {
+impl QlogFactory for QlogFactory {
     fn for_connection(&self, side: Side, remote: SocketAddr, cid: ConnectionId, _: Instant) -> Option<QlogConfig> {
         let of = QlogConnection { is_client: side.is_client(), remote, name: cid.to_string() };
         let mut config = QlogConfig::new((self.open)(&of)?);

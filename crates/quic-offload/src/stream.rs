@@ -1,7 +1,7 @@
 //! The application's handles of streams.
 
-use crate::connection::{Held, code_of, open};
-use crate::core::{Conn, Next};
+use crate::connection::{ConnectionGuard, code_of, open};
+use crate::core::{Conn, ReadResult};
 use crate::error::StreamError;
 use bytes::Bytes;
 use core::fmt;
@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// The sending half of a stream. Dropping it without [`finish`](Self::finish) resets the stream with code 0, so that
 /// the peer does not take a part for the whole.
 pub struct SendStream {
-    held: Arc<Held>,
+    held: Arc<ConnectionGuard>,
     id: StreamId,
     /// Whether the stream is finished or reset.
     ended: bool,
@@ -25,7 +25,7 @@ pub struct SendStream {
 }
 
 impl SendStream {
-    pub(crate) fn new(held: Arc<Held>, id: StreamId) -> SendStream {
+    pub(crate) fn new(held: Arc<ConnectionGuard>, id: StreamId) -> SendStream {
         SendStream { held, id, ended: false, is_reset: false }
     }
 
@@ -201,14 +201,14 @@ impl Drop for SendStream {
 
 /// The receiving half of a stream. Dropping it before the end stops the stream with code 0.
 pub struct ReceiveStream {
-    held: Arc<Held>,
+    held: Arc<ConnectionGuard>,
     id: StreamId,
     /// The result of the end: the stream was read completely, reset or stopped.
     end: Option<Result<(), StreamError>>,
 }
 
 impl ReceiveStream {
-    pub(crate) fn new(held: Arc<Held>, id: StreamId) -> ReceiveStream {
+    pub(crate) fn new(held: Arc<ConnectionGuard>, id: StreamId) -> ReceiveStream {
         ReceiveStream { held, id, end: None }
     }
 
@@ -254,18 +254,18 @@ impl ReceiveStream {
         let conn = self.held.get(&mut core)?;
         let (next, owes) = conn.read_stream(self.id, most);
         let result = match next {
-            Next::Data(data) => Poll::Ready(Ok(Some(data))),
-            Next::Finished => {
+            ReadResult::Data(data) => Poll::Ready(Ok(Some(data))),
+            ReadResult::Finished => {
                 self.end = Some(Ok(()));
                 Poll::Ready(Ok(None))
             }
-            Next::Reset(code) => {
+            ReadResult::Reset(code) => {
                 self.end = Some(Err(StreamError::Reset(code)));
                 Poll::Ready(Err(StreamError::Reset(code)))
             }
             // The stream may end with its connection or by itself.
-            Next::Closed => Poll::Ready(Err(conn.closed.clone().map_or(StreamError::Ended, StreamError::Closed))),
-            Next::Nothing => match &conn.closed {
+            ReadResult::Closed => Poll::Ready(Err(conn.closed.clone().map_or(StreamError::Ended, StreamError::Closed))),
+            ReadResult::Nothing => match &conn.closed {
                 Some(closed) => Poll::Ready(Err(closed.clone().into())),
                 None => {
                     conn.waiting.readers.insert(self.id, cx.waker().clone());

@@ -14,7 +14,7 @@ use super::clmul::{self, absorb};
 use super::{Block, Blocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, halves};
-use crate::run::{self, Stream};
+use crate::run::{self, GeneratorKind};
 use crate::sbox;
 use crate::words::portable::{DIV, MUL, TURNED};
 

@@ -14,7 +14,7 @@ use super::clmul::{self, absorb_512 as absorb};
 use super::{Block, Blocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, matrix};
-use crate::run::{self, Stream};
+use crate::run::{self, GeneratorKind};
 use crate::sbox;
 use crate::words::portable::{DIV, MUL, TURNED};
 

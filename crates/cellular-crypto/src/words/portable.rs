@@ -46,7 +46,7 @@ impl Portable {
 impl Words for Portable {
     const LANES: usize = 16;
     type Proof = ();
-    type Wide = One;
+    type Wide = PortableBlock;
 
     fn splat((): (), word: u32) -> Self {
         Portable([word; 16])
@@ -132,38 +132,38 @@ impl Words for Portable {
 
 /// A single block. Several blocks at a time would not be faster.
 #[derive(Clone, Copy)]
-pub(crate) struct One(u128);
+pub(crate) struct PortableBlock(u128);
 
-impl Wide for One {
+impl Wide for PortableBlock {
     const LANES: usize = 1;
     type Proof = ();
 
     fn load((): (), blocks: &[u128; 4]) -> Self {
-        One(blocks[0])
+        PortableBlock(blocks[0])
     }
     fn xor(self, other: Self) -> Self {
-        One(self.0 ^ other.0)
+        PortableBlock(self.0 ^ other.0)
     }
     fn add_16(self, other: Self) -> Self {
         // Without their highest bits, 16-bit numbers carry nothing into their neighbours.
         let (a, b) = (self.0, other.0);
-        One((a & !TOPS).wrapping_add(b & !TOPS) ^ (a ^ b) & TOPS)
+        PortableBlock((a & !TOPS).wrapping_add(b & !TOPS) ^ (a ^ b) & TOPS)
     }
     fn double_16<const POLYNOMIAL: u16>(self) -> Self {
         let carries = (self.0 & TOPS) >> 15;
-        One(((self.0 & !TOPS) << 1) ^ (carries * u128::from(POLYNOMIAL)))
+        PortableBlock(((self.0 & !TOPS) << 1) ^ (carries * u128::from(POLYNOMIAL)))
     }
     fn cells_from_7(self, next: Self) -> Self {
-        One(self.0 >> 112 | next.0 << 16)
+        PortableBlock(self.0 >> 112 | next.0 << 16)
     }
     fn transpose(self) -> Self {
         let bytes = self.0.to_le_bytes();
-        One(u128::from_le_bytes(std::array::from_fn(|index| bytes[usize::from(TURNED[index])])))
+        PortableBlock(u128::from_le_bytes(std::array::from_fn(|index| bytes[usize::from(TURNED[index])])))
     }
     fn aes_round(self) -> Self {
         let mut block = aes::Block::from(self.0.to_le_bytes());
         cipher_round(&mut block, &aes::Block::default());
-        One(u128::from_le_bytes(block.into()))
+        PortableBlock(u128::from_le_bytes(block.into()))
     }
     fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) {
         for (words, block) in out.0[first].as_chunks_mut::<2>().0.iter_mut().zip(blocks) {

@@ -28,9 +28,9 @@ macro_rules! backend {
         }
 
         /// Runs at most [`Words::LANES`] messages.
-        pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+        pub(crate) fn run(proof: Proof, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
             $(#[target_feature(enable = $feature)])*
-            fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+            fn with_instructions(proof: Proof, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
                 run::run::<$name>(proof, stream, lanes);
             }
             // SAFETY: the proof shows that the processor has the instructions.

@@ -11,17 +11,17 @@ use std::collections::{HashSet, VecDeque};
 
 /// The events, in the order of occurrence.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct SaEventQueue {
     queue: VecDeque<SaEvent>,
     /// The kinds of the queued events. Only looked up, never iterated.
-    there: HashSet<Kind>,
+    there: HashSet<SaEventKind>,
     /// Number of queued [`SaEvent::Acquire`] events.
     acquires: usize,
 }
 
 /// The identity of an event: events of one kind wait only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+enum SaEventKind {
     Soft(SaId),
     Hard(SaId),
     Exhausted(SaId),
@@ -31,19 +31,19 @@ enum Kind {
     Acquire(Template, Option<(IpAddr, IpAddr)>),
 }
 
-impl Events {
+impl SaEventQueue {
     /// Queues an event. Returns false if it waits already or there is no room.
     pub(super) fn push(&mut self, event: SaEvent) -> bool {
-        let kind = Kind::of(&event);
-        let acquires = matches!(kind, Kind::Acquire(..));
+        let kind = SaEventKind::of(&event);
+        let acquires = matches!(kind, SaEventKind::Acquire(..));
         // Acquires are limited, because any packet to a new destination causes one.
         if acquires && self.acquires >= ACQUIRES {
             return false;
         }
         if !self.there.insert(kind) {
             // Only the latest crossing matters, because numbers only grow.
-            if matches!(kind, Kind::Crossed(_))
-                && let Some(before) = self.queue.iter_mut().find(|before| Kind::of(before) == kind)
+            if matches!(kind, SaEventKind::Crossed(_))
+                && let Some(before) = self.queue.iter_mut().find(|before| SaEventKind::of(before) == kind)
             {
                 *before = event;
             }
@@ -57,9 +57,9 @@ impl Events {
     /// Returns the oldest event.
     pub(super) fn pop(&mut self) -> Option<SaEvent> {
         let event = self.queue.pop_front()?;
-        let kind = Kind::of(&event);
+        let kind = SaEventKind::of(&event);
         self.there.remove(&kind);
-        self.acquires -= usize::from(matches!(kind, Kind::Acquire(..)));
+        self.acquires -= usize::from(matches!(kind, SaEventKind::Acquire(..)));
         Some(event)
     }
 
@@ -70,7 +70,7 @@ impl Events {
         }
         let Self { queue, there, .. } = self;
         queue.retain(|event| {
-            let kind = Kind::of(event);
+            let kind = SaEventKind::of(event);
             let kept = kind.sa().is_none_or(&is_there);
             if !kept {
                 there.remove(&kind);
@@ -80,25 +80,29 @@ impl Events {
     }
 }
 
-impl Kind {
-    fn of(event: &SaEvent) -> Kind {
+impl SaEventKind {
+    fn of(event: &SaEvent) -> SaEventKind {
         match event {
-            SaEvent::SoftLimit { sa, .. } => Kind::Soft(*sa),
-            SaEvent::HardLimit { sa, .. } => Kind::Hard(*sa),
-            SaEvent::SequenceExhausted { sa } => Kind::Exhausted(*sa),
-            SaEvent::Crossed { sa, .. } => Kind::Crossed(*sa),
-            SaEvent::OffloadLost { sa } => Kind::Lost(*sa),
+            SaEvent::SoftLimit { sa, .. } => SaEventKind::Soft(*sa),
+            SaEvent::HardLimit { sa, .. } => SaEventKind::Hard(*sa),
+            SaEvent::SequenceExhausted { sa } => SaEventKind::Exhausted(*sa),
+            SaEvent::Crossed { sa, .. } => SaEventKind::Crossed(*sa),
+            SaEvent::OffloadLost { sa } => SaEventKind::Lost(*sa),
             SaEvent::Acquire { template, packet } => {
                 let own = (packet.source, packet.destination);
-                Kind::Acquire(*template, (template.mode == EspMode::Transport).then_some(own))
+                SaEventKind::Acquire(*template, (template.mode == EspMode::Transport).then_some(own))
             }
         }
     }
 
     fn sa(&self) -> Option<SaId> {
         match self {
-            Kind::Soft(sa) | Kind::Hard(sa) | Kind::Exhausted(sa) | Kind::Crossed(sa) | Kind::Lost(sa) => Some(*sa),
-            Kind::Acquire(..) => None,
+            SaEventKind::Soft(sa)
+            | SaEventKind::Hard(sa)
+            | SaEventKind::Exhausted(sa)
+            | SaEventKind::Crossed(sa)
+            | SaEventKind::Lost(sa) => Some(*sa),
+            SaEventKind::Acquire(..) => None,
         }
     }
 }
@@ -128,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_event_waits_once_and_comes_again_after_it_was_asked_for() {
-        let mut events = Events::default();
+        let mut events = SaEventQueue::default();
         let soft = SaEvent::SoftLimit { sa: sa(1), limit: Limit::Packets };
         assert!(events.push(soft) && events.push(acquire(1)) && events.push(acquire(2)));
         assert!(!events.push(soft) && !events.push(acquire(1)));
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn whoever_wants_sas_takes_no_room_from_those_that_are_there() {
-        let mut events = Events::default();
+        let mut events = SaEventQueue::default();
         let tunnel = |reqid| Template::tunnel([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), reqid);
         let wants = |reqid| match acquire(1) {
             SaEvent::Acquire { packet, .. } => SaEvent::Acquire { template: tunnel(reqid), packet },

@@ -14,7 +14,7 @@ use offload_formats::reassembly::{Limits, Reassembler, Taken};
 
 /// The origin of a fragment.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Origin {
+pub(super) enum FragmentOrigin {
     /// The stack of the shard at this queue, with the protection of the packet quoted in the fragment.
     Stack(usize, Protection),
     Wire,
@@ -23,25 +23,25 @@ pub(super) enum Origin {
 
 /// Incomplete packets: fragments that wait for the rest of their packets, for IPv4 and IPv6.
 #[derive(Debug)]
-pub(super) struct Fragments {
+pub(super) struct PendingFragments {
     stack: [Reassembler; 2],
     wire: [Reassembler; 2],
     /// All SAs share one reassembler each for IPv4 and IPv6; the SA's handle separates their packets.
     sas: [Reassembler; 2],
 }
 
-impl Fragments {
-    pub(super) fn new() -> Fragments {
+impl PendingFragments {
+    pub(super) fn new() -> PendingFragments {
         let both = || [Version::Four, Version::Six].map(|version| Reassembler::new(Limits::of(version)));
-        Fragments { stack: both(), wire: both(), sas: both() }
+        PendingFragments { stack: both(), wire: both(), sas: both() }
     }
 
     /// Adds a fragment. `network` is the offset of the IP header in the frame.
-    pub(super) fn insert(&mut self, now: Instant, from: Origin, frame: &[u8], network: usize) -> Taken {
+    pub(super) fn insert(&mut self, now: Instant, from: FragmentOrigin, frame: &[u8], network: usize) -> Taken {
         let (both, among) = match from {
-            Origin::Stack(queue, shows) => (&mut self.stack, (queue as u64) << 8 | shows as u64),
-            Origin::Wire => (&mut self.wire, 0),
-            Origin::Sa(SaId(name)) => (&mut self.sas, u64::from(name.generation) << 32 | u64::from(name.index)),
+            FragmentOrigin::Stack(queue, shows) => (&mut self.stack, (queue as u64) << 8 | shows as u64),
+            FragmentOrigin::Wire => (&mut self.wire, 0),
+            FragmentOrigin::Sa(SaId(name)) => (&mut self.sas, u64::from(name.generation) << 32 | u64::from(name.index)),
         };
         let version = usize::from(frame.get(network).is_some_and(|first| first >> 4 == 6));
         both[version].insert_among(now, frame, network, among)

@@ -7,7 +7,7 @@
 //! Invariants: of a kept packet, only SPI and addresses are read. Forged packets occupy at most [`MOST_BYTES`] for
 //! [`HELD_FOR`]; the oldest packet is dropped first.
 
-use super::queues::Queue;
+use super::queues::DeviceQueue;
 use crate::counters::IpsecCounters;
 use crate::sad::Sad;
 use bytes::BytesMut;
@@ -19,13 +19,13 @@ use std::collections::VecDeque;
 
 /// Packets without an SA, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    packets: VecDeque<Waiting>,
+pub(super) struct PendingPackets {
+    packets: VecDeque<PendingPacket>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingPacket {
     frame: BytesMut,
     /// The device queue at which the packet arrived.
     queue: usize,
@@ -34,7 +34,7 @@ struct Waiting {
     name: (u32, IpAddr, IpAddr),
 }
 
-impl Held {
+impl PendingPackets {
     pub(super) fn next_event(&self) -> Option<Instant> {
         self.packets.front().map(|first| first.until)
     }
@@ -52,11 +52,16 @@ impl Held {
         counters.in_held += 1;
         // A copy, because the frame may be a slice of a much larger receive buffer.
         let frame = BytesMut::from(frame);
-        self.push(Waiting { frame, queue, until: now + HELD_FOR, name: (at.spi, at.ip.source, at.ip.destination) });
+        self.push(PendingPacket {
+            frame,
+            queue,
+            until: now + HELD_FOR,
+            name: (at.spi, at.ip.source, at.ip.destination),
+        });
     }
 
     /// Hands packets that have an SA now to their queues, in the order of arrival. Returns their number.
-    pub(super) fn release(&mut self, sad: &Sad, queues: &mut [Queue]) -> u64 {
+    pub(super) fn release(&mut self, sad: &Sad, queues: &mut [DeviceQueue]) -> u64 {
         let mut released = 0;
         for _ in 0..self.packets.len() {
             let Some(waiting) = self.pop() else { break };
@@ -73,16 +78,16 @@ impl Held {
 
     /// Drops packets that waited too long. Returns their number.
     pub(super) fn expire(&mut self, now: Instant) -> u64 {
-        let is_due = |held: &Held| held.next_event().is_some_and(|until| until <= now);
+        let is_due = |held: &PendingPackets| held.next_event().is_some_and(|until| until <= now);
         core::iter::from_fn(|| is_due(self).then(|| self.pop()).flatten()).count() as u64
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: PendingPacket) {
         self.bytes += waiting.frame.len();
         self.packets.push_back(waiting);
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<PendingPacket> {
         let first = self.packets.pop_front()?;
         self.bytes -= first.frame.len();
         Some(first)

@@ -3,7 +3,7 @@
 //! If a policy protects packets by a lent SA, the device does so for any sender.
 
 use super::SecureDevice;
-use super::sas::Sas;
+use super::sas::SaTable;
 use crate::keying::{KeyingError, SaId};
 use crate::sad::{Sa, Sad};
 use offload_api::{Action, Direction, Handle, OffloadKind, Policy};
@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 /// Invariant: the numbers of a lent SA are used neither by this host nor by a later process, because only the device
 /// knows how far it has counted.
 #[derive(Debug, Default)]
-pub(super) struct Lent(Vec<SaId>);
+pub(super) struct LentSas(Vec<SaId>);
 
-impl Lent {
+impl LentSas {
     /// Lends the fully offloaded SAs of a direction and `reqid`. Returns the first reason why an SA was not lent.
-    fn lend(&mut self, sas: &mut Sas, direction: Direction, reqid: u32) -> Option<KeyingError> {
+    fn lend(&mut self, sas: &mut SaTable, direction: Direction, reqid: u32) -> Option<KeyingError> {
         self.0.retain(|id| sas.find(*id).is_some());
         let mut refused = None;
         for id in sas.sad().ids().filter(|id| may_lend(sas.sad(), *id, direction, reqid)).collect::<Vec<_>>() {

@@ -50,10 +50,10 @@ use crate::spd::Spd;
 use core::any::Any;
 use core::fmt;
 use core::task::Waker;
-use fragments::Fragments;
-use held::Held;
-use lending::Lent;
-use offload::Offload;
+use fragments::PendingFragments;
+use held::PendingPackets;
+use lending::LentSas;
+use offload::OffloadedSas;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, NetDevice, OffloadKind, PathCaps, Protocol,
@@ -61,11 +61,11 @@ use offload_api::{
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
-use policies::{Decision, Policies};
-use queues::Queue;
+use policies::{PolicyDecision, PolicyTables};
+use queues::DeviceQueue;
 pub(crate) use queues::SecureQueue;
-use sas::Sas;
-use wrapper::Wrapper;
+use sas::SaTable;
+use wrapper::PacketWrapper;
 
 /// An IPsec layer over a device.
 ///
@@ -76,14 +76,14 @@ use wrapper::Wrapper;
 /// See the [crate] for an example.
 pub struct SecureDevice {
     /// The device's queues, each served by one shard of the host.
-    queues: Vec<Queue>,
-    sas: Sas,
-    policies: Policies,
-    offload: Offload,
-    lent: Lent,
-    wrapper: Wrapper,
-    fragments: Fragments,
-    held: Held,
+    queues: Vec<DeviceQueue>,
+    sas: SaTable,
+    policies: PolicyTables,
+    offload: OffloadedSas,
+    lent: LentSas,
+    wrapper: PacketWrapper,
+    fragments: PendingFragments,
+    held: PendingPackets,
     /// Packet counters; `sas` and `offload` have counters of their own.
     counters: IpsecCounters,
 }
@@ -103,15 +103,15 @@ impl SecureDevice {
 
     fn around(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> SecureDevice {
         SecureDevice {
-            sas: Sas::new(queues.len(), memory.clone()),
-            policies: Policies::default(),
-            offload: Offload::new(queues.len()),
-            lent: Lent::default(),
-            wrapper: Wrapper::new(memory.first_identification()),
-            fragments: Fragments::new(),
-            held: Held::default(),
+            sas: SaTable::new(queues.len(), memory.clone()),
+            policies: PolicyTables::default(),
+            offload: OffloadedSas::new(queues.len()),
+            lent: LentSas::default(),
+            wrapper: PacketWrapper::new(memory.first_identification()),
+            fragments: PendingFragments::new(),
+            held: PendingPackets::default(),
             counters: IpsecCounters::default(),
-            queues: queues.into_iter().map(Queue::new).collect(),
+            queues: queues.into_iter().map(DeviceQueue::new).collect(),
         }
     }
 
@@ -134,15 +134,15 @@ impl SecureDevice {
     }
 
     /// Decides about a packet to be sent.
-    fn decide(&self, packet: &Packet) -> Decision {
+    fn decide(&self, packet: &Packet) -> PolicyDecision {
         self.policies.decide(&self.sas, packet)
     }
 
     /// Returns how much of an SA's work the device does.
     pub fn offloaded(&self, id: SaId) -> OffloadKind {
         match self.sas.find(id).map(Sa::by) {
-            Some(By::Device(_, kind)) => kind,
-            Some(By::Software) | None => OffloadKind::None,
+            Some(SaWorker::Device(_, kind)) => kind,
+            Some(SaWorker::Software) | None => OffloadKind::None,
         }
     }
 }
@@ -238,7 +238,7 @@ impl fmt::Debug for SecureDevice {
 
 /// The worker of an SA's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum SaWorker {
     Software,
     Device(Handle, OffloadKind),
 }

@@ -4,7 +4,7 @@
 //! dropped, and writing is tried again a second later.
 
 use crate::keying::{KeyingError, SaId};
-use crate::memory::{KeyMemory, Mark, Marks, SPENT};
+use crate::memory::{KeyMemory, NumberMark, SPENT, SaMarks};
 use crate::sad::{Sa, Sad};
 use offload_api::{Direction, SaParams};
 use offload_base::Instant;
@@ -15,13 +15,13 @@ impl KeyMemory {
     ///
     /// # Errors
     /// If the store has forgotten the key's last number, or another process uses the key.
-    pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<Marks, KeyingError> {
+    pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<SaMarks, KeyingError> {
         match self.claim(params)? {
-            None => Ok(Marks::NONE),
+            None => Ok(SaMarks::NONE),
             Some(SPENT) => Err(KeyingError::KeyReused),
             Some(mark) => {
                 params.last_number = params.last_number.max(mark);
-                Ok(Marks::at(mark))
+                Ok(SaMarks::at(mark))
             }
         }
     }
@@ -38,7 +38,7 @@ impl KeyMemory {
         // The mark of a spent key is no sequence number.
         let others = self.mark(&sa.params).filter(|mark| *mark != SPENT).unwrap_or(0);
         let mark = match sa.params.direction {
-            Direction::Transmit => Marks::for_sent(number, limit),
+            Direction::Transmit => SaMarks::for_sent(number, limit),
             // Another SA may share the mark: same SPI and key, other source.
             Direction::Receive => sa.marks.for_received(now, number, limit).max(others),
         };
@@ -58,7 +58,7 @@ impl KeyMemory {
         }
         self.write(&[sa.mark(limit)]).map_err(|_| KeyingError::NotWritten)?;
         // The written mark stays in the store.
-        (sa.marks, sa.lent) = (Marks::NONE, true);
+        (sa.marks, sa.lent) = (SaMarks::NONE, true);
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl KeyMemory {
             return;
         }
         // Written for all SAs, because SAs may share a mark.
-        let marks: Vec<Mark<'_>> = all().map(|sa| sa.mark(sa.used_up_to())).collect();
+        let marks: Vec<NumberMark<'_>> = all().map(|sa| sa.mark(sa.used_up_to())).collect();
         // A failure costs only the numbers between the exact one and the old mark. But the write may have succeeded in
         // part, and the next process would then continue from the exact numbers. So these SAs must write again before
         // they use further numbers.
@@ -110,8 +110,8 @@ impl Sa {
         self.marks.at_least(self.number())
     }
 
-    fn mark(&self, number: u64) -> Mark<'_> {
+    fn mark(&self, number: u64) -> NumberMark<'_> {
         let SaParams { direction, key, spi, .. } = &self.params;
-        Mark { direction: *direction, key, spi: *spi, number }
+        NumberMark { direction: *direction, key, spi: *spi, number }
     }
 }

@@ -8,11 +8,11 @@
 //! its own policies. The host installs a policy when its first packet comes, with the host's rank, and every packet
 //! names its required SA.
 
-use super::queues::Queue;
-use super::sas::Sas;
+use super::queues::DeviceQueue;
+use super::sas::SaTable;
 use crate::counters::IpsecCounters;
 use crate::keying::{SaEvent, SaId};
-use crate::sad::InDevice;
+use crate::sad::OffloadState;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{EspMode, Handle, Prefix, SaParams, SaRefused, Selector};
 use offload_base::QuickHash;
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 /// Invariant: an SA is in the device at its own queue, or in one of the two waiting lines, or handled by the host
 /// alone. An installed policy leads to an SA that the device has.
 #[derive(Debug)]
-pub(super) struct Offload {
+pub(super) struct OffloadedSas {
     places: Vec<QueueSas>,
     /// SAs that the device was too busy to take, the oldest first.
     waiting_for_device: VecDeque<SaId>,
@@ -54,9 +54,9 @@ struct InstalledPolicy {
     queue: usize,
 }
 
-impl Offload {
-    pub(super) fn new(queues: usize) -> Offload {
-        Offload {
+impl OffloadedSas {
+    pub(super) fn new(queues: usize) -> OffloadedSas {
+        OffloadedSas {
             places: vec![QueueSas::default(); queues],
             waiting_for_device: VecDeque::new(),
             waited_for_room: 0,
@@ -75,7 +75,7 @@ impl Offload {
     }
 
     /// Gives an SA to the device now, or later if the device is busy or full. Until then the host handles the SA.
-    pub(super) fn offer(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Option<SaRefused> {
+    pub(super) fn offer(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Option<SaRefused> {
         // A new SA queues behind the waiting ones, so that the device gets the SAs in order.
         if self.waiting_for_device.is_empty() {
             match self.put_in_device(queues, sas, id) {
@@ -92,7 +92,7 @@ impl Offload {
     }
 
     /// Retries the SAs that found the device busy.
-    fn offer_again(&mut self, queues: &mut [Queue], sas: &mut Sas) {
+    fn offer_again(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable) {
         while let Some(id) = self.waiting_for_device.front().copied() {
             self.counters.sa_offload_retried += 1;
             match self.put_in_device(queues, sas, id) {
@@ -113,7 +113,7 @@ impl Offload {
     }
 
     /// Puts an SA at the end of its queue's line for room in the device.
-    fn wait_for_room(&mut self, sas: &mut Sas, id: SaId) {
+    fn wait_for_room(&mut self, sas: &mut SaTable, id: SaId) {
         let Some(sa) = sas.find_mut(id) else { return };
         self.waited_for_room += 1;
         sa.waits_for_room = Some(self.waited_for_room);
@@ -121,7 +121,7 @@ impl Offload {
     }
 
     /// Retries the SAs that found no room at this queue, until the device is full again.
-    fn offer_room(&mut self, queues: &mut [Queue], sas: &mut Sas, queue: usize) {
+    fn offer_room(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, queue: usize) {
         while let Some((place, id)) = self.places[queue].waiting_for_room.first_key_value().map(|(at, id)| (*at, *id)) {
             self.counters.sa_offload_retried += 1;
             let refused = self.put_in_device(queues, sas, id).err();
@@ -139,7 +139,7 @@ impl Offload {
         }
     }
 
-    fn put_in_device(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Result<(), SaRefused> {
+    fn put_in_device(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Result<(), SaRefused> {
         let Some(sa) = sas.find_mut(id).filter(|sa| !sa.retired) else {
             return Err(SaRefused::UnknownSa);
         };
@@ -147,14 +147,14 @@ impl Offload {
         // The current state, so that the device continues the SA's numbers and lifetime.
         let params = SaParams { last_number: sa.number(), lifetime: sa.meter.left(), ..sa.params.clone() };
         let handle = device.add_sa(&params)?;
-        sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
+        sa.offload = Some(OffloadState { handle, kind: sa.params.offload, selectors: SmallVec::new() });
         self.places[sa.queue].in_device.insert(handle, id);
         tracing::debug!(sa = ?id, "SA offloaded");
         Ok(())
     }
 
     /// Removes an SA and its policies from the device.
-    pub(super) fn take_back(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) {
+    pub(super) fn take_back(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) {
         let Some(sa) = sas.find_mut(id) else { return };
         let places = &mut self.places[sa.queue];
         if let Some(place) = sa.waits_for_room.take() {
@@ -168,7 +168,13 @@ impl Offload {
     }
 
     /// Removes a deleted policy from the device.
-    pub(super) fn forget_policy(&mut self, queues: &mut [Queue], sas: &mut Sas, selector: &Selector, priority: u32) {
+    pub(super) fn forget_policy(
+        &mut self,
+        queues: &mut [DeviceQueue],
+        sas: &mut SaTable,
+        selector: &Selector,
+        priority: u32,
+    ) {
         let rank = rank(selector, priority);
         for policy in self.installed.remove(&(*selector, priority)).unwrap_or_default() {
             if let Some(place) = sas.find_mut(policy.sa).and_then(|sa| sa.offload.as_mut()) {
@@ -184,8 +190,8 @@ impl Offload {
     /// handle.
     pub(super) fn install_policy(
         &mut self,
-        queues: &mut [Queue],
-        sas: &mut Sas,
+        queues: &mut [DeviceQueue],
+        sas: &mut SaTable,
         id: SaId,
         (selector, priority): (Selector, u32),
     ) -> Option<(usize, Handle)> {
@@ -227,7 +233,7 @@ impl Offload {
     }
 
     /// Applies the device's events to the SAs.
-    pub(super) fn hear(&mut self, queues: &mut [Queue], sas: &mut Sas, queue: usize) {
+    pub(super) fn hear(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, queue: usize) {
         let (mut lost, mut room) = (false, false);
         while let Some(event) = queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
             let find = |handle| self.find(queue, handle);

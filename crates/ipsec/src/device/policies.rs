@@ -1,6 +1,6 @@
 //! The policies and their decisions.
 
-use super::sas::Sas;
+use super::sas::SaTable;
 use crate::keying::SaId;
 use crate::spd::Spd;
 use core::cell::Cell;
@@ -12,19 +12,19 @@ use offload_formats::IpView;
 ///
 /// Invariant: a cached decision is valid only in the epoch in which it was made.
 #[derive(Debug, Default)]
-pub(super) struct Policies {
+pub(super) struct PolicyTables {
     /// One database per direction.
     databases: [Spd; 2],
     /// Whether unmatched packets pass, per direction.
     bypass: [bool; 2],
     /// The last decision and its packet. A stack asks three times about each packet: for its path, for room, and for
     /// sending.
-    decided: Cell<Option<(Packet, Decision)>>,
+    decided: Cell<Option<(Packet, PolicyDecision)>>,
 }
 
 /// The decision about packets to be sent, valid while policies and SAs do not change.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Decision {
+pub(super) struct PolicyDecision {
     /// The epoch in which the decision was made.
     epoch: u64,
     /// The matching policy's action, or the default.
@@ -35,7 +35,7 @@ pub(super) struct Decision {
     pub(super) sa: Option<SaId>,
 }
 
-impl Policies {
+impl PolicyTables {
     pub(super) fn of(&self, direction: Direction) -> &Spd {
         &self.databases[direction as usize]
     }
@@ -50,7 +50,7 @@ impl Policies {
     }
 
     /// Decides about a packet to be sent.
-    pub(super) fn decide(&self, sas: &Sas, packet: &Packet) -> Decision {
+    pub(super) fn decide(&self, sas: &SaTable, packet: &Packet) -> PolicyDecision {
         if let Some((asked, decision)) = self.decided.get()
             && decision.epoch == sas.epoch()
             && asked == *packet
@@ -64,7 +64,7 @@ impl Policies {
             Some(Action::Protect(template)) => sas.sad().find_wanted(template, packet),
             _ => None,
         };
-        let decision = Decision { epoch: sas.epoch(), action, policy: named, sa };
+        let decision = PolicyDecision { epoch: sas.epoch(), action, policy: named, sa };
         self.decided.set(Some((*packet, decision)));
         decision
     }

@@ -4,7 +4,7 @@
 
 use super::segment::Segments;
 use super::transmit::flow_of;
-use super::{By, Decision, SecureDevice};
+use super::{PolicyDecision, SaWorker, SecureDevice};
 use crate::keying::{SaEvent, SaId};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
@@ -16,11 +16,11 @@ use offload_esp::{ETHERNET, Outer, WrapError};
 use offload_formats::IpView;
 
 /// The plan for protecting one packet.
-pub(super) struct Plan {
+pub(super) struct ProtectionPlan {
     sa: SaId,
     /// The queue by which the packet leaves.
     queue: usize,
-    by: By,
+    by: SaWorker,
     pub(super) outer: Outer,
     /// The number of the first resulting packet.
     pub(super) number: u64,
@@ -42,7 +42,7 @@ impl SecureDevice {
         now: Instant,
         packet: TxPacket,
         view: IpView,
-        decision: &Decision,
+        decision: &PolicyDecision,
         selectors: &Packet,
     ) -> Sent {
         let Some(id) = decision.sa else {
@@ -60,12 +60,12 @@ impl SecureDevice {
         let ethernet = packet.header.first_chunk().copied();
         let (packets, bytes) = (plan.packets, plan.bytes);
         let sent = match plan.by {
-            By::Software => self.protect_in_software(now, packet, view, &plan),
-            By::Device(handle, OffloadKind::Packet) if plan.too_large => {
+            SaWorker::Software => self.protect_in_software(now, packet, view, &plan),
+            SaWorker::Device(handle, OffloadKind::Packet) if plan.too_large => {
                 self.protect_in_its_place(now, handle, packet, view, &plan)
             }
-            By::Device(_, OffloadKind::Packet) => self.hand_over_plain(now, packet, decision, &plan),
-            By::Device(handle, _) => self.have_it_finished(now, handle, packet, view, &plan),
+            SaWorker::Device(_, OffloadKind::Packet) => self.hand_over_plain(now, packet, decision, &plan),
+            SaWorker::Device(handle, _) => self.have_it_finished(now, handle, packet, view, &plan),
         };
         if sent == Sent::Posted {
             self.sas.spend(id, packets.into(), bytes);
@@ -75,7 +75,14 @@ impl SecureDevice {
     }
 
     /// Plans how a packet leaves by an SA. Refused packets are counted.
-    fn plan(&mut self, now: Instant, id: SaId, packet: &TxPacket, view: &IpView, flow: FlowKey) -> Result<Plan, Sent> {
+    fn plan(
+        &mut self,
+        now: Instant,
+        id: SaId,
+        packet: &TxPacket,
+        view: &IpView,
+        flow: FlowKey,
+    ) -> Result<ProtectionPlan, Sent> {
         let Some(sa) = self.sas.find(id) else { return Err(Sent::Dropped(DropReason::Policy)) };
         let queue = sa.queue;
         let mtu = sa.outer_mtu(self.queues[queue].inner.path(&flow).mtu);
@@ -113,10 +120,10 @@ impl SecureDevice {
         if !self.sas.may_use(now, id, last) {
             return Err(self.refuse(|counters| &mut counters.out_numbers_unwritten));
         }
-        Ok(Plan { sa: id, queue, by, outer, number, packets, bytes, mtu, too_large, flow })
+        Ok(ProtectionPlan { sa: id, queue, by, outer, number, packets, bytes, mtu, too_large, flow })
     }
 
-    fn protect_in_software(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &Plan) -> Sent {
+    fn protect_in_software(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &ProtectionPlan) -> Sent {
         self.counters.out_software += u64::from(plan.packets);
         self.counters.out_software_bytes += plan.bytes;
         self.sas.take_numbers(plan.sa, plan.packets);
@@ -128,7 +135,13 @@ impl SecureDevice {
     }
 
     /// Hands a plain packet to the device for full protection.
-    fn hand_over_plain(&mut self, now: Instant, packet: TxPacket, decision: &Decision, plan: &Plan) -> Sent {
+    fn hand_over_plain(
+        &mut self,
+        now: Instant,
+        packet: TxPacket,
+        decision: &PolicyDecision,
+        plan: &ProtectionPlan,
+    ) -> Sent {
         let Self { offload, queues, sas, .. } = self;
         let found = decision.policy.and_then(|policy| offload.install_policy(queues, sas, plan.sa, policy));
         let Some((queue, sa)) = found else {
@@ -146,8 +159,15 @@ impl SecureDevice {
     }
 
     /// Wraps a packet up to the ESP header and IV; the device encrypts and adds the ICV (crypto offload).
-    fn have_it_finished(&mut self, now: Instant, handle: Handle, packet: TxPacket, view: IpView, plan: &Plan) -> Sent {
-        let Plan { outer, number, .. } = plan;
+    fn have_it_finished(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        packet: TxPacket,
+        view: IpView,
+        plan: &ProtectionPlan,
+    ) -> Sent {
+        let ProtectionPlan { outer, number, .. } = plan;
         let next_header = outer.next_header();
         let spi = self.sas.find(plan.sa).map_or(0, |sa| sa.params.spi);
         // The number is taken only after the device accepted the packet. Otherwise a refused packet would waste it.
@@ -175,7 +195,7 @@ impl SecureDevice {
         handle: Handle,
         packet: TxPacket,
         view: IpView,
-        plan: &Plan,
+        plan: &ProtectionPlan,
     ) -> Sent {
         let last = plan.number + u64::from(plan.packets) - 1;
         let device = self.queues[plan.queue].inner.ipsec();
@@ -190,10 +210,10 @@ impl SecureDevice {
 
 impl Sa {
     /// Returns the worker of this SA's packets.
-    pub(super) fn by(&self) -> By {
+    pub(super) fn by(&self) -> SaWorker {
         match &self.offload {
-            Some(place) => By::Device(place.handle, place.kind),
-            None => By::Software,
+            Some(place) => SaWorker::Device(place.handle, place.kind),
+            None => SaWorker::Software,
         }
     }
 }

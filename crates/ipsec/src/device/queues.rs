@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A device queue with its backlog.
 ///
 /// Invariant: wrapped packets reach the device in the order of their numbers, the backlog first.
-pub(super) struct Queue {
+pub(super) struct DeviceQueue {
     pub(super) inner: Box<dyn NetDevice>,
     /// Wrapped packets that wait for room in the device: the rest of a segmented packet.
     backlog: VecDeque<(FlowKey, TxPacket)>,
@@ -50,9 +50,9 @@ pub(super) struct Queue {
     unflushed: bool,
 }
 
-impl Queue {
-    pub(super) fn new(inner: Box<dyn NetDevice>) -> Queue {
-        Queue {
+impl DeviceQueue {
+    pub(super) fn new(inner: Box<dyn NetDevice>) -> DeviceQueue {
+        DeviceQueue {
             inner,
             backlog: VecDeque::new(),
             opened: VecDeque::new(),

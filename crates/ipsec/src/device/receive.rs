@@ -10,9 +10,9 @@
 //! The device may have joined several opened packets (LRO). Each packet counts with its number and bytes. If one of the
 //! numbers is a replay, the joined packet is dropped whole, because its parts can no longer be separated.
 
-use super::fragments::Origin;
+use super::fragments::FragmentOrigin;
 use super::path_mtu::find_too_big;
-use super::{By, SecureDevice};
+use super::{SaWorker, SecureDevice};
 use crate::keying::SaId;
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
@@ -39,14 +39,20 @@ impl SecureDevice {
         // stream.
         let mut plain = meta;
         plain.marks.set_packet(PacketMark::None);
-        let packets = |number, count: u16| Packets { number, count: count.into(), joined };
+        let packets = |number, count: u16| PacketRange { number, count: count.into(), joined };
         match meta.esp() {
-            EspVerdict::Unwrapped { sa, number, packets: count } => {
-                self.take_unwrapped(now, queue, sa, Opened { frame, meta: plain, packets: packets(number, count) })
-            }
-            EspVerdict::Decrypted { sa, number, packets: count } => {
-                self.take_decrypted(now, queue, sa, Opened { frame, meta: plain, packets: packets(number, count) })
-            }
+            EspVerdict::Unwrapped { sa, number, packets: count } => self.take_unwrapped(
+                now,
+                queue,
+                sa,
+                OpenedPacket { frame, meta: plain, packets: packets(number, count) },
+            ),
+            EspVerdict::Decrypted { sa, number, packets: count } => self.take_decrypted(
+                now,
+                queue,
+                sa,
+                OpenedPacket { frame, meta: plain, packets: packets(number, count) },
+            ),
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
                 self.take_raw(now, queue, RxPacket { frame, meta, joined, placed })
             }
@@ -75,7 +81,7 @@ impl SecureDevice {
             return None;
         }
         if view.fragment {
-            let (whole, view) = self.put_together(now, Origin::Wire, &packet.frame)?;
+            let (whole, view) = self.put_together(now, FragmentOrigin::Wire, &packet.frame)?;
             // RFC 6980 5: neighbour discovery never needs fragments, and attackers use fragments to evade filters that
             // read only the first one.
             if view.is_neighbour_discovery(&whole[ETHERNET..]) {
@@ -130,19 +136,19 @@ impl SecureDevice {
         };
         let sa = self.sas.find(id)?;
         // The device has the SA and still left the packet to software, for example a fragment.
-        self.counters.in_fallback += u64::from(sa.by() != By::Software);
+        self.counters.in_fallback += u64::from(sa.by() != SaWorker::Software);
         let number = match may_come(sa, at, 1) {
             Ok(number) => number,
             Err(refusal) => return self.drop_received(refusal),
         };
-        let packets = Packets { number, count: 1, joined: None };
+        let packets = PacketRange { number, count: 1, joined: None };
         let trailer = match sa.cipher.open(&mut frame, at, number) {
             Ok(trailer) => trailer,
-            Err(OpenError::Icv) => return self.drop_received(Refusal::Forged),
+            Err(OpenError::Icv) => return self.drop_received(ReceiveRefusal::Forged),
             // The packet is authentic, so its number must not be accepted again, even though the packet is dropped.
             Err(_) => {
                 let _dropped_in_any_case = self.sas.accept(now, id, packets.numbers());
-                return self.drop_received(Refusal::Mode);
+                return self.drop_received(ReceiveRefusal::Mode);
             }
         };
         // RFC 3948 3.1.2: a translator may have changed addresses, so the transport checksum cannot be verified. The
@@ -155,13 +161,13 @@ impl SecureDevice {
         self.counters.in_software_bytes += trailer.payload as u64;
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
-        let opened = Opened { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
+        let opened = OpenedPacket { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
         self.deliver(now, queue, id, opened, at, &trailer)
     }
 
     /// Completes a packet that the device only decrypted: headers, replay window and lifetime are the host's work.
-    fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
-        let Packets { count, .. } = opened.packets;
+    fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: OpenedPacket) -> Option<RxPacket> {
+        let PacketRange { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
             None
@@ -173,13 +179,13 @@ impl SecureDevice {
         // Joined packets can exceed the rest of a packet lifetime. The SA is then reported as used up, or its stream
         // would stall silently.
         if let Err(refusal) = may_come(sa, &at, count) {
-            if refusal == Refusal::Expired {
+            if refusal == ReceiveRefusal::Expired {
                 self.sas.note_too_many(id);
             }
             return self.drop_all_received(refusal, count);
         }
         let Ok(trailer) = Trailer::read(&opened.frame, &at) else {
-            return self.drop_all_received(Refusal::Mode, count);
+            return self.drop_all_received(ReceiveRefusal::Mode, count);
         };
         if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
             return self.drop_all_received(refusal, count);
@@ -190,8 +196,8 @@ impl SecureDevice {
 
     /// Completes a packet that the device opened completely. Its number passes the host's replay window too: the host
     /// opens fragmented packets of the same SA, and with two separate windows a packet could be accepted once by each.
-    fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
-        let Packets { count, .. } = opened.packets;
+    fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: OpenedPacket) -> Option<RxPacket> {
+        let PacketRange { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
             None
@@ -200,7 +206,7 @@ impl SecureDevice {
         // The device's count lacks the fragmented packets, which the host opened.
         if !sa.meter.allows(count) {
             self.sas.note_too_many(id);
-            return self.drop_all_received(Refusal::Expired, count);
+            return self.drop_all_received(ReceiveRefusal::Expired, count);
         }
         let mode = sa.params.mode;
         if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
@@ -226,11 +232,11 @@ impl SecureDevice {
         now: Instant,
         queue: usize,
         id: SaId,
-        opened: Opened,
+        opened: OpenedPacket,
         at: &EspAt,
         trailer: &Trailer,
     ) -> Option<RxPacket> {
-        let Opened { frame, meta, packets } = opened;
+        let OpenedPacket { frame, meta, packets } = opened;
         let sa = self.sas.find(id)?;
         let mode = sa.params.mode;
         let unwrapped = {
@@ -242,27 +248,27 @@ impl SecureDevice {
             Err(error) => {
                 // The bytes of an authentic packet count against the lifetime even if the packet is dropped.
                 self.sas.spend(id, packets.count, trailer.payload as u64);
-                let refusal = if error == UnwrapError::Dummy { Refusal::Dummy } else { Refusal::Mode };
+                let refusal = if error == UnwrapError::Dummy { ReceiveRefusal::Dummy } else { ReceiveRefusal::Mode };
                 return self.drop_all_received(refusal, packets.count);
             }
         };
-        let opened = Opened { frame, meta, packets };
+        let opened = OpenedPacket { frame, meta, packets };
         // A tunnel's inner packet is chosen by the far end and may be malformed.
         let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
             self.sas.spend(id, opened.packets.count, trailer.payload as u64);
-            return self.drop_all_received(Refusal::Mode, opened.packets.count);
+            return self.drop_all_received(ReceiveRefusal::Mode, opened.packets.count);
         };
         self.sas.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
     /// Admits an opened packet if its policy requires the protection that it had (RFC 4301 5.2).
-    fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
-        let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
+    fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: OpenedPacket, view: &IpView) -> Option<RxPacket> {
+        let OpenedPacket { mut frame, mut meta, packets: PacketRange { count, joined, .. } } = opened;
         let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
         // Ports decide about the packet, and a fragment may have no ports.
         if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
-            let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
+            let (whole, view) = self.put_together(now, FragmentOrigin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
             selectors = Packet::from_view(&view, &frame[ETHERNET..]);
         }
@@ -292,7 +298,7 @@ impl SecureDevice {
     }
 
     /// Adds a fragment. Returns its packet if that is complete.
-    fn put_together(&mut self, now: Instant, from: Origin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
+    fn put_together(&mut self, now: Instant, from: FragmentOrigin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
         match self.fragments.insert(now, from, frame, ETHERNET) {
             Taken::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
                 Some(view) if !view.fragment => Some((whole, view)),
@@ -310,20 +316,20 @@ impl SecureDevice {
         }
     }
 
-    fn drop_received(&mut self, refusal: Refusal) -> Option<RxPacket> {
+    fn drop_received(&mut self, refusal: ReceiveRefusal) -> Option<RxPacket> {
         self.drop_all_received(refusal, 1)
     }
 
-    fn drop_all_received(&mut self, refusal: Refusal, packets: u64) -> Option<RxPacket> {
+    fn drop_all_received(&mut self, refusal: ReceiveRefusal, packets: u64) -> Option<RxPacket> {
         let counters = &mut self.counters;
         let counter = match refusal {
-            Refusal::Expired => &mut counters.in_state_expired,
-            Refusal::Encapsulation => &mut counters.in_state_mismatch,
-            Refusal::Replay => &mut counters.in_state_seq_error,
-            Refusal::Forged => &mut counters.in_state_proto_error,
-            Refusal::Mode => &mut counters.in_state_mode_error,
-            Refusal::Dummy => &mut counters.in_dummy,
-            Refusal::Unwritten => &mut counters.in_numbers_unwritten,
+            ReceiveRefusal::Expired => &mut counters.in_state_expired,
+            ReceiveRefusal::Encapsulation => &mut counters.in_state_mismatch,
+            ReceiveRefusal::Replay => &mut counters.in_state_seq_error,
+            ReceiveRefusal::Forged => &mut counters.in_state_proto_error,
+            ReceiveRefusal::Mode => &mut counters.in_state_mode_error,
+            ReceiveRefusal::Dummy => &mut counters.in_dummy,
+            ReceiveRefusal::Unwritten => &mut counters.in_numbers_unwritten,
         };
         *counter += packets;
         None
@@ -331,26 +337,26 @@ impl SecureDevice {
 }
 
 /// An authentic packet.
-struct Opened {
+struct OpenedPacket {
     frame: BytesMut,
     meta: RxMeta,
-    packets: Packets,
+    packets: PacketRange,
 }
 
 /// The number of packets joined into one, and their sequence numbers.
-struct Packets {
+struct PacketRange {
     number: u64,
     count: u64,
     joined: Option<NonZeroU16>,
 }
 
-impl Packets {
+impl PacketRange {
     fn numbers(&self) -> RangeInclusive<u64> {
         self.number..=self.number.saturating_add(self.count.saturating_sub(1))
     }
 }
 
-impl Opened {
+impl OpenedPacket {
     /// Returns the protected bytes that joining removed: the headers of all packets but the first. `view` describes the
     /// plain frame.
     fn bytes_left_out(&self, view: &IpView, mode: EspMode) -> usize {
@@ -366,7 +372,7 @@ impl Opened {
 
 /// The reason for dropping a packet of an SA.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ReceiveRefusal {
     Expired,
     Encapsulation,
     Replay,
@@ -377,17 +383,17 @@ pub(super) enum Refusal {
 }
 
 /// Runs the checks before authentication. Returns the full sequence number.
-fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
-    let Sequence::Receive(window) = &sa.sequence else { return Err(Refusal::Mode) };
+fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, ReceiveRefusal> {
+    let Sequence::Receive(window) = &sa.sequence else { return Err(ReceiveRefusal::Mode) };
     if sa.params.encapsulation.is_some() != at.udp {
-        return Err(Refusal::Encapsulation);
+        return Err(ReceiveRefusal::Encapsulation);
     }
     // The device alone knows the received numbers of a lent SA, also after it lost the SA. The host's window would
     // accept replays.
     if sa.lent || sa.retired || !sa.meter.allows(packets) {
-        return Err(Refusal::Expired);
+        return Err(ReceiveRefusal::Expired);
     }
-    window.check(at.low).map_err(|_| Refusal::Replay)
+    window.check(at.low).map_err(|_| ReceiveRefusal::Replay)
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];

@@ -1,13 +1,13 @@
 //! SAs and their changes by packets, timers and the device.
 
-use super::events::Events;
+use super::events::SaEventQueue;
 use super::numbers;
 use super::path_mtu::TooBig;
-use super::receive::Refusal;
+use super::receive::ReceiveRefusal;
 use crate::counters::IpsecCounters;
 use crate::keying::{KeyingError, SaEvent, SaId};
 use crate::memory::KeyMemory;
-use crate::sad::{PathMtu, Quiet, Sa, Sad, Sequence};
+use crate::sad::{LastSent, PathMtu, Sa, Sad, Sequence};
 use core::ops::RangeInclusive;
 use core::task::Waker;
 use offload_api::{Direction, Lifetime, Limit, SaParams};
@@ -20,10 +20,10 @@ use offload_esp::{ETHERNET, Reached, ReplayWindow};
 /// last number, the same call retires the SA, reports an event and advances the epoch, so that every path is computed
 /// anew.
 #[derive(Debug)]
-pub(super) struct Sas {
+pub(super) struct SaTable {
     sad: Sad,
     memory: KeyMemory,
-    events: Events,
+    events: SaEventQueue,
     /// Number of SAs per queue.
     used: Vec<usize>,
     /// The task that serves each queue.
@@ -44,12 +44,12 @@ pub(super) struct DueWork {
     pub(super) silent: Option<[u8; ETHERNET - 2]>,
 }
 
-impl Sas {
-    pub(super) fn new(queues: usize, memory: KeyMemory) -> Sas {
-        Sas {
+impl SaTable {
+    pub(super) fn new(queues: usize, memory: KeyMemory) -> SaTable {
+        SaTable {
             sad: Sad::default(),
             memory,
-            events: Events::default(),
+            events: SaEventQueue::default(),
             used: vec![0; queues],
             wakers: vec![None; queues],
             epoch: 0,
@@ -183,20 +183,25 @@ impl Sas {
     }
 
     /// Records the numbers of authentic packets as received, unless one of them is a replay.
-    pub(super) fn accept(&mut self, now: Instant, id: SaId, numbers: RangeInclusive<u64>) -> Result<(), Refusal> {
-        let Some(sa) = self.sad.find_mut(id) else { return Err(Refusal::Mode) };
-        let Sequence::Receive(window) = &sa.sequence else { return Err(Refusal::Mode) };
+    pub(super) fn accept(
+        &mut self,
+        now: Instant,
+        id: SaId,
+        numbers: RangeInclusive<u64>,
+    ) -> Result<(), ReceiveRefusal> {
+        let Some(sa) = self.sad.find_mut(id) else { return Err(ReceiveRefusal::Mode) };
+        let Sequence::Receive(window) = &sa.sequence else { return Err(ReceiveRefusal::Mode) };
         if !sa.marks.cover(*numbers.end()) {
             // A replay must not cause a write to the store.
             if !numbers.clone().all(|number| window.is_new(number)) {
-                return Err(Refusal::Replay);
+                return Err(ReceiveRefusal::Replay);
             }
             if !self.memory.may_use(now, sa, *numbers.end()) {
-                return Err(Refusal::Unwritten);
+                return Err(ReceiveRefusal::Unwritten);
             }
         }
-        let Sequence::Receive(window) = &mut sa.sequence else { return Err(Refusal::Mode) };
-        if take_all(window, numbers) { Ok(()) } else { Err(Refusal::Replay) }
+        let Sequence::Receive(window) = &mut sa.sequence else { return Err(ReceiveRefusal::Mode) };
+        if take_all(window, numbers) { Ok(()) } else { Err(ReceiveRefusal::Replay) }
     }
 
     /// Charges packets and bytes to an SA's lifetime.
@@ -273,7 +278,7 @@ impl Sas {
         let wanted = |sa: &&mut Sa| sa.params.keep_alive.is_some() && sa.params.encapsulation.is_some();
         let (Some(sa), Some(ethernet)) = (self.sad.find_mut(id).filter(wanted), ethernet) else { return };
         // The timer is not moved for each packet. When it fires, it is set again from the time of the last packet.
-        if sa.quiet.replace(Quiet { since: now, ethernet }).is_none() {
+        if sa.quiet.replace(LastSent { since: now, ethernet }).is_none() {
             self.sad.note_deadline(id);
         }
     }
@@ -307,7 +312,7 @@ impl Sas {
     }
 }
 
-impl Drop for Sas {
+impl Drop for SaTable {
     fn drop(&mut self) {
         self.settle_numbers();
     }

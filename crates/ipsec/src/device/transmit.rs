@@ -4,8 +4,8 @@
 //! fragments for a transport-mode SA. The policy then decides about the whole packet, which is fragmented again if
 //! necessary (RFC 4301 7).
 
-use super::fragments::Origin;
-use super::{By, Decision, SecureDevice};
+use super::fragments::FragmentOrigin;
+use super::{PolicyDecision, SaWorker, SecureDevice};
 use crate::keying::SaId;
 use crate::sad::Sa;
 use bytes::BytesMut;
@@ -33,7 +33,7 @@ impl SecureDevice {
         let Some(sa) = sa else { return caps };
         let mtu = sa.plain_mtu(ipv6, sa.outer_mtu(caps.mtu));
         match sa.by() {
-            By::Software => PathCaps {
+            SaWorker::Software => PathCaps {
                 mtu,
                 checksum: true,
                 tso_max_bytes: SOFTWARE_TSO_BYTES,
@@ -42,7 +42,7 @@ impl SecureDevice {
                 ..caps
             },
             // The ESP wrapper writes a 16-bit length, so the device cannot cut a larger packet.
-            By::Device(..) => {
+            SaWorker::Device(..) => {
                 PathCaps { mtu, pacing: false, tso_max_bytes: caps.tso_max_bytes.min(DEVICE_TSO_BYTES), ..caps }
             }
         }
@@ -51,7 +51,7 @@ impl SecureDevice {
     /// Tests whether the device itself segments and protects a large packet.
     pub(super) fn is_cut_by_device(&self, sa: Option<SaId>) -> bool {
         let sa = sa.and_then(|id| self.sas.find(id));
-        sa.is_some_and(|sa| sa.by() != By::Software)
+        sa.is_some_and(|sa| sa.by() != SaWorker::Software)
     }
 
     /// Applies the policy to a packet from the stack.
@@ -102,7 +102,7 @@ impl SecureDevice {
 
     /// Tests whether a packet leaves with at least the protection of the packet that it quotes. Without an SA the
     /// packet does not leave at all.
-    fn protects_enough(&self, decision: &Decision, shows: Protection) -> bool {
+    fn protects_enough(&self, decision: &PolicyDecision, shows: Protection) -> bool {
         shows == Protection::None
             || match (decision.action, decision.sa.and_then(|id| self.sas.find(id))) {
                 (Some(Action::Bypass), _) => false,
@@ -118,7 +118,7 @@ impl SecureDevice {
         now: Instant,
         packet: TxPacket,
         view: IpView,
-        (decision, selectors): (&Decision, &Packet),
+        (decision, selectors): (&PolicyDecision, &Packet),
         identification: Option<u32>,
     ) -> Sent {
         // IPv6 packets may be fragmented here too, because this host is their source. TCP segments are excluded,
@@ -174,7 +174,7 @@ impl SecureDevice {
         packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
         let fragment = IpHeaders::walk(&frame[ETHERNET..]).ok().and_then(|headers| headers.fragment);
         let identification = fragment.map_or(0, |fragment| fragment.identification);
-        match self.fragments.insert(now, Origin::Stack(queue, shows), &frame, ETHERNET) {
+        match self.fragments.insert(now, FragmentOrigin::Stack(queue, shows), &frame, ETHERNET) {
             Taken::Whole(whole) => self.send_gathered(now, queue, whole, identification, shows),
             Taken::Kept | Taken::Duplicate => Sent::Posted,
             Taken::Refused(_) => self.refuse(|counters| &mut counters.out_error),

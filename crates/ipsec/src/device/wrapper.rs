@@ -1,7 +1,7 @@
 //! ESP wrapping in software.
 
-use super::protect::Plan;
-use super::queues::Queue;
+use super::protect::ProtectionPlan;
+use super::queues::DeviceQueue;
 use super::segment::{Segment, Segments};
 use crate::sad::Sa;
 use bytes::{Buf, BytesMut};
@@ -15,15 +15,15 @@ use offload_formats::IpView;
 /// The buffers of wrapped packets, and the IP identifications of packets that are fragmented here.
 ///
 /// Invariant: identifications count up, so that fragments of successive packets cannot be mixed.
-pub(super) struct Wrapper {
+pub(super) struct PacketWrapper {
     frames: BufferPool,
     /// Identification of the last packet fragmented before or after ESP.
     identification: u32,
 }
 
-impl Wrapper {
-    pub(super) fn new(identification: u32) -> Wrapper {
-        Wrapper { frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB), identification }
+impl PacketWrapper {
+    pub(super) fn new(identification: u32) -> PacketWrapper {
+        PacketWrapper { frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB), identification }
     }
 
     pub(super) fn next_identification(&mut self) -> u32 {
@@ -35,14 +35,14 @@ impl Wrapper {
     /// could not be fragmented.
     pub(super) fn wrap(
         &mut self,
-        leaves_by: &mut Queue,
+        leaves_by: &mut DeviceQueue,
         sa: &Sa,
         packet: &TxPacket,
         view: &IpView,
-        plan: &Plan,
+        plan: &ProtectionPlan,
     ) -> u64 {
         let _framing = cost::work(Work::Framing);
-        let Plan { outer, mtu, flow, .. } = plan;
+        let ProtectionPlan { outer, mtu, flow, .. } = plan;
         let mut failed = 0;
         for (segment, number) in Segments::new(packet, view).zip(plan.number..) {
             let bytes = segment.header.len() + segment.pieces.iter().map(|piece| piece.len()).sum::<usize>();

@@ -73,15 +73,15 @@ enum Statement {
         directed: bool,
     },
     Update {
-        name: Name,
+        name: SaIdentity,
         lifetime: Lifetime,
     },
     Rekey {
-        name: Name,
+        name: SaIdentity,
         spi: u32,
         key: EspKey,
     },
-    Delete(Name),
+    Delete(SaIdentity),
     AddPolicy(Policy),
     UpdatePolicy(Policy),
     /// Deletes a policy; the action is ignored.
@@ -90,7 +90,7 @@ enum Statement {
 
 /// The identity of an SA in a statement.
 #[derive(Clone, Copy, Debug)]
-struct Name {
+struct SaIdentity {
     source: IpAddr,
     destination: IpAddr,
     spi: u32,
@@ -107,7 +107,7 @@ pub struct KeyFileError {
     /// The line number, from 1 on.
     pub line: usize,
     /// The problem.
-    pub problem: Problem,
+    pub problem: KeyFileProblem,
 }
 
 /// A problem at one place of a text. Shown words are cut to a line's length, control characters are escaped, and keys
@@ -116,7 +116,7 @@ pub struct KeyFileError {
 /// See [`KeyFile`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum KeyFileProblem {
     /// An unknown word.
     #[error("`{0}` is not known here")]
     Unknown(String),
@@ -311,7 +311,7 @@ impl KeyFile {
     }
 }
 
-impl Name {
+impl SaIdentity {
     fn find(&self, line: usize, keying: &dyn Keying, local: &[IpAddr]) -> Result<SaId, ApplyError> {
         let direction = direction_of(line, self.direction, (self.source, self.destination), local)?;
         let found = keying.find_sa(direction, self.spi, self.source, self.destination);

@@ -1,14 +1,14 @@
 //! Parses statements about policies (RFC 4301 4.4.1).
 
 use super::value::{self, number, once};
-use super::words::{Words, shown};
-use super::{KeyFileError, Problem, Statement};
+use super::words::{StatementWords, shown};
+use super::{KeyFileError, KeyFileProblem, Statement};
 use core::net::IpAddr;
 use offload_api::{Action, Direction, EspMode, Policy, Selector, Template};
 
 /// The verb of a statement about a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum PolicyVerb {
     Add,
     /// Replaces an existing policy.
     Update,
@@ -17,7 +17,7 @@ pub(super) enum Change {
 
 /// Parses a statement after its first two words. Returns `None` for Linux's forward policies, because a host does not
 /// forward.
-pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>, KeyFileError> {
+pub(super) fn read(mut words: StatementWords, change: PolicyVerb) -> Result<Option<Statement>, KeyFileError> {
     let (mut selector, mut priority, mut forwards) = (Selector::ANY, 0, false);
     let (mut direction, mut template, mut block) = (None, None, None);
     while let Some(word) = words.take() {
@@ -34,9 +34,9 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
             "dir" => once(&mut words, &word, &mut direction, value::direction)?,
             "priority" => priority = words.value("a number", number)?,
             // Action and template do not identify a policy, so `delete` refuses them.
-            "action" if change != Change::Delete => once(&mut words, &word, &mut block, read_block)?,
-            "tmpl" if change != Change::Delete => once(&mut words, &word, &mut template, read_template)?,
-            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
+            "action" if change != PolicyVerb::Delete => once(&mut words, &word, &mut block, read_block)?,
+            "tmpl" if change != PolicyVerb::Delete => once(&mut words, &word, &mut template, read_template)?,
+            _ => return Err(words.error(KeyFileProblem::Unknown(shown(&word)))),
         }
     }
     let of_two_families = match (selector.source, selector.destination) {
@@ -44,12 +44,12 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
         _ => false,
     };
     if of_two_families {
-        return Err(words.error(Problem::Mismatch("addresses of two families")));
+        return Err(words.error(KeyFileProblem::Mismatch("addresses of two families")));
     }
     if forwards {
         return Ok(None);
     }
-    let direction = direction.ok_or_else(|| words.error(Problem::Missing("dir")))?;
+    let direction = direction.ok_or_else(|| words.error(KeyFileProblem::Missing("dir")))?;
     // A block action wins over a template; without both, the policy means bypass, as in Linux.
     let action = match (block, template) {
         (Some(true), _) => Action::Discard,
@@ -58,21 +58,21 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
     };
     let policy = Policy { direction, selector, priority, action };
     Ok(Some(match change {
-        Change::Add => Statement::AddPolicy(policy),
-        Change::Update => Statement::UpdatePolicy(policy),
-        Change::Delete => Statement::DeletePolicy(policy),
+        PolicyVerb::Add => Statement::AddPolicy(policy),
+        PolicyVerb::Update => Statement::UpdatePolicy(policy),
+        PolicyVerb::Delete => Statement::DeletePolicy(policy),
     }))
 }
 
 /// Parses the defaults for packets that match no policy.
-pub(super) fn read_defaults(mut words: Words) -> Result<Vec<(Direction, bool)>, KeyFileError> {
+pub(super) fn read_defaults(mut words: StatementWords) -> Result<Vec<(Direction, bool)>, KeyFileError> {
     let mut defaults = Vec::new();
     while let Some(word) = words.take() {
         let direction = match &word[..] {
             "in" => Some(Direction::Receive),
             "out" => Some(Direction::Transmit),
             "fwd" => None,
-            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
+            _ => return Err(words.error(KeyFileProblem::Unknown(shown(&word)))),
         };
         let bypass = words.value("accept or block", |word| match word {
             "accept" => Some(true),
@@ -84,7 +84,7 @@ pub(super) fn read_defaults(mut words: Words) -> Result<Vec<(Direction, bool)>, 
     Ok(defaults)
 }
 
-fn read_block(words: &mut Words) -> Result<bool, KeyFileError> {
+fn read_block(words: &mut StatementWords) -> Result<bool, KeyFileError> {
     words.value("allow or block", |word| match word {
         "allow" => Some(false),
         "block" => Some(true),
@@ -92,7 +92,7 @@ fn read_block(words: &mut Words) -> Result<bool, KeyFileError> {
     })
 }
 
-fn read_template(words: &mut Words) -> Result<Template, KeyFileError> {
+fn read_template(words: &mut StatementWords) -> Result<Template, KeyFileError> {
     let mut template = Template::transport(0);
     let mut esp = false;
     while let Some(word) = words.peek() {
@@ -122,7 +122,7 @@ fn read_template(words: &mut Words) -> Result<Template, KeyFileError> {
         }
     }
     if !esp {
-        return Err(words.error(Problem::Missing("proto esp")));
+        return Err(words.error(KeyFileProblem::Missing("proto esp")));
         // Transport mode ignores the ends, because the packet's own addresses are the ends.
     }
     // An address of zero means "unspecified", which is allowed only in transport mode.
@@ -130,7 +130,7 @@ fn read_template(words: &mut Words) -> Result<Template, KeyFileError> {
     match template.mode {
         EspMode::Transport => (template.source, template.destination) = (None, None),
         EspMode::Tunnel if is_any(template.source) || is_any(template.destination) => {
-            return Err(words.error(Problem::Mismatch("a tunnel without both of its ends")));
+            return Err(words.error(KeyFileProblem::Mismatch("a tunnel without both of its ends")));
         }
         EspMode::Tunnel => {}
     }

@@ -1,37 +1,37 @@
 //! Parses values: addresses, ports, numbers, and values that may occur once.
 
-use super::words::{Words, shown};
-use super::{KeyFileError, Problem};
+use super::words::{StatementWords, shown};
+use super::{KeyFileError, KeyFileProblem};
 use core::net::IpAddr;
 use offload_api::{Direction, EspMode, Prefix};
 use zeroize::Zeroizing;
 
 /// Parses a value that may occur once, after its word.
 pub(super) fn once<T>(
-    words: &mut Words,
+    words: &mut StatementWords,
     word: &str,
     place: &mut Option<T>,
-    read: impl FnOnce(&mut Words) -> Result<T, KeyFileError>,
+    read: impl FnOnce(&mut StatementWords) -> Result<T, KeyFileError>,
 ) -> Result<(), KeyFileError> {
     if place.is_some() {
-        return Err(words.error(Problem::Twice(shown(word))));
+        return Err(words.error(KeyFileProblem::Twice(shown(word))));
     }
     *place = Some(read(words)?);
     Ok(())
 }
 
-pub(super) fn address(words: &mut Words) -> Result<IpAddr, KeyFileError> {
+pub(super) fn address(words: &mut StatementWords) -> Result<IpAddr, KeyFileError> {
     words.value("an address", |word| word.parse().ok())
 }
 
-pub(super) fn prefix(words: &mut Words) -> Result<Prefix, KeyFileError> {
+pub(super) fn prefix(words: &mut StatementWords) -> Result<Prefix, KeyFileError> {
     words.value("an address, or one with a prefix length", |word| match word.split_once('/') {
         Some((address, bits)) => Prefix::new(address.parse().ok()?, bits.parse().ok()?),
         None => word.parse().ok().map(Prefix::host),
     })
 }
 
-pub(super) fn direction(words: &mut Words) -> Result<Direction, KeyFileError> {
+pub(super) fn direction(words: &mut StatementWords) -> Result<Direction, KeyFileError> {
     words.value("in or out", |word| match word {
         "in" => Some(Direction::Receive),
         "out" => Some(Direction::Transmit),
@@ -39,7 +39,7 @@ pub(super) fn direction(words: &mut Words) -> Result<Direction, KeyFileError> {
     })
 }
 
-pub(super) fn mode(words: &mut Words) -> Result<EspMode, KeyFileError> {
+pub(super) fn mode(words: &mut StatementWords) -> Result<EspMode, KeyFileError> {
     words.value("transport or tunnel", |word| match word {
         "transport" => Some(EspMode::Transport),
         "tunnel" => Some(EspMode::Tunnel),
@@ -47,7 +47,7 @@ pub(super) fn mode(words: &mut Words) -> Result<EspMode, KeyFileError> {
     })
 }
 
-pub(super) fn protocol(words: &mut Words) -> Result<u8, KeyFileError> {
+pub(super) fn protocol(words: &mut StatementWords) -> Result<u8, KeyFileError> {
     words.value("a protocol's name or number", |word| match word {
         "tcp" => Some(6),
         "udp" => Some(17),
@@ -58,11 +58,11 @@ pub(super) fn protocol(words: &mut Words) -> Result<u8, KeyFileError> {
     })
 }
 
-pub(super) fn port(words: &mut Words) -> Result<u16, KeyFileError> {
+pub(super) fn port(words: &mut StatementWords) -> Result<u16, KeyFileError> {
     words.value("a port", |word| word.parse().ok())
 }
 
-pub(super) fn spi(words: &mut Words) -> Result<u32, KeyFileError> {
+pub(super) fn spi(words: &mut StatementWords) -> Result<u32, KeyFileError> {
     words.value("an SPI", number)
 }
 

@@ -1,17 +1,17 @@
 //! Splits a text into statements of words. A statement begins at a line that begins with `state`, `policy` or `ip`.
 
-use super::{KeyFileError, Problem};
+use super::{KeyFileError, KeyFileProblem};
 use std::collections::VecDeque;
 use zeroize::Zeroizing;
 
 /// The words of a statement. Any word may be a key, so all words are wiped when dropped.
-pub(super) struct Words {
+pub(super) struct StatementWords {
     words: VecDeque<(usize, Zeroizing<String>)>,
     /// The line of the last word taken.
     pub(super) line: usize,
 }
 
-impl Words {
+impl StatementWords {
     /// Takes the next word, if any.
     pub(super) fn take(&mut self) -> Option<Zeroizing<String>> {
         let (line, word) = self.words.pop_front()?;
@@ -21,7 +21,7 @@ impl Words {
 
     /// Takes the next word. `what` describes it in the error if it is missing.
     pub(super) fn expect(&mut self, what: &'static str) -> Result<Zeroizing<String>, KeyFileError> {
-        self.take().ok_or(self.error(Problem::Missing(what)))
+        self.take().ok_or(self.error(KeyFileProblem::Missing(what)))
     }
 
     /// Takes the next word and parses it. `what` describes the expected value.
@@ -31,7 +31,7 @@ impl Words {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, KeyFileError> {
         let word = self.expect(what)?;
-        read(&word).ok_or_else(|| self.error(Problem::Expected { found: shown(&word), expected: what }))
+        read(&word).ok_or_else(|| self.error(KeyFileProblem::Expected { found: shown(&word), expected: what }))
     }
 
     /// Takes and parses a word that is, or may be, part of a key. An error does not show the word.
@@ -41,7 +41,7 @@ impl Words {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, KeyFileError> {
         let word = self.expect(what)?;
-        read(&word).ok_or_else(|| self.error(Problem::Secret(what)))
+        read(&word).ok_or_else(|| self.error(KeyFileProblem::Secret(what)))
     }
 
     /// Returns the next word without taking it.
@@ -50,7 +50,7 @@ impl Words {
     }
 
     /// Returns an error at the last word taken.
-    pub(super) fn error(&self, problem: Problem) -> KeyFileError {
+    pub(super) fn error(&self, problem: KeyFileProblem) -> KeyFileError {
         KeyFileError { line: self.line, problem }
     }
 }
@@ -79,13 +79,13 @@ fn longest_run(word: &str, such: impl Fn(char) -> bool) -> usize {
 }
 
 /// Splits a text into statements.
-pub(super) fn statements(text: &str) -> Result<Vec<Words>, KeyFileError> {
-    let mut statements: Vec<Words> = Vec::new();
+pub(super) fn statements(text: &str) -> Result<Vec<StatementWords>, KeyFileError> {
+    let mut statements: Vec<StatementWords> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
         let words = words_of(content).map_err(|problem| KeyFileError { line, problem })?;
         let Some(first) = words.first() else { continue };
         if matches!(&first[..], "state" | "policy" | "ip") || statements.is_empty() {
-            statements.push(Words { words: VecDeque::new(), line });
+            statements.push(StatementWords { words: VecDeque::new(), line });
         }
         if let Some(statement) = statements.last_mut() {
             statement.words.extend(words.into_iter().map(|word| (line, word)));
@@ -95,13 +95,13 @@ pub(super) fn statements(text: &str) -> Result<Vec<Words>, KeyFileError> {
 }
 
 /// Splits a line into words, without quotation marks and comment.
-fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, Problem> {
+fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, KeyFileProblem> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
     while let Some(first) = rest.chars().next() {
         let (word, behind) = match first {
             '#' => break,
-            '\'' | '"' => rest[1..].split_once(first).ok_or(Problem::Quote)?,
+            '\'' | '"' => rest[1..].split_once(first).ok_or(KeyFileProblem::Quote)?,
             '\\' if rest.trim_end() == "\\" => break,
             _ => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
         };

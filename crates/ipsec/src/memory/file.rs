@@ -12,11 +12,11 @@
 //! next mark gives the key a line again.
 //!
 //! Invariant: whenever the machine stops, both files are whole, except for the last line of an unfinished call, and
-//! have all marks of the calls of [`write`](Entries::write) that returned.
+//! have all marks of the calls of [`write`](NumberEntries::write) that returned.
 
-use super::spent::Spent;
+use super::spent::SpentKeyFilter;
 use super::store::NumberFileError;
-use super::{Mark, SPENT};
+use super::{NumberMark, SPENT};
 use core::fmt;
 use offload_api::{Direction, EspKey};
 use ring::hmac;
@@ -30,17 +30,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
 /// The content of the file.
-pub(super) struct Entries {
+pub(super) struct NumberEntries {
     secret: Zeroizing<[u8; SECRET]>,
     hasher: hmac::Key,
     /// Start of the store, in seconds since 1970. `None` in files of earlier versions.
     since: Option<u64>,
-    marks: BTreeMap<Name, Entry>,
+    marks: BTreeMap<KeyName, NumberEntry>,
     /// The number of writes so far, which gives entries an age.
     writes: u64,
     /// Keys of added SAs that have no entry yet.
-    begun: BTreeSet<Name>,
-    spent: Option<Arc<Spent>>,
+    begun: BTreeSet<KeyName>,
+    spent: Option<Arc<SpentKeyFilter>>,
     /// The number of spent keys according to this file. The other file has at least as many.
     spent_at_least: u32,
     /// The number of exact marks.
@@ -51,30 +51,30 @@ pub(super) struct Entries {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct NumberEntry {
     number: u64,
     /// The last write that contained the entry.
     written: u64,
 }
 
 /// The direction and the hash of a key.
-pub(super) type Name = (u8, Hash);
+pub(super) type KeyName = (u8, KeyHash);
 
-type Hash = [u8; 16];
+type KeyHash = [u8; 16];
 
-impl Entries {
+impl NumberEntries {
     /// Starts a new store.
-    pub(super) fn new() -> io::Result<Entries> {
+    pub(super) fn new() -> io::Result<NumberEntries> {
         let mut secret = Zeroizing::new([0; SECRET]);
         SystemRandom::new().fill(&mut *secret).map_err(|_| io::Error::other("the system has no random numbers"))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
-        Ok(Entries { since: Some(now.as_secs()), ..Entries::with(secret) })
+        Ok(NumberEntries { since: Some(now.as_secs()), ..NumberEntries::with(secret) })
     }
 
     /// Reads the file at `path` and its file of spent keys. Returns `None` if there is no file.
-    pub(super) fn open(path: &Path) -> Result<Option<Entries>, NumberFileError> {
+    pub(super) fn open(path: &Path) -> Result<Option<NumberEntries>, NumberFileError> {
         let mut entries = match std::fs::read(path) {
-            Ok(text) => Entries::read(&String::from_utf8_lossy(&text))
+            Ok(text) => NumberEntries::read(&String::from_utf8_lossy(&text))
                 .map_err(|line| NumberFileError::Damaged { path: path.into(), line })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(NumberFileError::Io { path: path.into(), error }),
@@ -87,10 +87,10 @@ impl Entries {
         Ok(Some(entries))
     }
 
-    pub(super) fn with(secret: Zeroizing<[u8; SECRET]>) -> Entries {
+    pub(super) fn with(secret: Zeroizing<[u8; SECRET]>) -> NumberEntries {
         let hasher = hmac::Key::new(hmac::HMAC_SHA256, &*secret);
         let (marks, most) = (BTreeMap::new(), ENTRIES);
-        Entries {
+        NumberEntries {
             hasher,
             secret,
             since: None,
@@ -105,12 +105,12 @@ impl Entries {
     }
 
     /// Parses a file. An error is the number of the first line that this program did not write.
-    fn read(text: &str) -> Result<Entries, usize> {
+    fn read(text: &str) -> Result<NumberEntries, usize> {
         let mut lines = text.lines().zip(1..);
         let head = lines.next().filter(|(line, _)| *line == HEAD);
         head.ok_or(1usize)?;
         let secret = lines.next().and_then(|(line, _)| unhex(line.strip_prefix("secret ")?)).ok_or(2usize)?;
-        let mut entries = Entries::with(Zeroizing::new(secret));
+        let mut entries = NumberEntries::with(Zeroizing::new(secret));
         let mut lines_to_end = 0;
         for (line, at) in lines {
             if line == END {
@@ -174,7 +174,7 @@ impl Entries {
         }
         let mut marks: Vec<_> = self.marks.iter().collect();
         marks.sort_by_key(|(_, entry)| entry.written);
-        for (name, Entry { number, .. }) in marks {
+        for (name, NumberEntry { number, .. }) in marks {
             push_mark(&mut text, name, *number);
             text.push('\n');
         }
@@ -184,12 +184,12 @@ impl Entries {
     }
 
     /// Returns the name of a key's entry.
-    pub(super) fn name(&self, direction: Direction, key: &EspKey, spi: u32) -> Name {
+    pub(super) fn name(&self, direction: Direction, key: &EspKey, spi: u32) -> KeyName {
         (direction as u8, self.hash(direction, key, spi))
     }
 
     /// Returns the mark of an entry, or [`SPENT`]. `None` if the key was never used.
-    pub(super) fn find(&self, name: Name) -> Option<u64> {
+    pub(super) fn find(&self, name: KeyName) -> Option<u64> {
         // An exact entry takes precedence, because a spent key gets a new entry if its SA continues.
         let spent = || self.spent.as_ref().is_some_and(|spent| spent.contains(wide(name)));
         self.marks.get(&name).map(|entry| entry.number).or_else(|| spent().then_some(SPENT))
@@ -202,7 +202,7 @@ impl Entries {
     }
 
     /// Tests whether `other` is an earlier or a later state of the same file.
-    pub(super) fn is_of(&self, other: &Entries) -> bool {
+    pub(super) fn is_of(&self, other: &NumberEntries) -> bool {
         self.secret == other.secret
     }
 
@@ -212,25 +212,25 @@ impl Entries {
     }
 
     /// Gives a key an entry with the next write.
-    pub(super) fn begin(&mut self, name: Name) {
+    pub(super) fn begin(&mut self, name: KeyName) {
         self.begun.insert(name);
     }
 
     /// Returns the keys that get an entry with the next write.
-    pub(super) fn begun(&self) -> &BTreeSet<Name> {
+    pub(super) fn begun(&self) -> &BTreeSet<KeyName> {
         &self.begun
     }
 
     /// Writes all of the marks. On failure, the file has no new mark.
     pub(super) fn write(
         &mut self,
-        marks: &[Mark<'_>],
-        folder: &mut dyn Folder,
-        spent: &mut dyn Folder,
+        marks: &[NumberMark<'_>],
+        folder: &mut dyn NumberFolder,
+        spent: &mut dyn NumberFolder,
     ) -> io::Result<()> {
         // A key without marks gets an entry too, or its claim would be forgotten at the next start.
-        let unknown = |name: &&Name| self.find(**name).is_none();
-        let mut new: BTreeMap<Name, u64> = self.begun.iter().filter(unknown).map(|name| (*name, 0)).collect();
+        let unknown = |name: &&KeyName| self.find(**name).is_none();
+        let mut new: BTreeMap<KeyName, u64> = self.begun.iter().filter(unknown).map(|name| (*name, 0)).collect();
         for mark in marks {
             let number = new.entry(self.name(mark.direction, mark.key, mark.spi)).or_default();
             *number = mark.number.max(*number);
@@ -273,20 +273,20 @@ impl Entries {
     }
 
     /// Stores marks as of one write.
-    fn put(&mut self, marks: impl IntoIterator<Item = (Name, u64)>) {
+    fn put(&mut self, marks: impl IntoIterator<Item = (KeyName, u64)>) {
         self.writes += 1;
         let written = self.writes;
-        self.marks.extend(marks.into_iter().map(|(name, number)| (name, Entry { number, written })));
+        self.marks.extend(marks.into_iter().map(|(name, number)| (name, NumberEntry { number, written })));
     }
 
     /// Makes room: spends the least recently written half of the entries.
-    fn spend(&mut self, folder: &mut dyn Folder) -> io::Result<()> {
+    fn spend(&mut self, folder: &mut dyn NumberFolder) -> io::Result<()> {
         if self.spent.as_ref().is_some_and(|spent| !spent.has_room()) {
             return Err(io::Error::other("it knows of as many keys as it can: begin with new keys and another store"));
         }
         let mut ages: Vec<_> = self.marks.iter().map(|(name, entry)| (entry.written, *name)).collect();
         ages.sort_unstable();
-        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(SpentKeyFilter::new())));
         for (_, name) in &ages[..ages.len() / 2] {
             self.marks.remove(name);
             spent.insert(wide(*name));
@@ -300,7 +300,7 @@ impl Entries {
     fn read_spent(&mut self, bytes: &[u8]) -> bool {
         let read = bytes.split_at_checked(TAG).and_then(|(tag, table)| {
             hmac::verify(&self.hasher, table, tag).ok()?;
-            Spent::from_bytes(table).filter(|spent| spent.keys() >= self.spent_at_least)
+            SpentKeyFilter::from_bytes(table).filter(|spent| spent.keys() >= self.spent_at_least)
         });
         self.spent = read.map(Arc::new);
         self.spent.is_some()
@@ -308,7 +308,7 @@ impl Entries {
 
     /// Hashes all inputs of nonces and key streams. The hash of a received key includes the SPI, which is
     /// authenticated.
-    fn hash(&self, direction: Direction, key: &EspKey, spi: u32) -> Hash {
+    fn hash(&self, direction: Direction, key: &EspKey, spi: u32) -> KeyHash {
         let mut context = hmac::Context::with_key(&self.hasher);
         context.update(key.key());
         context.update(key.salt());
@@ -321,14 +321,14 @@ impl Entries {
     }
 }
 
-impl fmt::Debug for Entries {
+impl fmt::Debug for NumberEntries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Entries({} marks, redacted)", self.marks.len())
+        write!(f, "NumberEntries({} marks, redacted)", self.marks.len())
     }
 }
 
 /// Parses the marks of a line, separated by spaces.
-fn read_marks(line: &str) -> Option<Vec<(Name, u64)>> {
+fn read_marks(line: &str) -> Option<Vec<(KeyName, u64)>> {
     let words: Vec<&str> = line.split(' ').collect();
     let (marks, []) = words.as_chunks::<3>() else { return None };
     let read = |[direction, hash, number]: &[&str; 3]| {
@@ -338,17 +338,17 @@ fn read_marks(line: &str) -> Option<Vec<(Name, u64)>> {
     marks.iter().map(read).collect()
 }
 
-fn push_mark(text: &mut String, (direction, hash): &Name, number: u64) {
+fn push_mark(text: &mut String, (direction, hash): &KeyName, number: u64) {
     text.push_str(&format!("{} {} {number}", DIRECTIONS[usize::from(*direction)], *hex(hash)));
 }
 
 /// Returns the hash of an entry among spent keys, different for sent and received keys.
-fn wide((direction, hash): Name) -> u128 {
+fn wide((direction, hash): KeyName) -> u128 {
     u128::from_be_bytes(hash) ^ u128::from(direction)
 }
 
 /// Replaces the file by a new one.
-fn put_in_place(folder: &mut dyn Folder, bytes: &[u8]) -> io::Result<()> {
+fn put_in_place(folder: &mut dyn NumberFolder, bytes: &[u8]) -> io::Result<()> {
     folder.write_new(bytes)?;
     // Synced before the rename: otherwise the file could be empty under its new name after a power cut.
     folder.sync_new()?;
@@ -357,7 +357,7 @@ fn put_in_place(folder: &mut dyn Folder, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The file operations of a store. After a power cut, unsynced data may be lost.
-pub(super) trait Folder {
+pub(super) trait NumberFolder {
     /// Writes the new file, readable by its owner only.
     fn write_new(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Syncs the new file.
@@ -374,15 +374,15 @@ pub(super) trait Folder {
 
 /// A file in a folder on disk.
 #[derive(Debug)]
-pub(super) struct OnDisk {
+pub(super) struct DiskFolder {
     path: PathBuf,
     /// The last written file, kept open because the system reports each write error once per descriptor.
     written: Option<File>,
 }
 
-impl OnDisk {
-    pub(super) fn new(path: &Path) -> OnDisk {
-        OnDisk { path: path.into(), written: None }
+impl DiskFolder {
+    pub(super) fn new(path: &Path) -> DiskFolder {
+        DiskFolder { path: path.into(), written: None }
     }
 
     fn new_path(&self) -> PathBuf {
@@ -402,7 +402,7 @@ impl OnDisk {
     }
 }
 
-impl Folder for OnDisk {
+impl NumberFolder for DiskFolder {
     fn write_new(&mut self, bytes: &[u8]) -> io::Result<()> {
         match std::fs::remove_file(self.new_path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -503,7 +503,7 @@ mod tests {
 
     /// A simulated folder that loses unsynced data in a power cut and fails after a number of calls.
     #[derive(Clone, Default)]
-    struct Forgetful {
+    struct ForgetfulFolder {
         new: Vec<u8>,
         new_durable: bool,
         /// The file's content now, and after a power cut with a flag whether it is complete.
@@ -516,7 +516,7 @@ mod tests {
         grew: bool,
     }
 
-    impl Forgetful {
+    impl ForgetfulFolder {
         fn call(&mut self) -> io::Result<()> {
             self.calls_left = self.calls_left.checked_sub(1).ok_or_else(|| io::Error::other("the power is cut"))?;
             Ok(())
@@ -536,7 +536,7 @@ mod tests {
         }
     }
 
-    impl Folder for Forgetful {
+    impl NumberFolder for ForgetfulFolder {
         fn write_new(&mut self, bytes: &[u8]) -> io::Result<()> {
             self.call()?;
             (self.new, self.new_durable) = (bytes.to_vec(), false);
@@ -574,16 +574,16 @@ mod tests {
 
     #[test]
     fn what_was_written_is_there_after_a_power_cut_at_any_time() {
-        let mut empty = Entries::with(Zeroizing::new([9; SECRET]));
-        let mut start = Forgetful { calls_left: 4, ..Forgetful::default() };
-        empty.write(&[], &mut start, &mut Forgetful::default()).unwrap();
+        let mut empty = NumberEntries::with(Zeroizing::new([9; SECRET]));
+        let mut start = ForgetfulFolder { calls_left: 4, ..ForgetfulFolder::default() };
+        empty.write(&[], &mut start, &mut ForgetfulFolder::default()).unwrap();
         for calls in 0..12 {
-            let mut folder = Forgetful { calls_left: calls, ..start.clone() };
-            let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+            let mut folder = ForgetfulFolder { calls_left: calls, ..start.clone() };
+            let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
             let mut written = 0;
             for number in 1..=3 {
-                let mark = Mark { direction: Direction::Transmit, key: &key(1), spi: 7, number };
-                match entries.write(&[mark], &mut folder, &mut Forgetful::default()) {
+                let mark = NumberMark { direction: Direction::Transmit, key: &key(1), spi: 7, number };
+                match entries.write(&[mark], &mut folder, &mut ForgetfulFolder::default()) {
                     Ok(()) => written = number,
                     Err(_) => break,
                 }
@@ -594,7 +594,7 @@ mod tests {
             // progress.
             for (bytes, durable) in folder.found() {
                 assert!(durable, "after {calls} calls the file may be empty");
-                let found = Entries::read(core::str::from_utf8(&bytes).unwrap()).expect("a whole file");
+                let found = NumberEntries::read(core::str::from_utf8(&bytes).unwrap()).expect("a whole file");
                 let mark = found.mark(Direction::Transmit, &key(1), 7);
                 assert!((written..=written + 1).contains(&mark), "{mark} after {calls} calls, {written} written");
             }
@@ -605,62 +605,62 @@ mod tests {
     /// keys.
     #[test]
     fn the_file_is_written_anew_seldom() {
-        let mut folder = Forgetful { calls_left: usize::MAX, ..Forgetful::default() };
-        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+        let mut folder = ForgetfulFolder { calls_left: usize::MAX, ..ForgetfulFolder::default() };
+        let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let (mut anew, mut last) = (0, 0);
         for number in 1..=5000 {
-            let mark = Mark { direction: Direction::Transmit, key: &key(number as u8), spi: 7, number };
-            entries.write(&[mark], &mut folder, &mut Forgetful::default()).unwrap();
+            let mark = NumberMark { direction: Direction::Transmit, key: &key(number as u8), spi: 7, number };
+            entries.write(&[mark], &mut folder, &mut ForgetfulFolder::default()).unwrap();
             anew += usize::from(folder.appended == last);
             last = folder.appended;
         }
         // The first write, and one replacement whenever the appended marks exceed the limit.
         assert_eq!(anew, 1 + 5000 / (BEHIND_AT_LEAST + 1));
         let text = core::str::from_utf8(&folder.now).unwrap();
-        let found = Entries::read(text).unwrap();
-        let numbers = |entries: &Entries| entries.marks.values().map(|entry| entry.number).collect::<Vec<_>>();
+        let found = NumberEntries::read(text).unwrap();
+        let numbers = |entries: &NumberEntries| entries.marks.values().map(|entry| entry.number).collect::<Vec<_>>();
         assert_eq!(numbers(&found), numbers(&entries));
         // After a failed append, the next write replaces the file.
         let key = key(1);
-        let mark = |number| Mark { direction: Direction::Transmit, key: &key, spi: 7, number };
+        let mark = |number| NumberMark { direction: Direction::Transmit, key: &key, spi: 7, number };
         folder.calls_left = 1;
-        assert!(entries.write(&[mark(9000)], &mut folder, &mut Forgetful::default()).is_err());
+        assert!(entries.write(&[mark(9000)], &mut folder, &mut ForgetfulFolder::default()).is_err());
         folder.calls_left = 4;
-        entries.write(&[mark(9001)], &mut folder, &mut Forgetful::default()).unwrap();
+        entries.write(&[mark(9001)], &mut folder, &mut ForgetfulFolder::default()).unwrap();
         assert_eq!(folder.appended, last + 1);
-        let found = Entries::read(core::str::from_utf8(&folder.now).unwrap()).unwrap();
+        let found = NumberEntries::read(core::str::from_utf8(&folder.now).unwrap()).unwrap();
         assert_eq!(found.mark(Direction::Transmit, &key, 7), 9001);
     }
 
     #[test]
     fn a_mark_that_could_not_be_written_is_none() {
-        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
-        let mark = Mark { direction: Direction::Receive, key: &key(1), spi: 7, number: 7 };
-        assert!(entries.write(&[mark], &mut Forgetful::default(), &mut Forgetful::default()).is_err());
+        let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
+        let mark = NumberMark { direction: Direction::Receive, key: &key(1), spi: 7, number: 7 };
+        assert!(entries.write(&[mark], &mut ForgetfulFolder::default(), &mut ForgetfulFolder::default()).is_err());
         assert_eq!(entries.mark(Direction::Receive, &key(1), 7), 0);
     }
 
     #[test]
     fn what_is_received_is_told_apart_by_its_spi_and_the_highest_of_several_counts() {
-        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+        let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let key = key(1);
-        let mark = |spi, number| Mark { direction: Direction::Receive, key: &key, spi, number };
-        let mut folder = Forgetful { calls_left: 8, ..Forgetful::default() };
-        entries.write(&[mark(7, 5), mark(7, 3), mark(8, 1)], &mut folder, &mut Forgetful::default()).unwrap();
+        let mark = |spi, number| NumberMark { direction: Direction::Receive, key: &key, spi, number };
+        let mut folder = ForgetfulFolder { calls_left: 8, ..ForgetfulFolder::default() };
+        entries.write(&[mark(7, 5), mark(7, 3), mark(8, 1)], &mut folder, &mut ForgetfulFolder::default()).unwrap();
         assert_eq!([7, 8, 9].map(|spi| entries.mark(Direction::Receive, &key, spi)), [5, 1, 0]);
-        entries.write(&[mark(7, 4)], &mut folder, &mut Forgetful::default()).unwrap();
+        entries.write(&[mark(7, 4)], &mut folder, &mut ForgetfulFolder::default()).unwrap();
         assert_eq!(entries.mark(Direction::Receive, &key, 7), 4, "less was written ahead than was needed");
     }
 
     /// A full file forgets marks, but never that a key was used.
     #[test]
     fn the_oldest_half_is_spent_and_known_to_be() {
-        let bytes = |folder: &Forgetful| core::str::from_utf8(&folder.now).unwrap().to_owned();
-        let disk = || Forgetful { calls_left: usize::MAX, ..Forgetful::default() };
+        let bytes = |folder: &ForgetfulFolder| core::str::from_utf8(&folder.now).unwrap().to_owned();
+        let disk = || ForgetfulFolder { calls_left: usize::MAX, ..ForgetfulFolder::default() };
         let (mut numbers, mut spent) = (disk(), disk());
-        let mut entries = Entries { most: 8, ..Entries::with(Zeroizing::new([9; SECRET])) };
-        let mut write = |entries: &mut Entries, direction, byte: u8, number| {
-            let mark = Mark { direction, key: &key(byte), spi: 7, number };
+        let mut entries = NumberEntries { most: 8, ..NumberEntries::with(Zeroizing::new([9; SECRET])) };
+        let mut write = |entries: &mut NumberEntries, direction, byte: u8, number| {
+            let mark = NumberMark { direction, key: &key(byte), spi: 7, number };
             entries.write(&[mark], &mut numbers, &mut spent).unwrap();
             (bytes(&numbers), spent.now.clone())
         };
@@ -672,7 +672,7 @@ mod tests {
         // A rewritten entry is no longer old.
         write(&mut entries, Direction::Transmit, 0, 150);
         let (text, table) = write(&mut entries, Direction::Transmit, 4, 100);
-        for mut entries in [Entries::read(&text).unwrap(), entries] {
+        for mut entries in [NumberEntries::read(&text).unwrap(), entries] {
             if entries.spent.is_none() {
                 assert_eq!(entries.spent_at_least, 4);
                 for damaged in [&table[..10], &[], &[&[1], &table[1..]].concat()] {
@@ -684,8 +684,8 @@ mod tests {
             assert_eq!([0, 1, 2, 3, 4].map(|byte| mark(Direction::Transmit, byte)), [150, SPENT, SPENT, 100, 100]);
             assert_eq!([0, 1, 2, 3, 4].map(|byte| mark(Direction::Receive, byte)), [SPENT, SPENT, 200, 200, 0]);
             // An SA that still uses a spent key continues.
-            let mark = Mark { direction: Direction::Transmit, key: &key(1), spi: 7, number: 300 };
-            entries.write(&[mark], &mut disk(), &mut Forgetful::default()).unwrap();
+            let mark = NumberMark { direction: Direction::Transmit, key: &key(1), spi: 7, number: 300 };
+            entries.write(&[mark], &mut disk(), &mut ForgetfulFolder::default()).unwrap();
             assert_eq!(entries.mark(Direction::Transmit, &key(1), 7), 300);
         }
     }
@@ -693,22 +693,22 @@ mod tests {
     /// The spent keys are written to their file before they leave the other file.
     #[test]
     fn a_power_cut_while_keys_are_spent_forgets_none() {
-        let disk = |calls_left| Forgetful { calls_left, ..Forgetful::default() };
+        let disk = |calls_left| ForgetfulFolder { calls_left, ..ForgetfulFolder::default() };
         for calls in 0..9 {
-            let mut entries = Entries { most: 4, ..Entries::with(Zeroizing::new([9; SECRET])) };
+            let mut entries = NumberEntries { most: 4, ..NumberEntries::with(Zeroizing::new([9; SECRET])) };
             let (mut numbers, mut spent) = (disk(usize::MAX), disk(calls.min(4)));
             for byte in 0..4 {
-                let mark = Mark { direction: Direction::Transmit, key: &key(byte), spi: 7, number: 100 };
+                let mark = NumberMark { direction: Direction::Transmit, key: &key(byte), spi: 7, number: 100 };
                 entries.write(&[mark], &mut numbers, &mut spent).unwrap();
             }
             // The first four calls concern the file of spent keys, the rest the file of numbers.
             numbers.calls_left = calls.saturating_sub(4);
-            let mark = Mark { direction: Direction::Transmit, key: &key(9), spi: 7, number: 100 };
+            let mark = NumberMark { direction: Direction::Transmit, key: &key(9), spi: 7, number: 100 };
             let written = entries.write(&[mark], &mut numbers, &mut spent).is_ok();
             assert_eq!(written, calls == 8);
             for (text, _) in numbers.found() {
                 for (table, _) in spent.found() {
-                    let mut found = Entries::read(core::str::from_utf8(&text).unwrap()).unwrap();
+                    let mut found = NumberEntries::read(core::str::from_utf8(&text).unwrap()).unwrap();
                     if found.spent_at_least > 0 {
                         assert!(found.read_spent(&table), "{calls}");
                     }
@@ -726,25 +726,25 @@ mod tests {
 
     #[test]
     fn damage_is_told_by_its_line() {
-        let mut entries = Entries::with(Zeroizing::new([0xab; SECRET]));
+        let mut entries = NumberEntries::with(Zeroizing::new([0xab; SECRET]));
         let marks = [(Direction::Transmit, 1), (Direction::Receive, 1), (Direction::Receive, 2)];
         for (direction, byte) in marks {
-            let mut folder = Forgetful { calls_left: 4, ..Forgetful::default() };
+            let mut folder = ForgetfulFolder { calls_left: 4, ..ForgetfulFolder::default() };
             entries
                 .write(
-                    &[Mark { direction, key: &key(byte), spi: 7, number: u64::MAX }],
+                    &[NumberMark { direction, key: &key(byte), spi: 7, number: u64::MAX }],
                     &mut folder,
-                    &mut Forgetful::default(),
+                    &mut ForgetfulFolder::default(),
                 )
                 .unwrap();
         }
         let text = entries.text();
-        assert_eq!(Entries::read(&text).unwrap().marks, entries.marks);
+        assert_eq!(NumberEntries::read(&text).unwrap().marks, entries.marks);
         // After the end line, an incomplete last line is ignored. A malformed line before a complete one is damage.
         let text = text.as_str();
         let line = "sent 000102030405060708090a0b0c0d0e0f 9";
         let end = text.lines().count();
-        let marks = |text: &str| Entries::read(text).map(|entries| entries.marks.len());
+        let marks = |text: &str| NumberEntries::read(text).map(|entries| entries.marks.len());
         assert_eq!(marks(&format!("{text}{line}\n")), Ok(4));
         assert_eq!(marks(&format!("{text}{line}")), Ok(3), "the number may go on");
         assert_eq!(marks(&format!("{text}{line}\nsent 00")), Ok(4));
@@ -754,13 +754,13 @@ mod tests {
         for at in 0..lines.len() {
             let mut damaged = lines.clone();
             damaged[at] = "sent";
-            assert_eq!(Entries::read(&damaged.join("\n")).err(), Some(at + 1));
+            assert_eq!(NumberEntries::read(&damaged.join("\n")).err(), Some(at + 1));
             // A truncated file, and a duplicate line.
-            assert!(Entries::read(&lines[..at].join("\n")).is_err());
+            assert!(NumberEntries::read(&lines[..at].join("\n")).is_err());
             damaged.insert(at, lines[at]);
             damaged[at + 1] = lines[at];
             let is_last = at + 1 == lines.len();
-            assert_eq!(Entries::read(&damaged.join("\n")).err(), Some(at + 2).filter(|_| !is_last));
+            assert_eq!(NumberEntries::read(&damaged.join("\n")).err(), Some(at + 2).filter(|_| !is_last));
         }
         assert!(format!("{entries:?}").ends_with("redacted)"));
     }
@@ -768,7 +768,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "(nic-offload: numbers used under keys of ESP, 1\n)?[a-z0-9 \n]{0,200}") {
-            let _read_or_refused = Entries::read(&text);
+            let _read_or_refused = NumberEntries::read(&text);
         }
     }
 }

@@ -10,7 +10,7 @@ use offload_base::Instant;
 
 /// The marks of an SA.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Marks {
+pub(crate) struct SaMarks {
     /// The last written mark. `u64::MAX` if the SA has no store.
     up_to: u64,
     /// The distance of the next mark of received numbers.
@@ -23,13 +23,13 @@ pub(crate) struct Marks {
     floor: u64,
 }
 
-impl Marks {
+impl SaMarks {
     /// The marks of an SA without a store.
-    pub(crate) const NONE: Marks = Marks { up_to: u64::MAX, ahead: 0, written: None, retry: None, floor: 0 };
+    pub(crate) const NONE: SaMarks = SaMarks { up_to: u64::MAX, ahead: 0, written: None, retry: None, floor: 0 };
 
     /// Returns the marks of an SA with the last mark `number`.
-    pub(crate) fn at(number: u64) -> Marks {
-        Marks { up_to: number, ahead: 1, ..Marks::NONE }
+    pub(crate) fn at(number: u64) -> SaMarks {
+        SaMarks { up_to: number, ahead: 1, ..SaMarks::NONE }
     }
 
     /// Tests whether the SA has a store.
@@ -54,7 +54,7 @@ impl Marks {
 
     /// Returns the mark to write before `number` is accepted.
     pub(crate) fn for_received(&self, now: Instant, number: u64, limit: u64) -> u64 {
-        number.saturating_add(self.next_ahead(now) - 1).min(Marks::for_sent(number, limit))
+        number.saturating_add(self.next_ahead(now) - 1).min(SaMarks::for_sent(number, limit))
     }
 
     /// Tests whether a write may be attempted, after an earlier failure.
@@ -65,7 +65,7 @@ impl Marks {
     /// Records a written mark.
     pub(crate) fn note(&mut self, now: Instant, number: u64) {
         *self =
-            Marks { up_to: number, ahead: self.next_ahead(now), written: Some(now), retry: None, floor: self.floor };
+            SaMarks { up_to: number, ahead: self.next_ahead(now), written: Some(now), retry: None, floor: self.floor };
     }
 
     /// Records a failed write.
@@ -119,7 +119,7 @@ mod tests {
     /// Counts the marks written for packets numbered from 1 on, one every `gap` milliseconds. Also returns how far the
     /// last mark was ahead.
     fn written(packets: u64, gap: u64) -> (u64, u64) {
-        let (mut marks, mut written) = (Marks::at(0), 0);
+        let (mut marks, mut written) = (SaMarks::at(0), 0);
         for number in 1..=packets {
             if !marks.cover(number) {
                 // As the receive path does: a write only when the number is beyond the last mark.
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn marks_that_last_from_one_second_to_four_are_as_far_ahead_as_the_last() {
-        let mut marks = Marks { ahead: 16, ..Marks::at(0) };
+        let mut marks = SaMarks { ahead: 16, ..SaMarks::at(0) };
         marks.note(at(0), 1);
         let lasted = |milliseconds| marks.next_ahead(at(milliseconds));
         assert_eq!([999, 1000, 3999, 4000, 8000].map(lasted), [32, 16, 16, 8, 4]);
@@ -152,10 +152,10 @@ mod tests {
     #[test]
     fn no_mark_of_a_receiver_is_behind_where_a_sender_goes_on() {
         for number in [1, STEP - 1, STEP, STEP + 1, 5 * STEP - 3] {
-            let mut marks = Marks::at(0);
+            let mut marks = SaMarks::at(0);
             for _ in 0..40 {
                 let mark = marks.for_received(at(0), number, u64::MAX);
-                assert!(mark <= Marks::for_sent(number, u64::MAX) && mark >= number);
+                assert!(mark <= SaMarks::for_sent(number, u64::MAX) && mark >= number);
                 marks.note(at(0), mark);
             }
         }
@@ -164,11 +164,11 @@ mod tests {
     #[test]
     fn marks_of_sent_numbers_end_with_the_numbers() {
         let limit = u64::from(u32::MAX);
-        let marks = [1, STEP, STEP + 1, limit].map(|number| Marks::for_sent(number, limit));
+        let marks = [1, STEP, STEP + 1, limit].map(|number| SaMarks::for_sent(number, limit));
         assert_eq!(marks, [STEP, STEP, 2 * STEP, limit]);
-        assert_eq!(Marks::for_sent(u64::MAX - 1, u64::MAX), u64::MAX);
+        assert_eq!(SaMarks::for_sent(u64::MAX - 1, u64::MAX), u64::MAX);
         // A receiver's mark must not exceed the limit either, because no SA could continue from it.
-        let mut marks = Marks::at(limit - 50);
+        let mut marks = SaMarks::at(limit - 50);
         for number in [limit - 49, limit - 40, limit - 20, limit - 1] {
             let mark = marks.for_received(at(0), number, limit);
             assert!((number..=limit).contains(&mark), "{mark}");
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_failed_is_tried_again_after_a_second() {
-        let mut marks = Marks::at(0);
+        let mut marks = SaMarks::at(0);
         assert!(marks.may_try(at(0)) && !marks.cover(1));
         marks.note_failure(at(0));
         assert!(!marks.may_try(at(999)) && marks.may_try(at(1000)));

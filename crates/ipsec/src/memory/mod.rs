@@ -16,7 +16,7 @@ mod spent;
 mod store;
 mod used;
 
-pub(crate) use marks::Marks;
+pub(crate) use marks::SaMarks;
 pub use store::{NumberFile, NumberFileError};
 pub use used::UsedKeys;
 
@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A store of sequence numbers that outlives the process.
 ///
 /// ```
-/// use ipsec::{KeyMemory, Mark, NumberStore};
+/// use ipsec::{KeyMemory, NumberMark, NumberStore};
 /// use offload_api::{Direction, EspKey};
 /// use std::sync::{Arc, Mutex};
 ///
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///     fn mark(&self, _: Direction, _: &EspKey, _: u32) -> u64 {
 ///         *self.0.lock().unwrap()
 ///     }
-///     fn write(&mut self, marks: &[Mark<'_>]) -> std::io::Result<()> {
+///     fn write(&mut self, marks: &[NumberMark<'_>]) -> std::io::Result<()> {
 ///         *self.0.lock().unwrap() = marks.iter().map(|mark| mark.number).max().unwrap_or(0);
 ///         Ok(())
 ///     }
@@ -71,7 +71,7 @@ pub trait NumberStore: Send + fmt::Debug {
     ///
     /// # Errors
     /// If the marks may not be durable. The store then has either the old or the new marks.
-    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()>;
+    fn write(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()>;
 }
 
 /// The mark of a used key with a forgotten number. No SA reaches this number, and the highest `u64` is the mark of an
@@ -86,7 +86,7 @@ pub const SPENT: u64 = u64::MAX - 1;
 ///
 /// See [`NumberStore`] for an example.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark<'a> {
+pub struct NumberMark<'a> {
     /// The direction of the packets.
     pub direction: Direction,
     /// The key.
@@ -176,7 +176,7 @@ impl KeyMemory {
     }
 
     /// Writes marks, if there is a store.
-    pub(crate) fn write(&self, marks: &[Mark<'_>]) -> io::Result<()> {
+    pub(crate) fn write(&self, marks: &[NumberMark<'_>]) -> io::Result<()> {
         match &self.store {
             Some(store) => lock(store).write(marks),
             None => Ok(()),

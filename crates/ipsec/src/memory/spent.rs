@@ -12,14 +12,14 @@ use core::fmt;
 
 /// A Bloom filter of the keyed hashes of spent keys.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Spent {
+pub(super) struct SpentKeyFilter {
     bits: Vec<u64>,
     keys: u32,
 }
 
-impl Spent {
-    pub(super) fn new() -> Spent {
-        Spent { bits: vec![0; Spent::BYTES / 8], keys: 0 }
+impl SpentKeyFilter {
+    pub(super) fn new() -> SpentKeyFilter {
+        SpentKeyFilter { bits: vec![0; SpentKeyFilter::BYTES / 8], keys: 0 }
     }
 
     /// Returns the number of inserted keys.
@@ -29,7 +29,7 @@ impl Spent {
 
     /// Tests whether another key has room. A fuller table would refuse new keys too often.
     pub(super) fn has_room(&self) -> bool {
-        self.keys < Spent::MOST
+        self.keys < SpentKeyFilter::MOST
     }
 
     /// Inserts a key by 128 bits of a keyed hash.
@@ -50,17 +50,18 @@ impl Spent {
         self.keys.to_be_bytes().into_iter().chain(self.bits.iter().flat_map(|word| word.to_be_bytes())).collect()
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Spent> {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<SpentKeyFilter> {
         let (keys, table) = bytes.split_first_chunk()?;
         let (words, rest) = table.as_chunks::<8>();
         let bits: Vec<u64> = words.iter().map(|word| u64::from_be_bytes(*word)).collect();
-        (rest.is_empty() && bits.len() == Spent::BYTES / 8).then(|| Spent { bits, keys: u32::from_be_bytes(*keys) })
+        (rest.is_empty() && bits.len() == SpentKeyFilter::BYTES / 8)
+            .then(|| SpentKeyFilter { bits, keys: u32::from_be_bytes(*keys) })
     }
 
     /// Size of the table.
     pub(super) const BYTES: usize = 4 << 20;
     /// At 8 bits a key, a new key is taken for a spent one with a probability of (1 - 1/e)^8, 1 in 40.
-    const MOST: u32 = (Spent::BYTES * 8 / BITS_A_KEY) as u32;
+    const MOST: u32 = (SpentKeyFilter::BYTES * 8 / BITS_A_KEY) as u32;
 }
 
 /// Returns eight positions in the table: `a + i * b`, as good as eight hashes (Kirsch, Mitzenmacher: Less Hashing, Same
@@ -68,14 +69,14 @@ impl Spent {
 fn places(hash: u128) -> impl Iterator<Item = (usize, u64)> {
     let (a, b) = (hash as u64, (hash >> 64) as u64 | 1);
     (0..8u64).map(move |i| {
-        let at = a.wrapping_add(i.wrapping_mul(b)) % (Spent::BYTES as u64 * 8);
+        let at = a.wrapping_add(i.wrapping_mul(b)) % (SpentKeyFilter::BYTES as u64 * 8);
         ((at / 64) as usize, 1 << (at % 64))
     })
 }
 
-impl fmt::Debug for Spent {
+impl fmt::Debug for SpentKeyFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Spent({} keys)", self.keys)
+        write!(f, "SpentKeyFilter({} keys)", self.keys)
     }
 }
 
@@ -98,18 +99,18 @@ mod tests {
 
     #[test]
     fn what_was_spent_is_known_and_few_others_are_taken_for_it() {
-        let mut spent = Spent::new();
+        let mut spent = SpentKeyFilter::new();
         (0..1 << 20).for_each(|number| spent.insert(hash(number)));
         assert!((0..1 << 20).all(|number| spent.contains(hash(number))), "none is forgotten");
         let mistaken = (1 << 20..1 << 21).filter(|number| spent.contains(hash(*number))).count();
         assert!(mistaken < 40, "{mistaken} of a million");
-        assert_eq!(Spent::from_bytes(&spent.to_bytes()), Some(spent));
+        assert_eq!(SpentKeyFilter::from_bytes(&spent.to_bytes()), Some(spent));
     }
 
     #[test]
     fn what_is_no_table_is_not_read() {
-        let bytes = Spent::new().to_bytes();
-        assert!(Spent::from_bytes(&bytes[1..]).is_none() && Spent::from_bytes(&[]).is_none());
-        assert!(Spent::from_bytes(&[&bytes[..], &[0; 8]].concat()).is_none());
+        let bytes = SpentKeyFilter::new().to_bytes();
+        assert!(SpentKeyFilter::from_bytes(&bytes[1..]).is_none() && SpentKeyFilter::from_bytes(&[]).is_none());
+        assert!(SpentKeyFilter::from_bytes(&[&bytes[..], &[0; 8]].concat()).is_none());
     }
 }

@@ -11,8 +11,8 @@
 //!
 //! Invariant: the files change only under the lock of byte 0. Only the process that claimed a key changes its marks.
 
-use super::file::{Entries, OnDisk, for_its_owner, spent_path, sync_folder_of, with_ending};
-use super::{Mark, NumberStore};
+use super::file::{DiskFolder, NumberEntries, for_its_owner, spent_path, sync_folder_of, with_ending};
+use super::{NumberMark, NumberStore};
 use crate::keying::KeyingError;
 use offload_api::{Direction, EspKey};
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
@@ -23,7 +23,7 @@ use std::time::SystemTime;
 /// The used numbers of keys, in the files of a folder. Processes that use different keys share the folder.
 ///
 /// ```
-/// use ipsec::{KeyMemory, KeyingError, Mark, NumberFile, NumberStore};
+/// use ipsec::{KeyMemory, KeyingError, NumberMark, NumberFile, NumberStore};
 /// use offload_api::{Direction, EspKey, EspSuite};
 ///
 /// let folder = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
@@ -34,7 +34,7 @@ use std::time::SystemTime;
 /// let mut others = NumberFile::in_folder(&folder)?;
 /// # #[cfg(target_os = "linux")]
 /// assert_eq!(others.claim(Direction::Transmit, &key, 0x1001), Err(KeyingError::KeyInUse));
-/// numbers.write(&[Mark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
+/// numbers.write(&[NumberMark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
 /// drop(numbers);
 ///
 /// assert_eq!(others.claim(Direction::Transmit, &key, 0x1001), Ok(1 << 20));
@@ -44,24 +44,24 @@ use std::time::SystemTime;
 /// ```
 #[derive(Debug)]
 pub struct NumberFile {
-    entries: Entries,
+    entries: NumberEntries,
     path: PathBuf,
     /// The file as this process last read or wrote it. It stays open, so that no new file gets its inode number. `None`
     /// if the file must be read anew.
     known: Option<(File, FileState)>,
-    folder: OnDisk,
+    folder: DiskFolder,
     /// The file of spent keys, as this process last read or wrote it.
-    spent: OnDisk,
+    spent: DiskFolder,
     lock: LockFile,
     /// Whether the store began with this process, and so cannot have lost an entry.
     is_new: bool,
-    earlier: Vec<Earlier>,
+    earlier: Vec<EarlierFile>,
 }
 
 /// A file of numbers beside a key file or a socket, as earlier versions kept it. Only read, never written.
 #[derive(Debug)]
-struct Earlier {
-    entries: Entries,
+struct EarlierFile {
+    entries: NumberEntries,
     /// The lock that excludes programs of earlier versions.
     _lock: File,
 }
@@ -125,15 +125,15 @@ impl NumberFile {
         }
         let lock = LockFile::open(&path)?;
         let _writing = lock.lock().map_err(about)?;
-        let (entries, is_new) = match Entries::open(&path)? {
+        let (entries, is_new) = match NumberEntries::open(&path)? {
             Some(mut entries) => {
                 // Numbers that an earlier process could not make durable become durable with the first write.
                 entries.lose_file();
                 (entries, false)
             }
-            None => (Entries::new().map_err(about)?, true),
+            None => (NumberEntries::new().map_err(about)?, true),
         };
-        let (folder, spent) = (OnDisk::new(&path), OnDisk::new(&spent_path(&path)));
+        let (folder, spent) = (DiskFolder::new(&path), DiskFolder::new(&spent_path(&path)));
         let (known, earlier) = (None, Vec::new());
         let mut file = NumberFile { entries, path: path.clone(), known, folder, spent, lock, is_new, earlier };
         // A write at this point reports a failure now instead of at the first packet.
@@ -158,8 +158,8 @@ impl NumberFile {
             Err(TryLockError::Error(error)) => return Err(about(error)),
         }
         // Read only under the lock, because a program of an earlier version may be writing.
-        if let Some(entries) = Entries::open(&path)? {
-            self.earlier.push(Earlier { entries, _lock: lock });
+        if let Some(entries) = NumberEntries::open(&path)? {
+            self.earlier.push(EarlierFile { entries, _lock: lock });
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl NumberFile {
     /// File times are inexact, so a key file that is up to an hour older than the store counts as newer.
     pub fn accounts_for(&self, key: &EspKey, spi: u32, written: SystemTime) -> bool {
         let ways = [Direction::Transmit, Direction::Receive];
-        let has_entry = |entries: &Entries| {
+        let has_entry = |entries: &NumberEntries| {
             ways.into_iter().any(|direction| entries.find(entries.name(direction, key, spi)).is_some())
         };
         self.is_new
@@ -199,7 +199,7 @@ impl NumberFile {
                 self.entries.read_behind(&String::from_utf8_lossy(&text)).map_err(|_| damaged(&self.path))?;
             }
             known => {
-                let read = Entries::open(&self.path).map_err(io::Error::other)?;
+                let read = NumberEntries::open(&self.path).map_err(io::Error::other)?;
                 let mut read = read.filter(|read| read.is_of(&self.entries)).ok_or_else(|| damaged(&self.path))?;
                 self.entries.begun().iter().for_each(|name| read.begin(*name));
                 if known.is_none() {
@@ -215,7 +215,7 @@ impl NumberFile {
     }
 
     /// Writes marks. The caller holds the lock.
-    fn write_locked(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
+    fn write_locked(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()> {
         self.known = None;
         self.entries.write(marks, &mut self.folder, &mut self.spent)?;
         self.known = FileState::open(&self.path).ok();
@@ -246,7 +246,7 @@ impl NumberStore for NumberFile {
         match self.entries.find(name) {
             // The next start may name another key file and miss the file of the earlier version.
             found if found.unwrap_or(0) < before => {
-                self.write_locked(&[Mark { direction, key, spi, number }]).map_err(not_written)?;
+                self.write_locked(&[NumberMark { direction, key, spi, number }]).map_err(not_written)?;
             }
             Some(_) => {}
             None => self.entries.begin(name),
@@ -254,7 +254,7 @@ impl NumberStore for NumberFile {
         Ok(number)
     }
 
-    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
+    fn write(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()> {
         let _writing = self.lock.lock()?;
         self.refresh()?;
         self.write_locked(marks)
@@ -302,11 +302,11 @@ impl FileState {
 struct LockFile(std::sync::Arc<File>);
 
 /// The lock of byte 0, held until dropped.
-struct Writing(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::sync::Arc<File>);
+struct WriteLock(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::sync::Arc<File>);
 
 #[cfg(target_os = "linux")]
 mod by_byte {
-    use super::{LockFile, NumberFileError, Writing, for_its_owner, io, with_ending};
+    use super::{LockFile, NumberFileError, WriteLock, for_its_owner, io, with_ending};
     use nix::errno::Errno;
     use nix::fcntl::{FcntlArg, fcntl};
     use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, c_int, flock};
@@ -321,14 +321,14 @@ mod by_byte {
         }
 
         /// Waits for the lock of byte 0, which other processes hold no longer than a write takes.
-        pub(super) fn lock(&self) -> io::Result<Writing> {
+        pub(super) fn lock(&self) -> io::Result<WriteLock> {
             let lock = range(F_WRLCK, 0);
             while let Err(error) = fcntl(&self.0, FcntlArg::F_OFD_SETLKW(&lock)) {
                 if error != Errno::EINTR {
                     return Err(error.into());
                 }
             }
-            Ok(Writing(self.0.clone()))
+            Ok(WriteLock(self.0.clone()))
         }
 
         /// Locks the byte of a hash until the file is closed. Returns false if another process has the lock.
@@ -343,7 +343,7 @@ mod by_byte {
         }
     }
 
-    impl Drop for Writing {
+    impl Drop for WriteLock {
         fn drop(&mut self) {
             // Unlocking cannot fail, because this process holds the lock.
             let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_UNLCK, 0)));
@@ -358,7 +358,7 @@ mod by_byte {
 /// For systems without byte-range locks per open file: the first process has the store to itself.
 #[cfg(not(target_os = "linux"))]
 mod whole {
-    use super::{LockFile, NumberFileError, TryLockError, Writing, for_its_owner, io, with_ending};
+    use super::{LockFile, NumberFileError, TryLockError, WriteLock, for_its_owner, io, with_ending};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -373,8 +373,8 @@ mod whole {
             }
         }
 
-        pub(super) fn lock(&self) -> io::Result<Writing> {
-            Ok(Writing(self.0.clone()))
+        pub(super) fn lock(&self) -> io::Result<WriteLock> {
+            Ok(WriteLock(self.0.clone()))
         }
 
         pub(super) fn claim(&self, _: [u8; 16]) -> io::Result<bool> {
@@ -440,8 +440,8 @@ mod tests {
         EspKey::new(EspSuite::Aes128Gcm, &[byte; 20]).unwrap()
     }
 
-    fn mark(key: &EspKey, number: u64) -> Mark<'_> {
-        Mark { direction: SEND, key, spi: SPI, number }
+    fn mark(key: &EspKey, number: u64) -> NumberMark<'_> {
+        NumberMark { direction: SEND, key, spi: SPI, number }
     }
 
     /// Opens the store as a new process does.
@@ -452,8 +452,10 @@ mod tests {
     /// Writes a file in the format of earlier versions beside `keys`.
     fn earlier_file(keys: &Path, key: &EspKey, number: u64) {
         let path = with_ending(keys, ".numbers");
-        let mut entries = Entries::with(Zeroizing::new([9; 32]));
-        entries.write(&[mark(key, number)], &mut OnDisk::new(&path), &mut OnDisk::new(&spent_path(&path))).unwrap();
+        let mut entries = NumberEntries::with(Zeroizing::new([9; 32]));
+        entries
+            .write(&[mark(key, number)], &mut DiskFolder::new(&path), &mut DiskFolder::new(&spent_path(&path)))
+            .unwrap();
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! passes for a new one.
 
 use super::lock;
-use super::spent::Spent;
+use super::spent::SpentKeyFilter;
 use crate::keying::KeyingError;
 use core::fmt;
 use core::hash::BuildHasher;
@@ -27,15 +27,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// assert_eq!(used.begin(&key(EspSuite::Aes128Gcm, 8)), Ok(()));
 /// ```
 #[derive(Clone, Default)]
-pub struct UsedKeys(Arc<Mutex<Hashes>>);
+pub struct UsedKeys(Arc<Mutex<UsedHashes>>);
 
 #[derive(Clone, Default)]
-struct Hashes {
+struct UsedHashes {
     /// The hasher's random key, from the system's generator.
     hasher: RandomState,
     hashes: HashSet<u64>,
     /// The older keys.
-    spent: Option<Arc<Spent>>,
+    spent: Option<Arc<SpentKeyFilter>>,
 }
 
 impl UsedKeys {
@@ -73,7 +73,7 @@ impl UsedKeys {
     }
 }
 
-impl Hashes {
+impl UsedHashes {
     /// Returns the hash of all inputs of nonces and key streams: key and salt.
     fn hash(&self, key: &EspKey) -> u64 {
         self.hasher.hash_one((key.key(), key.salt()))
@@ -90,7 +90,7 @@ impl Hashes {
         }
         let hashes = core::mem::take(&mut self.hashes);
         let wide: Vec<u128> = hashes.into_iter().map(|hash| self.wide(hash)).collect();
-        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(SpentKeyFilter::new())));
         wide.into_iter().for_each(|hash| spent.insert(hash));
         true
     }
@@ -137,7 +137,7 @@ mod tests {
         let full = UsedKeys::default();
         {
             let mut hashes = lock(&full.0);
-            let spent = Arc::make_mut(hashes.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+            let spent = Arc::make_mut(hashes.spent.get_or_insert_with(|| Arc::new(SpentKeyFilter::new())));
             while spent.has_room() {
                 spent.insert(0);
             }

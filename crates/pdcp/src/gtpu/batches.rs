@@ -1,6 +1,6 @@
 //! PDUs in jobs of an accelerator. Each job has the PDUs of one bearer and direction that were available together.
 
-use super::core::{Core, GtpuCounters, State};
+use super::core::{BearerState, GtpuCounters, NodeCore};
 use crate::device::{BATCHES, BatchPdu, PdcpContext, batch, batch_done, run_batch};
 use crate::{ClearPdu, Incoming, Security};
 use ::core::task::Context;
@@ -10,17 +10,17 @@ use offload_base::{Instant, WakeList};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A job queue, its sessions and the jobs under way.
-pub(super) struct Batches {
+pub(super) struct JobBatches {
     queue: Box<dyn JobQueue>,
     /// Sessions by TEID, epoch of the keys, and whether the session opens PDUs.
     sessions: BTreeMap<(u32, u64, bool), Handle>,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, SentBatch>,
     /// Jobs that the queue refused.
     refused: VecDeque<Done>,
     next: u64,
 }
 
-struct UnderWay {
+struct SentBatch {
     tunnel: u32,
     /// The epoch of the bearer's keys.
     epoch: u64,
@@ -29,9 +29,9 @@ struct UnderWay {
     session: Option<Handle>,
 }
 
-impl Batches {
-    pub(super) fn new(queue: Box<dyn JobQueue>) -> Batches {
-        Batches { queue, sessions: BTreeMap::new(), under_way: BTreeMap::new(), refused: VecDeque::new(), next: 0 }
+impl JobBatches {
+    pub(super) fn new(queue: Box<dyn JobQueue>) -> JobBatches {
+        JobBatches { queue, sessions: BTreeMap::new(), under_way: BTreeMap::new(), refused: VecDeque::new(), next: 0 }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -57,7 +57,7 @@ impl Batches {
     }
 
     /// Protects PDUs by a job, which sends the PDUs when it ends.
-    pub(super) fn protect(&mut self, now: Instant, state: &mut State, pdus: &[ClearPdu]) {
+    pub(super) fn protect(&mut self, now: Instant, state: &mut BearerState, pdus: &[ClearPdu]) {
         let pdus: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
         self.submit(now, state, Way::Apply, pdus);
     }
@@ -67,7 +67,7 @@ impl Batches {
     pub(super) fn open(
         &mut self,
         now: Instant,
-        state: &mut State,
+        state: &mut BearerState,
         pdus: Vec<Incoming>,
         counters: &mut GtpuCounters,
         woken: &mut WakeList,
@@ -106,7 +106,7 @@ impl Batches {
         self.submit(now, state, Way::Undo, closed);
     }
 
-    fn submit(&mut self, now: Instant, state: &State, way: Way, pdus: Vec<(u32, BytesMut)>) {
+    fn submit(&mut self, now: Instant, state: &BearerState, way: Way, pdus: Vec<(u32, BytesMut)>) {
         let security = &state.keys[usize::from(way == Way::Undo)];
         let context = self.context(state, security);
         let session = self.session((state.tunnel.local, state.epoch), way, &context);
@@ -115,7 +115,7 @@ impl Batches {
         job.user = self.next;
         self.next += 1;
         self.under_way
-            .insert(job.user, UnderWay { tunnel: state.tunnel.local, epoch: state.epoch, way, context, session });
+            .insert(job.user, SentBatch { tunnel: state.tunnel.local, epoch: state.epoch, way, context, session });
         let user = job.user;
         let taken = if session.is_some() { self.queue.submit(now, job) } else { Err(job) };
         match taken {
@@ -130,7 +130,7 @@ impl Batches {
         }
     }
 
-    fn context(&self, state: &State, security: &Security) -> PdcpContext {
+    fn context(&self, state: &BearerState, security: &Security) -> PdcpContext {
         PdcpContext { config: state.config.clone(), security: security.clone(), next: 0, drops_duplicates: false }
     }
 
@@ -155,7 +155,7 @@ impl Batches {
         &mut self,
         cx: &mut Context<'_>,
         now: Instant,
-        core: &mut Core,
+        core: &mut NodeCore,
         socket: &mut dyn DatagramSocket,
     ) -> bool {
         let mut any = false;
@@ -172,8 +172,10 @@ impl Batches {
         any || core.outgoing.has_room() && !self.queue.arm(cx.waker())
     }
 
-    fn take(&mut self, now: Instant, done: Done, core: &mut Core, socket: &mut dyn DatagramSocket) {
-        let Some(UnderWay { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else { return };
+    fn take(&mut self, now: Instant, done: Done, core: &mut NodeCore, socket: &mut dyn DatagramSocket) {
+        let Some(SentBatch { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else {
+            return;
+        };
         let (user, source, (status, mut pdus)) = (done.user, done.source.clone(), batch_done(done));
         let is_done = status == JobStatus::Done;
         if !is_done {

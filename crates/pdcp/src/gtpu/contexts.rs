@@ -1,29 +1,29 @@
 //! Contexts of bearers in a NIC: one per direction, requested when the bearer is opened, and again after a refusal or
 //! loss.
 
-use super::core::{Core, State};
+use super::core::{BearerState, NodeCore};
 use crate::device::{PACKETS, PdcpContext, tunnel_key};
 use offload_api::{AskAgain, ContextNews, DatagramSocket, Direction, Handle, Key, NewContext, Refused, SocketEvent};
 use std::collections::HashMap;
 
 /// The contexts of one bearer.
 pub(super) struct Contexts {
-    transmit: Place,
-    receive: Place,
+    transmit: ContextSlot,
+    receive: ContextSlot,
     /// Earlier receive contexts with the same keys, because packets that they opened may be read late.
     had: Vec<Handle>,
 }
 
 #[derive(Default)]
-struct Place {
+struct ContextSlot {
     wanted: bool,
     context: Option<Handle>,
     again: AskAgain,
 }
 
-impl Place {
-    fn new(wanted: bool) -> Place {
-        let mut place = Place { wanted, ..Place::default() };
+impl ContextSlot {
+    fn new(wanted: bool) -> ContextSlot {
+        let mut place = ContextSlot { wanted, ..ContextSlot::default() };
         place.again.begin();
         place
     }
@@ -42,7 +42,7 @@ impl Place {
 
 impl Contexts {
     pub(super) fn new(wanted: bool) -> Contexts {
-        Contexts { transmit: Place::new(wanted), receive: Place::new(wanted), had: Vec::new() }
+        Contexts { transmit: ContextSlot::new(wanted), receive: ContextSlot::new(wanted), had: Vec::new() }
     }
 
     /// Removes and returns all contexts, which the caller must give back.
@@ -88,7 +88,7 @@ impl Contexts {
     }
 }
 
-impl Core {
+impl NodeCore {
     /// Records lost contexts and packets. A bearer asks for a lost context again with one of its next PDUs.
     pub(super) fn note_event(&mut self, event: SocketEvent) {
         match event {
@@ -109,7 +109,7 @@ impl Core {
 }
 
 /// Gives contexts back, and requests missing ones.
-pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
+pub(super) fn tell(core: &mut NodeCore, socket: &mut dyn DatagramSocket) {
     if core.asking.is_empty() && core.given_up.is_empty() {
         return;
     }
@@ -119,7 +119,7 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
     for context in &given_up {
         core.owners.remove(context);
     }
-    let Core { bearers, counters, owners, .. } = core;
+    let NodeCore { bearers, counters, owners, .. } = core;
     let mut has_engine = false;
     socket.control(&mut |contexts| {
         given_up.drain(..).for_each(|context| contexts.remove(context));
@@ -142,13 +142,13 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
 
 /// Requests a bearer's missing contexts. Returns the number granted.
 fn ask_for(
-    state: &mut State,
+    state: &mut BearerState,
     contexts: &mut dyn offload_api::Contexts,
     engine: u8,
     owners: &mut HashMap<Handle, u32>,
 ) -> u64 {
     let mut given = 0;
-    let State { contexts: of, keys: [sent, received], config, entity, tunnel, .. } = state;
+    let BearerState { contexts: of, keys: [sent, received], config, entity, tunnel, .. } = state;
     let asks = [
         (&mut of.transmit, Direction::Transmit, sent, Vec::new()),
         (&mut of.receive, Direction::Receive, received, vec![Key::Engine(engine, tunnel_key(tunnel.local))]),
@@ -181,7 +181,7 @@ const MOST_HAD: usize = 8;
 mod tests {
     use super::*;
     use crate::gtpu::Tunnel;
-    use crate::gtpu::queues::Place as QueuePlace;
+    use crate::gtpu::queues::QueuePlace;
     use crate::{BearerKind, Config, Entity, Security, SnLen};
     use cellular_crypto::Direction as Way;
     use std::sync::Arc;
@@ -190,7 +190,7 @@ mod tests {
     /// with PDUs.
     #[test]
     fn refused_bearers_ask_with_their_own_pdus_only() {
-        let mut core = Core::new(QueuePlace::new(0, 1), true, false, Arc::default());
+        let mut core = NodeCore::new(QueuePlace::new(0, 1), true, false, Arc::default());
         let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
         let null = || Security::new(1, Way::Uplink).expect("an identity");
         for local in 1..=100 {
@@ -199,7 +199,7 @@ mod tests {
             core.open(tunnel, config.clone(), [null(), null()], entity).expect("a free TEID");
         }
         // Stands for a turn of the driver with a device that refuses everything.
-        let ask = |core: &mut Core| {
+        let ask = |core: &mut NodeCore| {
             let due = ::core::mem::take(&mut core.asking);
             for tunnel in &due {
                 let contexts = &mut core.bearers.get_mut(tunnel).expect("it is open").contexts;

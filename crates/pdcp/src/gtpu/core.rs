@@ -1,11 +1,11 @@
 //! The bearers of a queue, and the datagrams received for them.
 
-use super::batches::Batches;
+use super::batches::JobBatches;
 use super::contexts::Contexts;
 use super::opening::OpeningBatches;
-use super::queues::Place;
-use super::sending::Outgoing;
-use super::used_keys::UsedKeys;
+use super::queues::QueuePlace;
+use super::sending::OutgoingPdus;
+use super::used_keys::RecentKeys;
 use super::waiting::WakerList;
 use super::{BearerError, OpenError, Tunnel, contexts};
 use crate::config::cost as cost_of;
@@ -74,10 +74,10 @@ offload_base::counters! {
     }
 }
 
-pub(super) struct Core {
-    pub(super) bearers: BTreeMap<u32, State>,
+pub(super) struct NodeCore {
+    pub(super) bearers: BTreeMap<u32, BearerState>,
     /// The number of this queue.
-    pub(super) place: Place,
+    pub(super) place: QueuePlace,
     /// Bearers that may have PDUs to send.
     pub(super) ready: BTreeSet<u32>,
     /// Bearers with a running timer.
@@ -91,7 +91,7 @@ pub(super) struct Core {
     /// The next epoch.
     epochs: u64,
     /// Keys under which the node has sent, shared by all queues.
-    used_keys: Arc<Mutex<UsedKeys>>,
+    used_keys: Arc<Mutex<RecentKeys>>,
     /// Whether an accelerator protects PDUs.
     has_jobs: bool,
     /// Whether a NIC protects PDUs.
@@ -104,10 +104,10 @@ pub(super) struct Core {
     pub(super) woken: WakeList,
     /// Whether the driver is gone.
     pub(super) ended: bool,
-    pub(super) outgoing: Outgoing,
+    pub(super) outgoing: OutgoingPdus,
 }
 
-pub(super) struct State {
+pub(super) struct BearerState {
     pub(super) tunnel: Tunnel,
     pub(super) config: Config,
     /// The keys of the sending and of the receiving direction.
@@ -132,7 +132,7 @@ pub(super) struct State {
     unread: usize,
 }
 
-impl State {
+impl BearerState {
     pub(super) fn take_sdu(&mut self) -> Option<Sdu> {
         let sdu = self.sdus.pop_front()?;
         self.unread -= cost_of(sdu.data.len());
@@ -189,15 +189,20 @@ impl State {
     }
 }
 
-impl Wakes for Core {
+impl Wakes for NodeCore {
     fn wake_list(&mut self) -> &mut WakeList {
         &mut self.woken
     }
 }
 
-impl Core {
-    pub(super) fn new(place: Place, is_device: bool, has_jobs: bool, used_keys: Arc<Mutex<UsedKeys>>) -> Core {
-        Core {
+impl NodeCore {
+    pub(super) fn new(
+        place: QueuePlace,
+        is_device: bool,
+        has_jobs: bool,
+        used_keys: Arc<Mutex<RecentKeys>>,
+    ) -> NodeCore {
+        NodeCore {
             bearers: BTreeMap::new(),
             place,
             ready: BTreeSet::new(),
@@ -214,7 +219,7 @@ impl Core {
             driver: None,
             woken: WakeList::default(),
             ended: false,
-            outgoing: Outgoing::default(),
+            outgoing: OutgoingPdus::default(),
         }
     }
 
@@ -230,7 +235,7 @@ impl Core {
         }
         // Only sending keys are checked, because the peer chooses the COUNTs of received PDUs.
         self.used_keys().insert(&keys[0])?;
-        let state = State {
+        let state = BearerState {
             tunnel,
             config,
             keys,
@@ -255,7 +260,7 @@ impl Core {
     }
 
     /// Returns a bearer, if the driver still exists.
-    pub(super) fn get(&mut self, tunnel: u32) -> Option<&mut State> {
+    pub(super) fn get(&mut self, tunnel: u32) -> Option<&mut BearerState> {
         if self.ended { None } else { self.bearers.get_mut(&tunnel) }
     }
 
@@ -295,7 +300,7 @@ impl Core {
         Ok(())
     }
 
-    fn used_keys(&self) -> MutexGuard<'_, UsedKeys> {
+    fn used_keys(&self) -> MutexGuard<'_, RecentKeys> {
         self.used_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -347,7 +352,7 @@ impl Core {
         &mut self,
         now: Instant,
         datagrams: impl Iterator<Item = Datagram>,
-        mut jobs: Option<&mut Batches>,
+        mut jobs: Option<&mut JobBatches>,
     ) {
         // Grouped by bearer, so that each bearer's PDUs are opened as one batch.
         let mut by_bearer: BTreeMap<u32, Vec<Incoming>> = BTreeMap::new();
@@ -478,7 +483,7 @@ impl Core {
 }
 
 impl GtpuCounters {
-    fn add_bearer(&mut self, state: &State) {
+    fn add_bearer(&mut self, state: &BearerState) {
         let of = state.entity.receiver().counters();
         self.opened_by_device += of.offloaded;
         self.redone += of.redone;

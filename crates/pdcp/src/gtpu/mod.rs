@@ -23,9 +23,9 @@ mod sending;
 mod used_keys;
 mod waiting;
 
-use self::core::Core;
-use self::queues::{Place, hand_on, queue_of};
-use self::used_keys::UsedKeys;
+use self::core::NodeCore;
+use self::queues::{QueuePlace, hand_on, queue_of};
+use self::used_keys::RecentKeys;
 use self::waiting::WaitingTask;
 use crate::{Config, ConfigError, Entity, RepeatedKeys, Sdu, Security, SendError};
 use ::core::fmt;
@@ -83,16 +83,16 @@ pub use self::core::GtpuCounters;
 #[derive(Clone)]
 pub struct Node {
     /// Per queue.
-    queues: Arc<[Arc<Shared>]>,
+    queues: Arc<[Arc<NodeShared>]>,
 }
 
-struct Shared {
-    core: WakingMutex<Core>,
+struct NodeShared {
+    core: WakingMutex<NodeCore>,
     timers: Arc<dyn Timers>,
 }
 
-impl Shared {
-    fn lock(&self) -> WakingGuard<'_, Core> {
+impl NodeShared {
+    fn lock(&self) -> WakingGuard<'_, NodeCore> {
         self.core.lock()
     }
 }
@@ -227,15 +227,15 @@ impl Node {
         let parted = queues.into_iter().map(|(socket, protection)| match protection {
             Protection::Cpu => (socket, false, None),
             Protection::Device => (socket, true, None),
-            Protection::Jobs(queue) => (socket, false, Some(batches::Batches::new(queue))),
+            Protection::Jobs(queue) => (socket, false, Some(batches::JobBatches::new(queue))),
         });
         let parted: Vec<_> = parted.collect();
         let count = parted.len();
         // One for all queues, because a TEID's queue may change while its keys are the same.
-        let used_keys = Arc::new(Mutex::new(UsedKeys::default()));
+        let used_keys = Arc::new(Mutex::new(RecentKeys::default()));
         let shared = parted.iter().enumerate().map(|(number, (_, is_device, jobs))| {
-            let core = Core::new(Place::new(number, count), *is_device, jobs.is_some(), used_keys.clone());
-            Arc::new(Shared { core: WakingMutex::new(core), timers: timers.clone() })
+            let core = NodeCore::new(QueuePlace::new(number, count), *is_device, jobs.is_some(), used_keys.clone());
+            Arc::new(NodeShared { core: WakingMutex::new(core), timers: timers.clone() })
         });
         let node = Node { queues: shared.collect() };
         let drivers = parted.into_iter().zip(&*node.queues).map(|((socket, _, jobs), shared)| Driver {
@@ -284,7 +284,7 @@ impl Node {
 ///
 /// See [`Node`] for an example.
 pub struct Bearer {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     tunnel: Tunnel,
 }
 
@@ -382,11 +382,11 @@ impl Drop for Bearer {
 /// See [`Node`] for an example.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {
-    shared: Arc<Shared>,
-    queues: Arc<[Arc<Shared>]>,
+    shared: Arc<NodeShared>,
+    queues: Arc<[Arc<NodeShared>]>,
     socket: Box<dyn DatagramSocket>,
     alarm: Box<dyn Alarm>,
-    jobs: Option<batches::Batches>,
+    jobs: Option<batches::JobBatches>,
     batch: Vec<Datagram>,
 }
 

@@ -4,14 +4,14 @@
 //! which are equal for all bearers between two nodes, so the receiving queue forwards them. Invariant: no queue's lock
 //! is held while another's is taken.
 
-use super::Shared;
-use super::core::Core;
+use super::NodeShared;
+use super::core::NodeCore;
 use offload_api::{Datagram, PacketMark};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A queue's number, and datagrams to and from other queues.
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     number: usize,
     queues: usize,
     /// Datagrams received here for other queues.
@@ -20,9 +20,9 @@ pub(super) struct Place {
     handed: VecDeque<Datagram>,
 }
 
-impl Place {
-    pub(super) fn new(number: usize, queues: usize) -> Place {
-        Place { number, queues, astray: Vec::new(), handed: VecDeque::new() }
+impl QueuePlace {
+    pub(super) fn new(number: usize, queues: usize) -> QueuePlace {
+        QueuePlace { number, queues, astray: Vec::new(), handed: VecDeque::new() }
     }
 
     /// Tests whether the bearer with this TEID belongs to this queue.
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-impl Core {
+impl NodeCore {
     /// Records a datagram for another queue.
     pub(super) fn lead_astray(&mut self, tunnel: u32, datagram: Datagram) {
         if matches!(datagram.meta.marks.packet(), PacketMark::Opened { .. }) {
@@ -52,7 +52,7 @@ impl Core {
             return;
         }
         self.counters.handed_on += 1;
-        let Place { queues, astray, .. } = &mut self.place;
+        let QueuePlace { queues, astray, .. } = &mut self.place;
         astray.push((queue_of(tunnel, *queues), datagram));
     }
 
@@ -67,7 +67,7 @@ impl Core {
 }
 
 /// Forwards datagrams to their queues in the order of arrival, taking each queue's lock once.
-pub(super) fn hand_on(queues: &[Arc<Shared>], mut astray: Vec<(usize, Datagram)>) {
+pub(super) fn hand_on(queues: &[Arc<NodeShared>], mut astray: Vec<(usize, Datagram)>) {
     astray.sort_by_key(|(queue, _)| *queue);
     let mut astray = astray.into_iter().peekable();
     while let Some((queue, first)) = astray.next() {

@@ -1,8 +1,8 @@
 //! From PDUs to datagrams, and to the socket.
 
 use super::Tunnel;
-use super::batches::Batches;
-use super::core::Core;
+use super::batches::JobBatches;
+use super::core::NodeCore;
 use crate::ClearPdu;
 use ::core::num::NonZeroU16;
 use ::core::task::{Context, Poll};
@@ -16,21 +16,21 @@ use std::collections::VecDeque;
 
 /// Datagrams that wait for the socket.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingPdus {
     datagrams: VecDeque<TxDatagram>,
     /// For each datagram that a NIC must protect: its PDUs in clear.
-    clear: VecDeque<Option<Clear>>,
+    clear: VecDeque<Option<ClearBurst>>,
     /// The bearer that has the next turn.
     turn: u32,
 }
 
 /// PDUs that a NIC must protect, of the bearer with this TEID.
-struct Clear {
+struct ClearBurst {
     tunnel: u32,
     pdus: Vec<ClearPdu>,
 }
 
-impl Outgoing {
+impl OutgoingPdus {
     pub(super) fn has_room(&self) -> bool {
         self.datagrams.len() < MOST_OUTGOING
     }
@@ -39,7 +39,7 @@ impl Outgoing {
         self.push_with(datagram, None);
     }
 
-    fn push_with(&mut self, datagram: TxDatagram, clear: Option<Clear>) {
+    fn push_with(&mut self, datagram: TxDatagram, clear: Option<ClearBurst>) {
         self.datagrams.push_back(datagram);
         self.clear.push_back(clear);
     }
@@ -52,7 +52,7 @@ impl Outgoing {
     }
 
     /// Queues PDUs as one datagram, or as a burst that the NIC segments.
-    fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<Body>) {
+    fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<PduBody>) {
         let Some(first) = run.first() else { return };
         let (bytes, number) = (first.bytes, first.clear.as_ref().map_or(0, ClearPdu::count));
         // The NIC cuts the burst into datagrams of equal length.
@@ -68,17 +68,17 @@ impl Outgoing {
         }
         let ask = context.map(|context| PacketAsk { context, number: number.into(), args: 0 });
         let datagram = TxDatagram { pieces, segment, ask, ..TxDatagram::new(to.peer, Bytes::new()) };
-        self.push_with(datagram, ask.map(|_| Clear { tunnel: to.local, pdus: clear }));
+        self.push_with(datagram, ask.map(|_| ClearBurst { tunnel: to.local, pdus: clear }));
     }
 }
 
-impl Core {
+impl NodeCore {
     /// Makes datagrams from PDUs, the bearers in turn, while there is room. Returns whether any were made.
     pub(super) fn make(
         &mut self,
         now: Instant,
         socket: &mut dyn DatagramSocket,
-        mut jobs: Option<&mut Batches>,
+        mut jobs: Option<&mut JobBatches>,
     ) -> bool {
         let (mut made, mut waiting) = (false, Vec::new());
         while self.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full()) {
@@ -107,7 +107,7 @@ impl Core {
         now: Instant,
         tunnel: u32,
         socket: &mut dyn DatagramSocket,
-        jobs: Option<&mut Batches>,
+        jobs: Option<&mut JobBatches>,
     ) -> bool {
         let Some(state) = self.bearers.get_mut(&tunnel) else { return false };
         // A report goes first and in clear, even if a device protects the bearer.
@@ -120,10 +120,10 @@ impl Core {
         let is_null = state.keys[0].is_null();
         if sealer.is_none() && (is_null || jobs.is_none()) {
             // Without a device, the CPU protects the batch here.
-            let bodies: Result<Vec<Body>, _> = if is_null {
-                state.entity.take_clear(A_TURN).map(|pdus| pdus.into_iter().map(Body::clear).collect())
+            let bodies: Result<Vec<PduBody>, _> = if is_null {
+                state.entity.take_clear(A_TURN).map(|pdus| pdus.into_iter().map(PduBody::clear).collect())
             } else {
-                state.entity.take(A_TURN).map(|pdus| pdus.into_iter().map(Body::protected).collect())
+                state.entity.take(A_TURN).map(|pdus| pdus.into_iter().map(PduBody::protected).collect())
             };
             let Ok(bodies) = bodies else { return state.note_exhausted(&mut self.woken) };
             if bodies.is_empty() {
@@ -148,7 +148,7 @@ impl Core {
         match (sealer, jobs) {
             (Some(context), _) => {
                 self.counters.protected_by_device += pdus.len() as u64;
-                self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), Some(context), socket);
+                self.send(tunnel, pdus.into_iter().map(PduBody::clear).collect(), Some(context), socket);
             }
             (None, Some(jobs)) => jobs.protect(now, state, &pdus),
             (None, None) => {}
@@ -168,10 +168,10 @@ impl Core {
 
     /// Sends PDUs. Consecutive PDUs of equal length form a burst for segmentation (USO). With a context, the NIC
     /// protects the PDUs, which then need consecutive COUNTs.
-    fn send(&mut self, tunnel: u32, pdus: Vec<Body>, context: Option<Handle>, socket: &mut dyn DatagramSocket) {
+    fn send(&mut self, tunnel: u32, pdus: Vec<PduBody>, context: Option<Handle>, socket: &mut dyn DatagramSocket) {
         let Some(to) = self.bearers.get(&tunnel).map(|state| state.tunnel) else { return };
         let limits = socket.limits(to.peer);
-        let mut run: Vec<Body> = Vec::new();
+        let mut run: Vec<PduBody> = Vec::new();
         for pdu in pdus {
             // A burst is limited by the path and by the descriptors of a ring entry.
             let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MOST_SEGMENTS);
@@ -190,7 +190,7 @@ impl Core {
         pdus: impl Iterator<Item = Bytes>,
         socket: &mut dyn DatagramSocket,
     ) {
-        self.send(tunnel, pdus.map(Body::protected).collect(), None, socket);
+        self.send(tunnel, pdus.map(PduBody::protected).collect(), None, socket);
     }
 
     /// Sends datagrams to the socket. Returns whether all were sent. A refused datagram is dropped alone, because a
@@ -222,7 +222,7 @@ impl Core {
         let (Some(_), Some(clear)) = (self.outgoing.datagrams.pop_front(), self.outgoing.clear.pop_front()) else {
             return;
         };
-        let Some(Clear { tunnel, pdus }) = clear else { return };
+        let Some(ClearBurst { tunnel, pdus }) = clear else { return };
         let Some(state) = self.bearers.get_mut(&tunnel) else { return };
         self.counters.protected_by_device -= pdus.len() as u64;
         self.counters.protected_by_software += pdus.len() as u64;
@@ -237,29 +237,29 @@ impl Core {
 }
 
 /// A PDU to be sent, protected or in clear.
-struct Body {
+struct PduBody {
     pieces: SmallVec<[Bytes; 3]>,
     bytes: usize,
     clear: Option<ClearPdu>,
 }
 
-impl Body {
-    fn protected(pdu: Bytes) -> Body {
-        Body { bytes: pdu.len(), pieces: SmallVec::from_iter([pdu]), clear: None }
+impl PduBody {
+    fn protected(pdu: Bytes) -> PduBody {
+        PduBody { bytes: pdu.len(), pieces: SmallVec::from_iter([pdu]), clear: None }
     }
 
     /// In parts, so that the SDU is not copied.
-    fn clear(pdu: ClearPdu) -> Body {
+    fn clear(pdu: ClearPdu) -> PduBody {
         let mut pieces = SmallVec::from_iter([Bytes::copy_from_slice(pdu.header()), pdu.sdu().clone()]);
         if pdu.mac_bytes() > 0 {
             pieces.push(Bytes::from_static(&[0; 4]));
         }
-        Body { bytes: pdu.bytes(), pieces, clear: Some(pdu) }
+        PduBody { bytes: pdu.bytes(), pieces, clear: Some(pdu) }
     }
 
     /// Tests whether the next PDU can be part of the same burst.
-    fn goes_on_with(&self, next: &Body) -> bool {
-        let count = |body: &Body| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
+    fn goes_on_with(&self, next: &PduBody) -> bool {
+        let count = |body: &PduBody| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
         self.bytes == next.bytes && count(self).map(|count| count + 1) == count(next)
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 
 /// The last [`MAX_KEYS`] keys of a node, by their fingerprints.
 #[derive(Default)]
-pub(super) struct UsedKeys {
+pub(super) struct RecentKeys {
     known: HashSet<Fingerprint>,
     /// The fingerprints in the order of their insertion, oldest first.
     order: VecDeque<Fingerprint>,
@@ -16,7 +16,7 @@ pub(super) struct UsedKeys {
 
 type Fingerprint = [u8; 18];
 
-impl UsedKeys {
+impl RecentKeys {
     /// Adds the keys of a direction.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Tasks that wait for an event of a bearer.
 
-use super::core::State;
-use super::{Bearer, Shared};
+use super::core::BearerState;
+use super::{Bearer, NodeShared};
 use ::core::task::Waker;
 use offload_base::WakeList;
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ impl WakerList {
 
 /// The registration of one future in a [`WakerList`]. Dropping it removes the waker.
 pub(super) struct WaitingTask<'a> {
-    shared: &'a Shared,
+    shared: &'a NodeShared,
     tunnel: u32,
-    list: fn(&mut State) -> &mut WakerList,
+    list: fn(&mut BearerState) -> &mut WakerList,
     key: Option<u64>,
 }
 
 impl<'a> WaitingTask<'a> {
-    pub(super) fn new(bearer: &'a Bearer, list: fn(&mut State) -> &mut WakerList) -> WaitingTask<'a> {
+    pub(super) fn new(bearer: &'a Bearer, list: fn(&mut BearerState) -> &mut WakerList) -> WaitingTask<'a> {
         WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
     }
 

@@ -1,11 +1,11 @@
 //! A connection in its endpoint, and the tasks that wait for it.
 
-use super::reading::Reading;
-use super::waiters::{Awaited, WaitList};
-use super::{Core, offload, reading, silence};
+use super::reading::UnorderedReader;
+use super::waiters::{WaitList, WakeReason};
+use super::{EndpointCore, offload, reading, silence};
 use crate::config::Config;
 use crate::crypto::acknowledgements::ASKED;
-use crate::crypto::asked::Asked;
+use crate::crypto::asked::AckDelayState;
 use crate::crypto::keyring::Keyring;
 use crate::crypto::number_of;
 use crate::crypto::session::HandshakeData;
@@ -25,7 +25,7 @@ pub(crate) struct Conn {
     pub(crate) id: u64,
     pub(crate) noq: noq_proto::Connection,
     pub(crate) keyring: Arc<Keyring>,
-    pub(crate) offload: offload::OfConnection,
+    pub(crate) offload: offload::ConnectionOffload,
     pub(super) deadline: Option<Instant>,
     pub(super) is_ready: bool,
     is_client: bool,
@@ -35,34 +35,34 @@ pub(crate) struct Conn {
     was_open: bool,
     pub(crate) stage: Stage,
     pub(crate) closed: Option<Closed>,
-    pub(crate) record: Arc<Record>,
+    pub(crate) record: Arc<ConnectionRecord>,
     /// The parent of the connection's trace events.
     pub(crate) span: tracing::Span,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: ConnectionTasks,
     /// Paths in use.
     pub(crate) paths: Vec<u32>,
     abandoned: Vec<u32>,
     /// The address of a path to open, because the peer abandoned the last one.
     reopening: Option<FourTuple>,
-    pub(super) watches: silence::Watches,
+    pub(super) watches: silence::SilenceDetector,
     /// Also used by the keys, which filter received packets.
-    pub(super) reading: Arc<Mutex<Reading>>,
+    pub(super) reading: Arc<Mutex<UnorderedReader>>,
     pub(crate) key_updates: u64,
     /// The generation of the keys in use for sending.
     pub(super) transmit_generation: u64,
-    asked: Arc<Asked>,
+    asked: Arc<AckDelayState>,
     /// Whether the state machine panicked, so that it must not be called any more.
     pub(super) is_broken: bool,
 }
 
 /// Facts that handles can read after the connection is gone.
 #[derive(Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct ConnectionRecord {
     why: OnceLock<Closed>,
     last: OnceLock<(HandshakeData, Statistics)>,
 }
 
-impl Record {
+impl ConnectionRecord {
     /// Returns the reason for the end. `None` before the end.
     pub(crate) fn why(&self) -> Option<Closed> {
         self.why.get().cloned()
@@ -85,27 +85,27 @@ pub(crate) enum Stage {
 
 /// Tasks that wait for a connection's events.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct ConnectionTasks {
     pub(crate) readers: HashMap<StreamId, Waker>,
     pub(crate) writers: HashMap<StreamId, Waker>,
     pub(crate) finishers: HashMap<StreamId, Waker>,
-    /// Lists of waiting tasks, by [`Awaited::index`].
-    lists: [WaitList; Awaited::COUNT],
+    /// Lists of waiting tasks, by [`WakeReason::index`].
+    lists: [WaitList; WakeReason::COUNT],
 }
 
-impl Waiting {
+impl ConnectionTasks {
     /// Returns the list of tasks that wait for an event.
-    pub(super) fn list(&mut self, event: Awaited) -> &mut WaitList {
+    pub(super) fn list(&mut self, event: WakeReason) -> &mut WaitList {
         &mut self.lists[event.index()]
     }
 
     /// Wakes the tasks that wait for an event.
-    pub(super) fn wake(&mut self, event: Awaited, woken: &mut WakeList) {
+    pub(super) fn wake(&mut self, event: WakeReason, woken: &mut WakeList) {
         self.list(event).wake(woken);
     }
 
     fn wake_all(&mut self, woken: &mut WakeList) {
-        let Waiting { readers, writers, finishers, lists } = self;
+        let ConnectionTasks { readers, writers, finishers, lists } = self;
         // Sorted, because the order of a hash table differs from run to run.
         for of in [readers, writers, finishers] {
             let mut wakers: Vec<_> = of.drain().collect();
@@ -124,12 +124,12 @@ impl Conn {
     pub(super) fn new(
         noq: noq_proto::Connection,
         keyring: Arc<Keyring>,
-        asked: Arc<Asked>,
+        asked: Arc<AckDelayState>,
         handshake_until: Option<Instant>,
         config: &Config,
     ) -> Conn {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let reading = Reading::new(config);
+        let reading = UnorderedReader::new(config);
         let is_unordered = reading.is_unordered();
         let reading = Arc::new(Mutex::new(reading));
         if is_unordered {
@@ -144,7 +144,7 @@ impl Conn {
             id,
             span: tracing::debug_span!("connection", id, is_client, remote = ?remote),
             keyring,
-            offload: offload::OfConnection::new(config),
+            offload: offload::ConnectionOffload::new(config),
             deadline: None,
             is_ready: false,
             is_client,
@@ -153,11 +153,11 @@ impl Conn {
             stage: Stage::Handshake,
             closed: None,
             record: Arc::default(),
-            waiting: Waiting::default(),
+            waiting: ConnectionTasks::default(),
             paths: vec![0],
             abandoned: Vec::new(),
             reopening: None,
-            watches: silence::Watches::default(),
+            watches: silence::SilenceDetector::default(),
             reading,
             key_updates: 0,
             transmit_generation: 0,
@@ -223,7 +223,7 @@ impl Conn {
     }
 }
 
-impl Core {
+impl EndpointCore {
     /// Processes a connection's events, for the endpoint and the application.
     pub(crate) fn take_events(&mut self, at: usize, now: Instant) {
         self.guarded(at, |core| core.take_all_events(at, now));
@@ -252,7 +252,7 @@ impl Core {
                     self.established += 1;
                     self.counters.connections += 1;
                     tracing::debug!(parent: &conn.span, "connection opened");
-                    conn.waiting.wake(Awaited::Stage, woken);
+                    conn.waiting.wake(WakeReason::Stage, woken);
                     conn.offload.begin();
                     if !conn.is_client {
                         self.arrived.push_back(at);
@@ -261,12 +261,12 @@ impl Core {
                 }
                 Event::ConnectionLost { reason } => conn.end(reason.into(), woken),
                 Event::Stream(event) => conn.take_stream_event(event, woken),
-                Event::DatagramReceived => conn.waiting.wake(Awaited::Datagram, woken),
-                Event::DatagramsUnblocked => conn.waiting.wake(Awaited::DatagramRoom, woken),
+                Event::DatagramReceived => conn.waiting.wake(WakeReason::Datagram, woken),
+                Event::DatagramsUnblocked => conn.waiting.wake(WakeReason::DatagramRoom, woken),
                 Event::Path(PathEvent::Established { id, .. }) => {
                     conn.paths.push(number_of(id));
                     tracing::debug!(parent: &conn.span, path = number_of(id), "path opened");
-                    conn.waiting.wake(Awaited::Path, woken);
+                    conn.waiting.wake(WakeReason::Path, woken);
                 }
                 Event::Path(PathEvent::Abandoned { id, reason, .. }) => {
                     tracing::debug!(parent: &conn.span, path = number_of(id), ?reason, "path abandoned");
@@ -278,7 +278,7 @@ impl Core {
                             conn.reopening = conn.noq.network_path(id).ok();
                         }
                     }
-                    conn.waiting.wake(Awaited::Path, woken);
+                    conn.waiting.wake(WakeReason::Path, woken);
                 }
                 // No late packets are expected after this event, and the earlier ones were opened.
                 Event::Path(PathEvent::Discarded { id, .. }) => {
@@ -327,7 +327,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl EndpointCore {
     /// Ends a connection after a panic of its state machine. The peer gets a stateless reset when it sends again.
     pub(super) fn bury(&mut self, at: usize) {
         self.counters.failed += 1;
@@ -374,10 +374,10 @@ impl Conn {
         let waiting = &mut self.waiting;
         let one = match event {
             StreamEvent::Opened { dir } => {
-                return waiting.wake(Awaited::Accept(dir), woken);
+                return waiting.wake(WakeReason::Accept(dir), woken);
             }
             StreamEvent::Available { dir } => {
-                return waiting.wake(Awaited::Open(dir), woken);
+                return waiting.wake(WakeReason::Open(dir), woken);
             }
             StreamEvent::Readable { id } => {
                 reading::lock(&self.reading).note_frame(id);

@@ -1,19 +1,19 @@
 //! A server, and a client that sends hand-made frames: in any order and size, and duplicates.
 
 use super::connection::Conn;
-use super::reading::{Next, Reading, lock};
+use super::reading::{ReadResult, UnorderedReader, lock};
 use super::tests::{NOW, client_of, config, connect, datagram, sent, server_of};
-use super::{Core, Stage};
+use super::{EndpointCore, Stage};
 use crate::config::Config;
-use crate::crypto::keyring::Plain;
+use crate::crypto::keyring::PlainPacket;
 use bytes::BytesMut;
 use noq_proto::StreamId;
 use std::sync::MutexGuard;
 
 /// A server, and a client with hand-made packets.
-pub(super) struct Crafted {
-    pub(super) server: Core,
-    client: Core,
+pub(super) struct CraftedPair {
+    pub(super) server: EndpointCore,
+    client: EndpointCore,
     cid: Vec<u8>,
     number: u64,
     /// Number of bytes read.
@@ -23,8 +23,8 @@ pub(super) struct Crafted {
 /// The client's first unidirectional stream.
 pub(super) const ID: u64 = 2;
 
-impl Crafted {
-    pub(super) fn new(stream_window: u32, receive_window: u32) -> Crafted {
+impl CraftedPair {
+    pub(super) fn new(stream_window: u32, receive_window: u32) -> CraftedPair {
         let config = |seed| Config { stream_window, receive_window, ..config(seed) };
         let (mut client, mut server) = (client_of(config(3)), server_of(config(2)));
         let at = connect(&mut client);
@@ -39,12 +39,12 @@ impl Crafted {
             sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, 5000, data)));
         }
         assert_eq!((at, client.connections[0].stage, server.connections[0].stage), (0, Stage::Open, Stage::Open));
-        Crafted { server, client, cid, number: 1000, at: 0 }
+        CraftedPair { server, client, cid, number: 1000, at: 0 }
     }
 
     /// Creates the pair with a stream that the server reads.
-    pub(super) fn read_from(stream_window: u32, receive_window: u32) -> Crafted {
-        let mut crafted = Crafted::new(stream_window, receive_window);
+    pub(super) fn read_from(stream_window: u32, receive_window: u32) -> CraftedPair {
+        let mut crafted = CraftedPair::new(stream_window, receive_window);
         crafted.send([(0, 0)], false);
         assert_eq!(crafted.read(), 0);
         crafted
@@ -58,7 +58,7 @@ impl Crafted {
         StreamId::new(noq_proto::Side::Client, noq_proto::Dir::Uni, ID >> 2)
     }
 
-    pub(super) fn reading(&self) -> MutexGuard<'_, Reading> {
+    pub(super) fn reading(&self) -> MutexGuard<'_, UnorderedReader> {
         lock(&self.server.connections[0].reading)
     }
 
@@ -91,7 +91,7 @@ impl Crafted {
         let keys = self.client.connections[0].keyring.lock();
         let (key, bytes) = (keys.generation(true, 0).unwrap(), packet.len());
         drop(keys);
-        let plain = Plain { key, path: 0, number: self.number, bytes, cid_bytes: self.cid.len() };
+        let plain = PlainPacket { key, path: 0, number: self.number, bytes, cid_bytes: self.cid.len() };
         assert!(plain.seal(&mut packet));
         packet
     }
@@ -99,7 +99,7 @@ impl Crafted {
     /// Reads all available bytes.
     pub(super) fn read(&mut self) -> u64 {
         let mut bytes = 0;
-        while let (Next::Data(data), _) = self.conn().read_stream(Crafted::id(), 10_000) {
+        while let (ReadResult::Data(data), _) = self.conn().read_stream(CraftedPair::id(), 10_000) {
             assert!(data.len() <= 10_000);
             for byte in data {
                 assert_eq!(byte, (self.at % 251) as u8, "at {}", self.at);

@@ -13,10 +13,10 @@ pub(super) struct Frames<'a> {
 /// The range and kind of a frame.
 pub(super) struct Frame {
     pub(super) range: Range<usize>,
-    pub(super) kind: Kind,
+    pub(super) kind: FrameKind,
 }
 
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Stream(StreamFrame),
     /// A DATAGRAM frame without a length (RFC 9221), with the range of its data.
     DatagramToTheEnd(Range<usize>),
@@ -76,26 +76,28 @@ impl<'a> Frames<'a> {
             PADDING => {
                 let rest = &self.payload[self.at..];
                 self.at += rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len());
-                Kind::Probing
+                FrameKind::Probing
             }
-            kind @ 0x08..=0x0f => Kind::Stream(self.stream(kind as u8)?),
+            kind @ 0x08..=0x0f => FrameKind::Stream(self.stream(kind as u8)?),
             // The frame has no length, so it takes the rest of the packet.
-            0x30 => Kind::DatagramToTheEnd(core::mem::replace(&mut self.at, self.payload.len())..self.payload.len()),
+            0x30 => {
+                FrameKind::DatagramToTheEnd(core::mem::replace(&mut self.at, self.payload.len())..self.payload.len())
+            }
             // NEW_CONNECTION_ID and PATH_NEW_CONNECTION_ID.
             kind @ (0x18 | 0x3e78) => {
                 self.numbers(if kind == 0x18 { 2 } else { 3 })?;
                 let cid = *self.payload.get(self.at)?;
                 self.skip(1 + u64::from(cid) + 16)?;
-                Kind::Probing
+                FrameKind::Probing
             }
             // PATH_CHALLENGE, PATH_RESPONSE.
             0x1a | 0x1b => {
                 self.skip(8)?;
-                Kind::Probing
+                FrameKind::Probing
             }
             other => {
                 self.rest(other)?;
-                Kind::Other
+                FrameKind::Other
             }
         };
         Some(Frame { range: begin..self.at, kind })
@@ -251,11 +253,14 @@ mod tests {
     #[test]
     fn what_has_no_length_goes_to_the_end() {
         let mut frames = Frames::new(&[0, 0, 0, 0x0d, 4, 0x40, 7, 1, 2, 3]);
-        assert!(matches!(frames.next().unwrap(), Frame { range: Range { start: 0, end: 3 }, kind: Kind::Probing }));
-        let Some(Frame { kind: Kind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
+        assert!(matches!(
+            frames.next().unwrap(),
+            Frame { range: Range { start: 0, end: 3 }, kind: FrameKind::Probing }
+        ));
+        let Some(Frame { kind: FrameKind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
         assert_eq!((frame.id, frame.offset, frame.fin, frame.data.clone(), frame.end()), (4, 7, true, 7..10, 10));
         let mut frames = Frames::new(&[0x30, 1, 2]);
-        assert!(matches!(frames.next().unwrap().kind, Kind::DatagramToTheEnd(Range { start: 1, end: 3 })));
+        assert!(matches!(frames.next().unwrap().kind, FrameKind::DatagramToTheEnd(Range { start: 1, end: 3 })));
     }
 
     #[test]
@@ -270,7 +275,7 @@ mod tests {
             let mut out = BytesMut::new();
             StreamFrame::write(&mut out, id, offset, true, &[1, 2]);
             let mut frames = Frames::new(&out);
-            let Some(Frame { kind: Kind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
+            let Some(Frame { kind: FrameKind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
             assert_eq!((frame.id, frame.offset, frame.fin, &out[frame.data]), (id, offset, true, &[1, 2][..]));
             assert!(frames.is_done() && out.len() <= StreamFrame::MOST_HEADER + 2);
         }

@@ -19,12 +19,12 @@ mod transmit;
 mod waiters;
 
 use crate::config::{ClientTls, Config, ServerTls};
-use crate::crypto::asked::{Asked, Watching};
+use crate::crypto::asked::{AckDelayState, WatchedControllerFactory};
 use crate::crypto::keyring::{DeviceOpened, Keyring};
-use crate::crypto::session::{OneClient, OneServer};
+use crate::crypto::session::{ClientHandshake, ServerHandshake};
 use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
 use crate::error::{Closed, ConnectError};
-pub(crate) use connection::{Conn, Record, Stage};
+pub(crate) use connection::{Conn, ConnectionRecord, Stage};
 use core::net::SocketAddr;
 use core::task::Waker;
 use noq_proto::{
@@ -33,7 +33,7 @@ use noq_proto::{
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng, WakeList, Wakes};
-pub(crate) use reading::{MOST_UNORDERED, Next};
+pub(crate) use reading::{MOST_UNORDERED, ReadResult};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -41,11 +41,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(test)]
 use transmit::MOST_WAITING;
-use transmit::Outgoing;
-pub(crate) use waiters::{Awaited, WaitFor, WaitList, Waiter};
+use transmit::OutgoingDatagrams;
+pub(crate) use waiters::{WaitFor, WaitList, Waiter, WakeReason};
 
 /// The state of an endpoint.
-pub(crate) struct Core {
+pub(crate) struct EndpointCore {
     config: Config,
     noq: noq_proto::Endpoint,
     transport: Arc<TransportConfig>,
@@ -58,8 +58,8 @@ pub(crate) struct Core {
     connections: Slab<Conn>,
     deadlines: BTreeSet<(Instant, usize)>,
     ready: VecDeque<usize>,
-    outgoing: Outgoing,
-    offload: offload::Port,
+    outgoing: OutgoingDatagrams,
+    offload: offload::QuicPort,
     /// Contexts of ended connections, to be given back.
     offload_leaving: Vec<Handle>,
     /// Connections by their current and former contexts.
@@ -68,7 +68,7 @@ pub(crate) struct Core {
     pub(crate) arrived: VecDeque<usize>,
     /// Clients that wait for the application's decision. The state machine limits their number.
     pub(crate) undecided: VecDeque<Incoming>,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: EndpointTasks,
     /// Tasks to wake when the core is unlocked.
     woken: WakeList,
     /// Number of connections with a finished handshake.
@@ -81,12 +81,12 @@ pub(crate) struct Core {
     pub(crate) failure: Option<Closed>,
 }
 
-/// A decision about a client: [`Core::accept`], [`Core::refuse`] or [`Core::retry`].
-pub(crate) type Decision = fn(&mut Core, Instant, Incoming);
+/// A decision about a client: [`EndpointCore::accept`], [`EndpointCore::refuse`] or [`EndpointCore::retry`].
+pub(crate) type ClientDecision = fn(&mut EndpointCore, Instant, Incoming);
 
 /// Tasks that wait for an endpoint's events.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct EndpointTasks {
     pub(crate) driver: Option<Waker>,
     pub(crate) accept: WaitList,
     pub(crate) incoming: WaitList,
@@ -149,14 +149,14 @@ offload_base::counters! {
     }
 }
 
-impl Wakes for Core {
+impl Wakes for EndpointCore {
     fn wake_list(&mut self) -> &mut WakeList {
         &mut self.woken
     }
 }
 
-impl Core {
-    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
+impl EndpointCore {
+    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> EndpointCore {
         // RFC 9000 17.2: a connection ID has at most 20 bytes. A device needs at least one to find the connection.
         let config = Config { cid_bytes: config.cid_bytes.clamp(1, 20), ..config };
         // Without a configured key, resets work only within this process.
@@ -187,14 +187,14 @@ impl Core {
         let transport = Arc::new(transport);
         let server = server.map(|tls| {
             let keyring = Arc::new(Keyring::new(bytes, false, config.limits));
-            let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring });
+            let crypto = Arc::new(ServerHandshake { tls: tls.tls.clone(), initial: tls.initial, keyring });
             let mut noq = noq_proto::ServerConfig::new(crypto, Arc::new(TokenKey::new(random)));
             noq.transport_config(transport.clone()).time_source(clock.clone());
             noq.max_incoming(config.max_handshakes);
             (tls, noq)
         });
         let noq_server = server.as_ref().map(|(_, noq)| Arc::new(noq.clone()));
-        Core {
+        EndpointCore {
             noq: noq_proto::Endpoint::new(Arc::new(endpoint), noq_server, true),
             transport,
             server,
@@ -204,13 +204,13 @@ impl Core {
             connections: Slab::new(),
             deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
-            outgoing: Outgoing::default(),
-            offload: offload::Port::new(port, config.cid_bytes),
+            outgoing: OutgoingDatagrams::default(),
+            offload: offload::QuicPort::new(port, config.cid_bytes),
             offload_leaving: Vec::new(),
             by_context: HashMap::new(),
             arrived: VecDeque::new(),
             undecided: VecDeque::new(),
-            waiting: Waiting::default(),
+            waiting: EndpointTasks::default(),
             woken: WakeList::default(),
             established: 0,
             counters: Counters::default(),
@@ -240,7 +240,8 @@ impl Core {
         }
         let keyring = self.keyring();
         let ClientTls { tls, initial } = tls;
-        let mut client = noq_proto::ClientConfig::new(Arc::new(OneClient { tls, initial, keyring: keyring.clone() }));
+        let mut client =
+            noq_proto::ClientConfig::new(Arc::new(ClientHandshake { tls, initial, keyring: keyring.clone() }));
         let random = self.client_cids.clone();
         let (transport, asked) = self.transport();
         client
@@ -336,7 +337,7 @@ impl Core {
         conn.keyring.lock().verdict = None;
         let (is_read, shakes_hands) = (conn.is_reading(), conn.handshake_until.is_some());
         // No event reports that the peer has provided connection IDs for a path.
-        conn.waiting.wake(Awaited::Path, &mut self.woken);
+        conn.waiting.wake(WakeReason::Path, &mut self.woken);
         self.note_ready(at);
         // Whether the next client is accepted may depend on the state of this handshake.
         if is_read || shakes_hands {
@@ -381,7 +382,7 @@ impl Core {
     }
 
     /// Applies the application's decision about a client.
-    pub(crate) fn decide(&mut self, now: Instant, incoming: Incoming, decision: Decision) {
+    pub(crate) fn decide(&mut self, now: Instant, incoming: Incoming, decision: ClientDecision) {
         if catch_unwind(AssertUnwindSafe(|| decision(self, now, incoming))).is_err() {
             self.note_unadmitted();
         }
@@ -428,7 +429,7 @@ impl Core {
         let mut answer = Vec::new();
         let keyring = self.keyring();
         // Each connection has its own keyring, so the configuration is copied per connection.
-        let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring: keyring.clone() });
+        let crypto = Arc::new(ServerHandshake { tls: tls.tls.clone(), initial: tls.initial, keyring: keyring.clone() });
         let mut noq = noq.clone();
         noq.crypto = crypto;
         let (transport, asked) = self.transport();
@@ -451,7 +452,7 @@ impl Core {
         handle: ConnectionHandle,
         noq: noq_proto::Connection,
         keyring: Arc<Keyring>,
-        asked: Arc<Asked>,
+        asked: Arc<AckDelayState>,
         handshake_until: Option<Instant>,
     ) -> usize {
         let conn = Conn::new(noq, keyring, asked, handshake_until, &self.config);
@@ -515,7 +516,7 @@ impl Core {
 
     /// Calls the state machine of a connection. If it panics, only this connection ends. Returns `None` if it panicked,
     /// now or before.
-    fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut EndpointCore) -> R) -> Option<R> {
         if self.connections.get(at).is_some_and(|conn| conn.is_broken) {
             return None;
         }
@@ -601,7 +602,7 @@ impl Core {
     }
 
     /// Returns a connection's number and its record.
-    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<Record>)> {
+    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<ConnectionRecord>)> {
         self.connections.get(at).map(|conn| (conn.id, conn.record.clone()))
     }
 
@@ -634,7 +635,7 @@ impl Core {
         // Set first, so that no further client waits for a decision.
         self.closing = true;
         while let Some(incoming) = self.undecided.pop_front() {
-            self.decide(now, incoming, Core::refuse);
+            self.decide(now, incoming, EndpointCore::refuse);
         }
         self.waiting.accept.wake(&mut self.woken);
         self.waiting.incoming.wake(&mut self.woken);
@@ -684,8 +685,8 @@ impl Core {
     }
 
     /// Returns the transport configuration of one connection, and the state of its acknowledgement request.
-    fn transport(&self) -> (Arc<TransportConfig>, Arc<Asked>) {
-        let watching = Watching::default();
+    fn transport(&self) -> (Arc<TransportConfig>, Arc<AckDelayState>) {
+        let watching = WatchedControllerFactory::default();
         let asked = watching.asked.clone();
         let mut transport = TransportConfig::clone(&self.transport);
         transport.congestion_controller_factory(Arc::new(watching));

@@ -7,9 +7,9 @@
 //! Invariants: a context has at most two keys, of successive generations. The device has at most the configured number
 //! of connection IDs; the oldest is replaced first.
 
-use super::Core;
+use super::EndpointCore;
 use crate::config::Config;
-use crate::crypto::keyring::{Keyring, Learned};
+use crate::crypto::keyring::{Keyring, LearnedCid};
 use offload_api::quic::QuicContext;
 use offload_api::{AskAgain, ContextNews, DatagramSocket, Direction, Handle, QuicContexts, Refused, SocketEvent};
 use offload_base::Instant;
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 /// The device state shared by all connections of an endpoint.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct QuicPort {
     number: u16,
     cid_bytes: u8,
     /// Whether the device knows the QUIC port.
@@ -29,16 +29,16 @@ pub(super) struct Port {
 
 /// The device state of a connection.
 #[derive(Debug)]
-pub(crate) struct OfConnection {
-    transmit: Place,
-    receive: Place,
+pub(crate) struct ConnectionOffload {
+    transmit: ContextSlot,
+    receive: ContextSlot,
     /// Connection IDs in the device, the oldest first.
     told: VecDeque<(Cid, u32)>,
     /// Connection IDs that are or were in the device, because packets that it opened may be processed late.
     known: VecDeque<(Cid, u32)>,
-    had: Had,
+    had: RecentContexts,
     /// Connection IDs to install.
-    learned: VecDeque<Learned>,
+    learned: VecDeque<LearnedCid>,
     /// Connection IDs to remove.
     stale: Vec<Cid>,
     most_cids_a_path: usize,
@@ -56,22 +56,22 @@ type Cid = SmallVec<[u8; 20]>;
 /// The latest contexts of a connection. Packets opened by a lost context may be processed late, but only a few contexts
 /// can be lost meanwhile.
 #[derive(Debug, Default)]
-struct Had(VecDeque<Handle>);
+struct RecentContexts(VecDeque<Handle>);
 
-impl Had {
+impl RecentContexts {
     /// Contexts of the last four creations in both directions.
     const MOST: usize = 8;
 
     /// Adds a context. Returns a context that is too old to matter.
     fn note(&mut self, context: Handle) -> Option<Handle> {
         self.0.push_back(context);
-        if self.0.len() > Had::MOST { self.0.pop_front() } else { None }
+        if self.0.len() > RecentContexts::MOST { self.0.pop_front() } else { None }
     }
 }
 
 /// A context, or the attempt to get one.
 #[derive(Debug, Default)]
-struct Place {
+struct ContextSlot {
     wanted: bool,
     context: Option<Handle>,
     /// The generations of the installed keys.
@@ -79,7 +79,7 @@ struct Place {
     again: AskAgain,
 }
 
-impl Place {
+impl ContextSlot {
     fn is_due(&self) -> bool {
         self.wanted && self.context.is_none() && self.again.is_due()
     }
@@ -91,21 +91,21 @@ impl Place {
     }
 }
 
-impl Port {
-    pub(super) fn new(number: u16, cid_bytes: u8) -> Port {
-        Port { number, cid_bytes, is_known: false, due: VecDeque::new() }
+impl QuicPort {
+    pub(super) fn new(number: u16, cid_bytes: u8) -> QuicPort {
+        QuicPort { number, cid_bytes, is_known: false, due: VecDeque::new() }
     }
 }
 
-impl OfConnection {
-    pub(super) fn new(config: &Config) -> OfConnection {
-        let place = |wanted| Place { wanted, ..Place::default() };
-        OfConnection {
+impl ConnectionOffload {
+    pub(super) fn new(config: &Config) -> ConnectionOffload {
+        let place = |wanted| ContextSlot { wanted, ..ContextSlot::default() };
+        ConnectionOffload {
             transmit: place(config.offload.transmit()),
             receive: place(config.offload.receive()),
             told: VecDeque::new(),
             known: VecDeque::new(),
-            had: Had::default(),
+            had: RecentContexts::default(),
             learned: VecDeque::new(),
             stale: Vec::new(),
             most_cids_a_path: config.device_cids_a_path * config.paths.max(1) as usize,
@@ -143,7 +143,7 @@ impl OfConnection {
 
     /// Records packets opened by software and the highest generation of any packet. If the generation is new, `until`
     /// gives the time until which packets of the previous one may arrive.
-    pub(super) fn note_opened(&mut self, learned: Vec<Learned>, generation: u64, until: impl FnOnce() -> Instant) {
+    pub(super) fn note_opened(&mut self, learned: Vec<LearnedCid>, generation: u64, until: impl FnOnce() -> Instant) {
         for _ in &learned {
             self.receive.again.note_unit();
         }
@@ -213,7 +213,7 @@ impl OfConnection {
     }
 }
 
-impl Core {
+impl EndpointCore {
     /// Sends the due commands to the device while it has room.
     pub(crate) fn tell_device(&mut self, now: Instant, socket: &mut dyn DatagramSocket) {
         if self.offload.due.is_empty() {
@@ -251,7 +251,7 @@ impl Core {
     }
 
     fn tell_of(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), Refused> {
-        let Core { connections, offload: port, counters, by_context, .. } = self;
+        let EndpointCore { connections, offload: port, counters, by_context, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return Ok(()) };
         // The device must know the port before it can find any connection ID there.
         if !port.is_known {
@@ -308,7 +308,7 @@ impl Core {
             contexts.forget(context, port.number, cid)?;
             of.stale.pop();
         }
-        while let Some(Learned { cid, path, number }) = of.learned.front().cloned() {
+        while let Some(LearnedCid { cid, path, number }) = of.learned.front().cloned() {
             if !of.is_told(&cid) && of.told.len() >= of.most_cids_a_path {
                 // A full list replaces its oldest ID: peers change IDs, and the new ones carry the traffic.
                 let Some((oldest, _)) = of.told.front() else { break };
@@ -369,7 +369,7 @@ impl Core {
     fn lose_contexts(&mut self, at: usize, is_lost: impl Fn(Handle) -> bool) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let span = &conn.span;
-        let OfConnection { transmit, receive, told, learned, .. } = &mut conn.offload;
+        let ConnectionOffload { transmit, receive, told, learned, .. } = &mut conn.offload;
         for place in [transmit, &mut *receive] {
             if place.context.is_some_and(&is_lost) && place.lose() {
                 place.again.note_lost();
@@ -386,7 +386,7 @@ impl Core {
     }
 
     /// Schedules the contexts of an ended connection to be given back.
-    pub(super) fn forget_contexts(&mut self, of: &OfConnection) {
+    pub(super) fn forget_contexts(&mut self, of: &ConnectionOffload) {
         let contexts = [of.transmit.context, of.receive.context];
         self.offload_leaving.extend(contexts.into_iter().flatten());
         for context in &of.had.0 {
@@ -427,11 +427,11 @@ mod tests {
     /// Even if a device is reset again and again, only the latest contexts are remembered.
     #[test]
     fn of_contexts_that_were_lost_the_last_ones_are_known() {
-        let mut had = Had::default();
+        let mut had = RecentContexts::default();
         let handles: Vec<_> =
             Handle::indices(engines::QUIC, 100).map(|index| Handle { index, generation: 1 }).collect();
         let forgotten: Vec<_> = handles.iter().filter_map(|handle| had.note(*handle)).collect();
-        assert_eq!(forgotten, handles[..handles.len() - Had::MOST]);
-        assert!(had.0.iter().eq(&handles[handles.len() - Had::MOST..]));
+        assert_eq!(forgotten, handles[..handles.len() - RecentContexts::MOST]);
+        assert!(had.0.iter().eq(&handles[handles.len() - RecentContexts::MOST..]));
     }
 }

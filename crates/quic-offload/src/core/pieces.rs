@@ -9,22 +9,22 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Received bytes of a stream that the application has not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct StreamPieces {
     /// Offset of the next byte for the application.
     next: u64,
     /// Runs by offset.
-    runs: BTreeMap<u64, Run>,
+    runs: BTreeMap<u64, PieceRun>,
     bytes: u64,
 }
 
 /// Bytes without a gap.
 #[derive(Debug, Default)]
-struct Run {
+struct PieceRun {
     parts: VecDeque<Bytes>,
     bytes: u64,
 }
 
-impl Pieces {
+impl StreamPieces {
     /// Returns the number of buffered bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -89,7 +89,7 @@ impl Pieces {
     /// Adds bytes to a gap, and joins them with adjacent runs.
     fn put(&mut self, at: u64, data: Bytes) {
         self.bytes += data.len() as u64;
-        let mut new = Run { bytes: data.len() as u64, parts: [owned(data)].into() };
+        let mut new = PieceRun { bytes: data.len() as u64, parts: [owned(data)].into() };
         // The new bytes may close a gap, and so join two runs.
         let follows = self.runs.remove(&(at + new.bytes));
         match self.runs.range_mut(..at).next_back().filter(|(begin, run)| **begin + run.bytes == at) {
@@ -126,9 +126,9 @@ impl Pieces {
     }
 }
 
-impl Run {
+impl PieceRun {
     /// Appends the following run. The shorter list of parts is moved.
-    fn join(&mut self, mut follows: Run) {
+    fn join(&mut self, mut follows: PieceRun) {
         if let (Some(last), Some(first)) = (self.parts.back_mut(), follows.parts.front())
             && last.len() + first.len() <= SMALL
         {
@@ -170,12 +170,12 @@ mod tests {
 
     /// A model: the set of arrived bytes.
     #[derive(Default)]
-    struct Model {
+    struct ArrivalModel {
         next: u64,
         there: std::collections::BTreeSet<u64>,
     }
 
-    impl Model {
+    impl ArrivalModel {
         fn gaps(&self) -> bool {
             self.there.last().is_some_and(|last| last + 1 - self.next != self.there.len() as u64)
         }
@@ -186,30 +186,30 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum PieceStep {
         Insert(u64, u64),
         Take(usize),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = PieceStep> {
         prop_oneof![
-            4 => (0u64..6000, 0u64..2500).prop_map(|(at, count)| Step::Insert(at, count)),
-            4 => (0u64..6000, 0u64..8).prop_map(|(at, count)| Step::Insert(at, count)),
-            3 => (1usize..3000).prop_map(Step::Take),
+            4 => (0u64..6000, 0u64..2500).prop_map(|(at, count)| PieceStep::Insert(at, count)),
+            4 => (0u64..6000, 0u64..8).prop_map(|(at, count)| PieceStep::Insert(at, count)),
+            3 => (1usize..3000).prop_map(PieceStep::Take),
         ]
     }
 
     proptest! {
         #[test]
         fn they_leave_as_a_plain_model_has_them(steps in prop::collection::vec(step(), 1..50)) {
-            let (mut pieces, mut model) = (Pieces::default(), Model::default());
+            let (mut pieces, mut model) = (StreamPieces::default(), ArrivalModel::default());
             for step in steps {
                 match step {
-                    Step::Insert(from, count) => {
+                    PieceStep::Insert(from, count) => {
                         pieces.insert(from, bytes(from, count));
                         model.there.extend((from..from + count).filter(|at| *at >= model.next));
                     }
-                    Step::Take(most) => {
+                    PieceStep::Take(most) => {
                         let data = pieces.take(most);
                         prop_assert_eq!(data.is_some(), model.there.contains(&model.next));
                         let data = data.unwrap_or_default();
@@ -231,7 +231,7 @@ mod tests {
     fn tiny_ones_are_kept_together() {
         let count = 64 << 10;
         for order in [0, 1, 2] {
-            let mut pieces = Pieces::default();
+            let mut pieces = StreamPieces::default();
             for step in 0..count {
                 let from = match order {
                     0 => step,

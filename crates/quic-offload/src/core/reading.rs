@@ -3,7 +3,7 @@
 //! The state machine closes a connection if a stream has more than 1,024 pieces after buffering 2,048: pieces that wait
 //! for an earlier one, or for the application. It does not join whole packets, so 2,048 pieces are 2.9 MB. So if stream
 //! windows are that large, this module reads each stream unordered after each datagram and reassembles it in
-//! [`Pieces`]. With small windows, the state machine reassembles.
+//! [`StreamPieces`]. With small windows, the state machine reassembles.
 //!
 //! **Credit.** As soon as bytes are read, in order or not, the state machine grants the peer as many new bytes, for the
 //! stream and for the connection. A peer that leaves out a byte could then send without limit. So the connection's
@@ -11,7 +11,7 @@
 //! together buffer at most `receive_window`. Missing bytes already have credit, so they can always arrive. A stream's
 //! own window cannot be reduced, so one stream may fill the connection's window.
 //!
-//! **Tiny pieces.** The overhead of the buffer is bounded by the number of gaps ([`Pieces`]). If a peer causes more
+//! **Tiny pieces.** The overhead of the buffer is bounded by the number of gaps ([`StreamPieces`]). If a peer causes more
 //! gaps than one per 512 bytes of the connection's window, the connection is closed, because the state machine's own
 //! record of received ranges grows as well.
 //!
@@ -21,9 +21,9 @@
 //! **A limit of the state machine.** In unordered reading, the state machine loses bytes of packets with very many
 //! short frames; [`sift`](super::sift) keeps such packets away.
 
-use super::Core;
+use super::EndpointCore;
 use super::connection::Conn;
-use super::pieces::Pieces;
+use super::pieces::StreamPieces;
 use crate::config::Config;
 use bytes::Bytes;
 use noq_proto::{ReadError, StreamId, VarInt};
@@ -33,9 +33,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The streams of a connection that are read unordered.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct UnorderedReader {
     /// Streams with at least one frame received, or read by the application.
-    pub(super) streams: HashMap<StreamId, OfStream>,
+    pub(super) streams: HashMap<StreamId, UnorderedStream>,
     /// Streams with frames since the last read.
     fresh: Vec<StreamId>,
     is_unordered: bool,
@@ -50,10 +50,10 @@ pub(crate) struct Reading {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct OfStream {
-    pub(super) pieces: Pieces,
+pub(super) struct UnorderedStream {
+    pub(super) pieces: StreamPieces,
     /// Bytes held back from the state machine.
-    pub(super) held: Pieces,
+    pub(super) held: StreamPieces,
     /// Frames since the last read.
     frames: u32,
     /// Whether the stream is read as its packets arrive.
@@ -85,7 +85,7 @@ pub(super) enum End {
 
 /// The result of reading a stream.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum ReadResult {
     Data(Bytes),
     Finished,
     Reset(u64),
@@ -94,11 +94,11 @@ pub(crate) enum Next {
     Closed,
 }
 
-impl Reading {
-    pub(super) fn new(config: &Config) -> Reading {
+impl UnorderedReader {
+    pub(super) fn new(config: &Config) -> UnorderedReader {
         // The state machine receives datagrams of at least 1472 bytes, whatever the configuration says.
         let longest = config.udp_payload.max(1472);
-        Reading {
+        UnorderedReader {
             streams: HashMap::new(),
             fresh: Vec::new(),
             is_unordered: config.stream_window > LARGE_WINDOW && longest <= MOST_UNORDERED,
@@ -144,7 +144,7 @@ impl Reading {
     }
 
     fn take_piece(&mut self, id: StreamId, most: usize) -> Option<Bytes> {
-        let Reading { streams, bytes, runs, .. } = self;
+        let UnorderedReader { streams, bytes, runs, .. } = self;
         let pieces = &mut streams.get_mut(&id)?.pieces;
         let runs_before = pieces.runs();
         let data = pieces.take(most)?;
@@ -155,7 +155,7 @@ impl Reading {
 
     /// Reads a stream from the state machine. Returns whether the peer must be told of new credit.
     fn read_ahead(&mut self, id: StreamId, noq: &mut noq_proto::Connection) -> bool {
-        let Reading { streams, bytes, runs, credit, .. } = self;
+        let UnorderedReader { streams, bytes, runs, credit, .. } = self;
         let Some(of) = streams.get_mut(&id).filter(|of| of.end.is_none()) else { return false };
         (of.frames, of.is_begun) = (0, true);
         // The totals of the connection change by the difference.
@@ -180,7 +180,7 @@ impl Reading {
                 Ok(None) => of.end = Some(End::Finished),
                 Err(ReadError::Reset(code)) => {
                     // RFC 9000 3.2: data received before a reset may be dropped.
-                    of.pieces = Pieces::default();
+                    of.pieces = StreamPieces::default();
                     of.end = Some(End::Reset(code.into_inner()));
                 }
                 Err(ReadError::Blocked) => break,
@@ -192,15 +192,15 @@ impl Reading {
     }
 
     /// Returns the result when no bytes are available: the end, or a gap.
-    fn rest(&self, id: StreamId, is_over: bool) -> Next {
-        let Some(of) = self.streams.get(&id) else { return Next::Nothing };
+    fn rest(&self, id: StreamId, is_over: bool) -> ReadResult {
+        let Some(of) = self.streams.get(&id) else { return ReadResult::Nothing };
         match of.end {
             // After the connection's end, the state machine may never learn that the stream is complete.
-            None if is_over && of.size == Some(of.pieces.next()) => Next::Finished,
-            None => Next::Nothing,
-            Some(End::Finished) => Next::Finished,
-            Some(End::Reset(code)) => Next::Reset(code),
-            Some(End::Closed) => Next::Closed,
+            None if is_over && of.size == Some(of.pieces.next()) => ReadResult::Finished,
+            None => ReadResult::Nothing,
+            Some(End::Finished) => ReadResult::Finished,
+            Some(End::Reset(code)) => ReadResult::Reset(code),
+            Some(End::Closed) => ReadResult::Closed,
         }
     }
 
@@ -238,7 +238,7 @@ impl Credit {
 impl Conn {
     /// Reads a stream for the application, at most `most` bytes. Returns also whether the peer must be told of new
     /// credit.
-    pub(crate) fn read_stream(&mut self, id: StreamId, most: usize) -> (Next, bool) {
+    pub(crate) fn read_stream(&mut self, id: StreamId, most: usize) -> (ReadResult, bool) {
         let mut reading = lock(&self.reading);
         if !reading.is_unordered {
             drop(reading);
@@ -255,17 +255,17 @@ impl Conn {
             next => next,
         };
         owes |= reading.settle(&mut self.noq);
-        (next.map_or_else(|| reading.rest(id, self.closed.is_some()), Next::Data), owes)
+        (next.map_or_else(|| reading.rest(id, self.closed.is_some()), ReadResult::Data), owes)
     }
 
-    fn read_ordered(&mut self, id: StreamId, most: usize) -> (Next, bool) {
+    fn read_ordered(&mut self, id: StreamId, most: usize) -> (ReadResult, bool) {
         let mut stream = self.noq.recv_stream(id);
-        let Ok(mut chunks) = stream.read(true) else { return (Next::Closed, false) };
+        let Ok(mut chunks) = stream.read(true) else { return (ReadResult::Closed, false) };
         let next = match chunks.next(most) {
-            Ok(Some(chunk)) => Next::Data(chunk.bytes),
-            Ok(None) => Next::Finished,
-            Err(ReadError::Reset(code)) => Next::Reset(code.into_inner()),
-            Err(ReadError::Blocked) => Next::Nothing,
+            Ok(Some(chunk)) => ReadResult::Data(chunk.bytes),
+            Ok(None) => ReadResult::Finished,
+            Err(ReadError::Reset(code)) => ReadResult::Reset(code.into_inner()),
+            Err(ReadError::Blocked) => ReadResult::Nothing,
         };
         (next, chunks.finalize().should_transmit())
     }
@@ -293,7 +293,7 @@ impl Conn {
     }
 }
 
-impl Core {
+impl EndpointCore {
     /// Ends the reading of a stream. With a code, the peer is told to stop sending.
     pub(crate) fn forget_stream(&mut self, at: usize, now: Instant, id: StreamId, code: Option<VarInt>) {
         // The events of earlier packets still count for the stream.
@@ -313,7 +313,7 @@ impl Core {
     }
 }
 
-pub(super) fn lock(reading: &Mutex<Reading>) -> MutexGuard<'_, Reading> {
+pub(super) fn lock(reading: &Mutex<UnorderedReader>) -> MutexGuard<'_, UnorderedReader> {
     reading.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -328,14 +328,14 @@ const MOST_UNREAD: u32 = 512;
 
 #[cfg(test)]
 mod tests {
-    use super::super::crafted::{Crafted, ID};
+    use super::super::crafted::{CraftedPair, ID};
     use super::super::tests::NOW;
     use super::*;
 
     /// Every second piece of 6,000 first, then the others.
     #[test]
     fn many_pieces_may_come_before_those_before_them() {
-        let mut crafted = Crafted::read_from(8 << 20, 16 << 20);
+        let mut crafted = CraftedPair::read_from(8 << 20, 16 << 20);
         let pieces = 6000;
         for piece in (1..pieces).step_by(2) {
             crafted.send([(1000 * piece, 1000)], piece + 1 == pieces);
@@ -348,7 +348,7 @@ mod tests {
             bytes += crafted.read();
         }
         assert_eq!(bytes, 1000 * pieces);
-        assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Finished, _)));
+        assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Finished, _)));
         let reading = crafted.reading();
         assert_eq!((reading.bytes, reading.runs), (0, 0));
         assert!(reading.credit.smaller <= reading.credit.window / 16 * 3);
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn a_peer_that_leaves_out_a_byte_has_no_more_room_than_the_window() {
         let window = 1 << 20;
-        let mut crafted = Crafted::read_from(4 << 20, window);
+        let mut crafted = CraftedPair::read_from(4 << 20, window);
         let mut at = 1;
         while at < 8 << 20 && crafted.why().is_empty() {
             crafted.send([(at, 1000)], false);
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn room_comes_back_when_the_application_has_taken_what_was_kept() {
         let window: u64 = 1 << 20;
-        let mut crafted = Crafted::read_from(4 << 20, window as u32);
+        let mut crafted = CraftedPair::read_from(4 << 20, window as u32);
         for round in 0..5 {
             let begin = round * window;
             for piece in 1..window / 1024 {
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_peer_of_tiny_pieces_ends_by_a_bound() {
-        let mut crafted = Crafted::read_from(4 << 20, 1 << 20);
+        let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         let mut pieces = 0;
         while pieces < 10_000 && crafted.why().is_empty() {
             crafted.send((0..10).map(|more| (2 * (pieces + more) + 1, 1)), false);
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_reset_drops_what_was_kept_and_gives_its_room_back() {
-        let mut crafted = Crafted::read_from(4 << 20, 1 << 20);
+        let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         for piece in 1..500 {
             crafted.send([(1000 * piece, 1000)], false);
         }
@@ -409,7 +409,7 @@ mod tests {
         let mut reset = vec![0x04, ID as u8, 9];
         reset.extend((500_000u32 | 2 << 30).to_be_bytes());
         crafted.send_payload(&reset);
-        assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Reset(9), _)));
+        assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Reset(9), _)));
         let reading = crafted.reading();
         assert_eq!((reading.bytes, reading.runs), (0, 0));
         assert!(reading.credit.smaller <= reading.credit.window / 16 * 3);
@@ -417,11 +417,11 @@ mod tests {
 
     #[test]
     fn a_stream_that_nobody_reads_any_more_gives_its_room_back() {
-        let mut crafted = Crafted::read_from(4 << 20, 1 << 20);
+        let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         for piece in 1..500 {
             crafted.send([(1000 * piece, 1000)], false);
         }
-        crafted.server.forget_stream(0, NOW, Crafted::id(), None);
+        crafted.server.forget_stream(0, NOW, CraftedPair::id(), None);
         let reading = crafted.reading();
         assert_eq!((reading.bytes, reading.runs), (0, 0));
         assert!(reading.credit.smaller <= reading.credit.window / 16 * 3);
@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn an_application_that_reads_nothing_keeps_no_more_waiting_than_the_window() {
         let window: u64 = 6 << 20;
-        let mut crafted = Crafted::read_from(4 << 20, window as u32);
+        let mut crafted = CraftedPair::read_from(4 << 20, window as u32);
         let mut at = 0;
         while at < 32 << 20 && crafted.why().is_empty() {
             crafted.send([(at, 1024)], false);
@@ -445,26 +445,26 @@ mod tests {
     #[test]
     fn an_application_may_begin_late_to_read() {
         for frame in [1024, 100] {
-            let mut crafted = Crafted::new(4 << 20, 16 << 20);
+            let mut crafted = CraftedPair::new(4 << 20, 16 << 20);
             let bytes = 4096 * frame;
             for at in (0..bytes).step_by(frame as usize) {
                 crafted.send([(at, frame)], at + frame == bytes);
                 assert_eq!(crafted.why(), "", "after {at} bytes");
             }
             assert_eq!(crafted.read(), bytes);
-            assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Finished, _)));
+            assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Finished, _)));
         }
     }
 
     /// A dropped stream leaves no state behind.
     #[test]
     fn streams_that_were_dropped_are_not_remembered() {
-        let mut crafted = Crafted::new(4 << 20, 16 << 20);
+        let mut crafted = CraftedPair::new(4 << 20, 16 << 20);
         for at in 0..10 {
             crafted.send([(100 * at, 100)], false);
         }
         assert_eq!(crafted.reading().streams.len(), 1);
-        crafted.server.forget_stream(0, NOW, Crafted::id(), Some(VarInt::from_u32(7)));
+        crafted.server.forget_stream(0, NOW, CraftedPair::id(), Some(VarInt::from_u32(7)));
         for at in 10..20 {
             crafted.send([(100 * at, 100)], at == 19);
         }
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn small_windows_are_left_to_the_state_machine() {
-        let mut crafted = Crafted::read_from(2 << 20, 16 << 20);
+        let mut crafted = CraftedPair::read_from(2 << 20, 16 << 20);
         crafted.send([(1000, 1000)], false);
         assert_eq!((crafted.read(), crafted.reading().bytes), (0, 0));
         crafted.send([(0, 1000)], false);

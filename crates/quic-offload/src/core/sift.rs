@@ -14,15 +14,15 @@
 //! Invariants: held bytes are forgotten only when they were read from the state machine, which may drop the packet that
 //! carried them. No packet has more pieces of a stream with gaps than are safe.
 
-use super::frames::{Frame, Frames, Kind, PING, StreamFrame, write_number};
-use super::pieces::Pieces;
-use super::reading::{BUFFERS_WASTED, Reading};
-use crate::crypto::keyring::Sift;
+use super::frames::{Frame, FrameKind, Frames, PING, StreamFrame, write_number};
+use super::pieces::StreamPieces;
+use super::reading::{BUFFERS_WASTED, UnorderedReader};
+use crate::crypto::keyring::PayloadFilter;
 use bytes::{Bytes, BytesMut};
 use noq_proto::StreamId;
 use smallvec::SmallVec;
 
-impl Sift for Reading {
+impl PayloadFilter for UnorderedReader {
     fn sift(&mut self, payload: &mut BytesMut) -> bool {
         if !self.is_busy() {
             return true;
@@ -44,7 +44,7 @@ impl Sift for Reading {
 }
 
 /// The properties of a packet.
-struct Look {
+struct PacketSurvey {
     /// New pieces of streams with gaps, or an upper bound.
     pieces: usize,
     /// Whether the packet has only probing frames (RFC 9000 9.1), which do not signal a changed address. It must stay a
@@ -52,15 +52,15 @@ struct Look {
     is_probing: bool,
 }
 
-impl Reading {
+impl UnorderedReader {
     /// Examines a packet. `None` if a frame is unknown; the state machine will report the error.
-    fn look(&mut self, payload: &[u8]) -> Option<Look> {
+    fn look(&mut self, payload: &[u8]) -> Option<PacketSurvey> {
         let mut frames = Frames::new(payload);
         let mut seen: SmallVec<[StreamFrame; 4]> = SmallVec::new();
-        let mut look = Look { pieces: 0, is_probing: true };
+        let mut look = PacketSurvey { pieces: 0, is_probing: true };
         while let Some(Frame { kind, .. }) = frames.next() {
-            look.is_probing &= matches!(kind, Kind::Probing);
-            let Kind::Stream(frame) = kind else { continue };
+            look.is_probing &= matches!(kind, FrameKind::Probing);
+            let FrameKind::Stream(frame) = kind else { continue };
             let Some(of) = self.streams.get_mut(&stream(frame.id)) else { continue };
             if frame.fin {
                 of.size = Some(frame.end());
@@ -81,7 +81,7 @@ impl Reading {
         let mut frames = Frames::new(whole);
         while let Some(Frame { range, kind }) = frames.next() {
             match kind {
-                Kind::Stream(frame) => {
+                FrameKind::Stream(frame) => {
                     let data = whole.slice(frame.data.clone());
                     let is_held = !all && !data.is_empty() && self.hold(stream(frame.id), frame.offset, &data);
                     match is_held {
@@ -92,12 +92,12 @@ impl Reading {
                     }
                 }
                 // With a length, so that following frames are not taken for its data.
-                Kind::DatagramToTheEnd(data) => {
+                FrameKind::DatagramToTheEnd(data) => {
                     payload.extend_from_slice(&[DATAGRAM]);
                     write_number(payload, data.len() as u64);
                     payload.extend_from_slice(&whole[data]);
                 }
-                Kind::Probing | Kind::Other => payload.extend_from_slice(&whole[range]),
+                FrameKind::Probing | FrameKind::Other => payload.extend_from_slice(&whole[range]),
             }
         }
         if !all {
@@ -136,7 +136,7 @@ impl Reading {
 
     /// Forgets held bytes that were read. Returns true if some are left, and the peer must be asked for a packet.
     pub(super) fn note_handed_over(&mut self) -> bool {
-        let Reading { streams, holding, held, .. } = self;
+        let UnorderedReader { streams, holding, held, .. } = self;
         *held = 0;
         holding.retain(|id| {
             let Some(of) = streams.get_mut(id) else { return false };
@@ -174,7 +174,7 @@ fn is_safe(pieces: usize, payload: usize) -> bool {
 }
 
 /// Estimates the memory of held pieces.
-fn cost(held: &Pieces) -> usize {
+fn cost(held: &StreamPieces) -> usize {
     held.bytes() as usize + 128 * held.runs()
 }
 
@@ -189,15 +189,15 @@ const MOST_HELD: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
-    use super::super::crafted::{Crafted, ID, frame};
-    use super::super::reading::Next;
+    use super::super::crafted::{CraftedPair, ID, frame};
+    use super::super::reading::ReadResult;
     use super::super::tests::address;
     use super::*;
     use noq_proto::PathId;
 
     /// A server that waits for bytes below 100,000 and has the 100,000 bytes above.
-    fn waiting() -> Crafted {
-        let mut crafted = Crafted::read_from(16 << 20, 16 << 20);
+    fn waiting() -> CraftedPair {
+        let mut crafted = CraftedPair::read_from(16 << 20, 16 << 20);
         for piece in 0..100 {
             crafted.send([(100_000 + 1000 * piece, 1000)], false);
         }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// Lets the peer answer each PING. Returns the number of answers.
-    fn answer(crafted: &mut Crafted) -> usize {
+    fn answer(crafted: &mut CraftedPair) -> usize {
         let mut packets = 0;
         while !crafted.reading().holding.is_empty() {
             crafted.send_payload(&[PING]);
@@ -215,14 +215,14 @@ mod tests {
         packets
     }
 
-    fn finish(crafted: &mut Crafted, from: u64) {
+    fn finish(crafted: &mut CraftedPair, from: u64) {
         for at in (from..100_000).step_by(1000) {
             crafted.send([(at, 1000)], false);
             answer(crafted);
         }
         crafted.send([(200_000, 0)], true);
         assert_eq!((crafted.why(), crafted.read()), (String::new(), 200_000));
-        assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Finished, _)));
+        assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Finished, _)));
         assert_eq!(crafted.reading().held, 0);
     }
 
@@ -312,7 +312,7 @@ mod tests {
         assert!(!crafted.reading().holding.is_empty());
         crafted.send_payload(&[0x1d, 7, 0]);
         assert_eq!(crafted.read(), 200_000);
-        assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Finished, _)));
+        assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Finished, _)));
     }
 
     /// RFC 9000 9.3: with another frame in the packet, the server would take the probe for a migration.
@@ -339,9 +339,9 @@ mod tests {
         // The rewritten packet is four bytes longer.
         assert_eq!(crafted.conn().noq.datagrams().recv().unwrap()[..], [1, 2, 3, 0, 0, 0, 0]);
         let other = stream(ID + 4);
-        let (Next::Data(data), _) = crafted.conn().read_stream(other, 100) else { panic!("no data") };
+        let (ReadResult::Data(data), _) = crafted.conn().read_stream(other, 100) else { panic!("no data") };
         assert_eq!(data[..], frame(ID + 4, 0, 50, true)[12..]);
-        assert!(matches!(crafted.conn().read_stream(other, 1), (Next::Finished, _)));
+        assert!(matches!(crafted.conn().read_stream(other, 1), (ReadResult::Finished, _)));
         answer(&mut crafted);
         finish(&mut crafted, 0);
     }
@@ -351,9 +351,9 @@ mod tests {
         use proptest::prelude::*;
 
         /// Frames of two streams of 3,000 bytes, and whether the packet is duplicated.
-        type Packet = (Vec<(bool, u16, u8)>, bool);
+        type TestPacket = (Vec<(bool, u16, u8)>, bool);
 
-        fn packet() -> impl Strategy<Value = Packet> {
+        fn packet() -> impl Strategy<Value = TestPacket> {
             let many = prop::collection::vec((any::<bool>(), 0u16..3000, 0u8..8), 20..90);
             let few = prop::collection::vec((any::<bool>(), 0u16..3000, 0u8..=255), 1..5);
             (prop_oneof![3 => many, 2 => few], prop::bool::weighted(0.2))
@@ -363,7 +363,7 @@ mod tests {
             /// Whatever the frames, both streams arrive completely, and the state machine reaches their ends.
             #[test]
             fn frames_of_two_streams_arrive(packets in prop::collection::vec(packet(), 1..30)) {
-                let mut crafted = Crafted::read_from(16 << 20, 16 << 20);
+                let mut crafted = CraftedPair::read_from(16 << 20, 16 << 20);
                 let ids = [ID, ID + 4];
                 crafted.send_payload(&frame(ids[1], 0, 0, false));
                 let _nothing = crafted.conn().read_stream(stream(ids[1]), 1);
@@ -391,13 +391,13 @@ mod tests {
                 answer(&mut crafted);
                 prop_assert_eq!((crafted.why(), crafted.read()), (String::new(), 4000));
                 let mut bytes = 0;
-                while let (Next::Data(data), _) = crafted.conn().read_stream(stream(ids[1]), 10_000) {
+                while let (ReadResult::Data(data), _) = crafted.conn().read_stream(stream(ids[1]), 10_000) {
                     prop_assert!(data.iter().zip(bytes..).all(|(byte, at)| *byte == (at % 251) as u8));
                     bytes += data.len();
                 }
                 prop_assert_eq!(bytes, 4000);
                 for id in ids {
-                    prop_assert!(matches!(crafted.conn().read_stream(stream(id), 1), (Next::Finished, _)));
+                    prop_assert!(matches!(crafted.conn().read_stream(stream(id), 1), (ReadResult::Finished, _)));
                 }
             }
         }

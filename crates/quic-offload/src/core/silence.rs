@@ -14,25 +14,25 @@ use offload_base::Instant;
 
 /// The observations of a connection's paths.
 #[derive(Debug, Default)]
-pub(super) struct Watches {
-    of: Vec<Watch>,
+pub(super) struct SilenceDetector {
+    of: Vec<PathProbe>,
     /// Time of the next check.
     next: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Watch {
+struct PathProbe {
     path: PathId,
-    signs: Signs,
+    signs: PathSigns,
     sent: u64,
     /// Time since which an answer is due.
     since: Option<Instant>,
 }
 
 /// Values that change if a packet of the path arrives, or is acknowledged, possibly on another path.
-type Signs = (u64, Duration, u64, u64);
+type PathSigns = (u64, Duration, u64, u64);
 
-impl Watches {
+impl SilenceDetector {
     /// Returns the time of the next check.
     pub(super) fn next_event(&self) -> Option<Instant> {
         self.next
@@ -74,10 +74,10 @@ impl Watches {
         if silent.len() < stats.len() { silent } else { Vec::new() }
     }
 
-    fn note(&mut self, path: PathId, stats: &PathStats, now: Instant) -> &Watch {
+    fn note(&mut self, path: PathId, stats: &PathStats, now: Instant) -> &PathProbe {
         let signs = (stats.udp_rx.datagrams, stats.rtt, stats.cwnd, stats.lost_packets);
         let at = self.of.iter().position(|watch| watch.path == path).unwrap_or_else(|| {
-            self.of.push(Watch { path, signs, sent: stats.sent_bytes, since: None });
+            self.of.push(PathProbe { path, signs, sent: stats.sent_bytes, since: None });
             self.of.len() - 1
         });
         let watch = &mut self.of[at];

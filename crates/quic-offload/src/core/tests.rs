@@ -1,6 +1,6 @@
 //! Two endpoints without sockets, with datagrams passed by hand.
 
-use super::crafted::Crafted;
+use super::crafted::CraftedPair;
 use super::*;
 use crate::endpoint::Endpoint;
 use bytes::BytesMut;
@@ -18,26 +18,26 @@ pub(super) fn config(seed: u64) -> Config {
     Config { random: Some(Seed(seed).into()), offload: crate::Offload::None, ..Config::default() }
 }
 
-fn server() -> Core {
+fn server() -> EndpointCore {
     server_of(config(2))
 }
 
-pub(super) fn server_of(config: Config) -> Core {
+pub(super) fn server_of(config: Config) -> EndpointCore {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
     let random = config.random.clone().unwrap();
-    Core::new(config, Some(tls), &random, 443)
+    EndpointCore::new(config, Some(tls), &random, 443)
 }
 
-pub(super) fn client() -> Core {
+pub(super) fn client() -> EndpointCore {
     client_of(config(3))
 }
 
-pub(super) fn client_of(config: Config) -> Core {
+pub(super) fn client_of(config: Config) -> EndpointCore {
     let random = config.random.clone().unwrap();
-    Core::new(config, None, &random, 5000)
+    EndpointCore::new(config, None, &random, 5000)
 }
 
-pub(super) fn connect(client: &mut Core) -> usize {
+pub(super) fn connect(client: &mut EndpointCore) -> usize {
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let name = server_name();
     client.connect(NOW, tls, address(443), &name.to_str()).unwrap()
@@ -53,11 +53,11 @@ pub(super) fn datagram(from: u16, to: u16, data: BytesMut) -> Datagram {
 }
 
 /// Returns the endpoint's datagrams, one by one.
-pub(super) fn sent(core: &mut Core) -> Vec<BytesMut> {
+pub(super) fn sent(core: &mut EndpointCore) -> Vec<BytesMut> {
     sent_at(core, NOW)
 }
 
-fn sent_at(core: &mut Core, now: Instant) -> Vec<BytesMut> {
+fn sent_at(core: &mut EndpointCore, now: Instant) -> Vec<BytesMut> {
     core.expire(now);
     core.work(now);
     core.outgoing.plain.clear();
@@ -112,21 +112,21 @@ impl DatagramSocket for Socket {
 }
 
 /// A clock that stands still.
-struct Still;
+struct StoppedClock;
 
-impl Clock for Still {
+impl Clock for StoppedClock {
     fn now(&self) -> Instant {
         NOW
     }
 }
 
-impl Timers for Still {
+impl Timers for StoppedClock {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Still)
+        Box::new(StoppedClock)
     }
 }
 
-impl Alarm for Still {
+impl Alarm for StoppedClock {
     fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
         Poll::Pending
     }
@@ -137,7 +137,7 @@ impl Alarm for Still {
 #[test]
 fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
     let socket = Socket { open: true, ..Socket::default() };
-    let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(Still), config(3), None).unwrap();
+    let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let _connecting = endpoint.connect(&tls, address(443), &server_name().to_str()).unwrap();
     for _ in 0..MOST_WAITING {
@@ -153,7 +153,7 @@ fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
 #[test]
 fn a_socket_that_fails_is_told_to_all() {
     let socket = Socket { open: true, fails: true, ..Socket::default() };
-    let (endpoint, driver) = Endpoint::new(socket, Arc::new(Still), config(3), None).unwrap();
+    let (endpoint, driver) = Endpoint::new(socket, Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let connect = || endpoint.connect(&tls, address(443), &server_name().to_str());
     let mut connecting = core::pin::pin!(connect().unwrap());
@@ -255,7 +255,7 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
 }
 
 /// Creates a server and connected clients, from port 5000 on.
-fn connected<const N: usize>() -> (Core, [Core; N]) {
+fn connected<const N: usize>() -> (EndpointCore, [EndpointCore; N]) {
     let mut server = server_of(Config { stream_window: 4 << 20, ..config(2) });
     let clients = core::array::from_fn(|at| {
         let (mut client, port) = (client_of(config(3 + at as u64)), 5000 + at as u16);
@@ -274,7 +274,7 @@ fn connected<const N: usize>() -> (Core, [Core; N]) {
 #[cfg(debug_assertions)] // Sums that overflow are what panics here.
 #[test]
 fn panic_anywhere_in_a_connection_ends_it_alone() {
-    let spoil: [fn(&mut Core); 2] = [
+    let spoil: [fn(&mut EndpointCore); 2] = [
         |server| {
             // The next packet overflows the counter while events are processed.
             server.counters.opened_by_device = u64::MAX;
@@ -303,7 +303,7 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
             server.counters.opened_by_device = 0;
         }
         let id = server.connections[1].noq.streams().accept(noq_proto::Dir::Uni).unwrap();
-        assert!(matches!(server.connections[1].read_stream(id, 100), (Next::Data(data), _) if data.len() == 100));
+        assert!(matches!(server.connections[1].read_stream(id, 100), (ReadResult::Data(data), _) if data.len() == 100));
     }
 }
 
@@ -324,7 +324,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
     tls.cert_resolver = Arc::new(FailsOnce(tls.cert_resolver.clone(), Default::default()));
     let config = config(2);
     let random = config.random.clone().unwrap();
-    let mut server = Core::new(config, Some(ServerTls::new(tls).unwrap()), &random, 443);
+    let mut server = EndpointCore::new(config, Some(ServerTls::new(tls).unwrap()), &random, 443);
     for (seed, dropped, connections) in [(3, 1, 0), (4, 1, 1), (5, 1, 2)] {
         let (mut client, port) = (client_of(self::config(seed)), 5000 + seed as u16);
         connect(&mut client);
@@ -363,10 +363,10 @@ fn panic_over_a_strangers_datagram_drops_it() {
 fn half_open_connections_shut_out_no_client() {
     // The limits of h3_server and reservoir.
     let mut server = server_of(Config { max_connections: 1024, ..config(2) });
-    let hello = |client: &mut Core| {
+    let hello = |client: &mut EndpointCore| {
         connect(client);
         let first = sent(client).into_iter().next().unwrap();
-        client.outgoing = Outgoing::default();
+        client.outgoing = OutgoingDatagrams::default();
         first
     };
     let mut strangers = client_of(Config { max_connections: 2000, ..config(3) });
@@ -395,7 +395,7 @@ fn half_open_connections_shut_out_no_client() {
     let late = NOW + Config::default().handshake;
     server.expire(late);
     while server.work(late) {
-        server.outgoing = Outgoing::default();
+        server.outgoing = OutgoingDatagrams::default();
     }
     assert_eq!((server.counters.handshakes_timed_out, server.connections.len()), (256, 1));
     assert_eq!(server.noq.open_connections(), 1);
@@ -460,7 +460,7 @@ fn clients_of_other_versions_are_told_which_there_is() {
 #[test]
 fn close_without_an_error_is_no_fault() {
     for (code, expected) in [(0, Some(0)), (1, None)] {
-        let mut crafted = Crafted::new(1 << 20, 1 << 20);
+        let mut crafted = CraftedPair::new(1 << 20, 1 << 20);
         // A transport CONNECTION_CLOSE: code, frame type, reason.
         crafted.send_payload(&[0x1c, code, 0, 3, b'b', b'y', b'e']);
         let closed = crafted.conn().closed.clone();

@@ -4,8 +4,8 @@
 //! Invariants: a datagram in the queue is sealed or has an ask for a device. Datagrams leave in the order in which the
 //! state machine returned them.
 
-use super::Core;
-use crate::crypto::keyring::{Plain, UsedUp};
+use super::EndpointCore;
+use crate::crypto::keyring::{KeyUsage, PlainPacket};
 use crate::error::Closed;
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -19,23 +19,23 @@ use std::collections::VecDeque;
 
 /// Datagrams that wait for the socket.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingDatagrams {
     pub(super) batch: VecDeque<TxDatagram>,
     /// Per datagram in the batch: the connection and its plain packets, which are needed if the device refuses.
-    pub(super) plain: VecDeque<(usize, Vec<Plain>)>,
+    pub(super) plain: VecDeque<(usize, Vec<PlainPacket>)>,
     /// Datagrams behind the batch that have not been assigned to a device yet.
-    fresh: VecDeque<Fresh>,
+    fresh: VecDeque<UnassignedDatagram>,
 }
 
 /// A datagram of the connection at `at`, with its plain packets, if any.
 #[derive(Debug)]
-struct Fresh {
+struct UnassignedDatagram {
     at: usize,
     datagram: TxDatagram,
-    plain: Vec<Plain>,
+    plain: Vec<PlainPacket>,
 }
 
-impl Outgoing {
+impl OutgoingDatagrams {
     pub(super) fn has_room(&self) -> bool {
         self.batch.len() + self.fresh.len() < MOST_WAITING
     }
@@ -48,10 +48,10 @@ impl Outgoing {
             return self.put(NOBODY, datagram, Vec::new());
         }
         // Overtaking the datagrams that wait for a device would make these look lost to the peer.
-        self.fresh.push_back(Fresh { at: NOBODY, datagram, plain: Vec::new() });
+        self.fresh.push_back(UnassignedDatagram { at: NOBODY, datagram, plain: Vec::new() });
     }
 
-    fn put(&mut self, at: usize, datagram: TxDatagram, plain: Vec<Plain>) {
+    fn put(&mut self, at: usize, datagram: TxDatagram, plain: Vec<PlainPacket>) {
         self.batch.push_back(datagram);
         self.plain.push_back((at, plain));
     }
@@ -62,11 +62,11 @@ impl Outgoing {
     }
 }
 
-impl Core {
+impl EndpointCore {
     /// Takes packets from a connection while there is room. Returns whether there may be more.
     pub(super) fn take_packets(&mut self, at: usize, now: Instant) -> bool {
         let time = self.noq_time(now);
-        let Core { connections, outgoing, counters, config, woken, .. } = self;
+        let EndpointCore { connections, outgoing, counters, config, woken, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return false };
         // If both ends abandon different paths at the same time, no path is left. The state machine would then send an
         // acknowledgement on a path that no longer exists, and panic.
@@ -83,14 +83,14 @@ impl Core {
             let mut keys = conn.keyring.lock();
             let (plain, used_up) = (keys.take_plain(), keys.used_up);
             drop(keys);
-            if used_up > UsedUp::No && conn.closed.is_none() {
+            if used_up > KeyUsage::No && conn.closed.is_none() {
                 // RFC 9001 6.6: the connection is closed while the key may still seal the close.
                 counters.keys_used_up += 1;
                 let why = "a key has sealed as many packets as it may: AEAD_LIMIT_REACHED";
                 conn.end(Closed::Protocol(why.into()), woken);
                 conn.noq.close(time, AEAD_LIMIT_REACHED.into(), "AEAD limit reached".into());
             }
-            if used_up == UsedUp::Yes {
+            if used_up == KeyUsage::Yes {
                 counters.dropped += plain.len() as u64;
                 return transmit.is_some();
             }
@@ -122,7 +122,7 @@ impl Core {
                 });
             if whole && conn.offload.may_seal() {
                 let parts = by_key(datagram(&transmit, data), plain);
-                outgoing.fresh.extend(parts.map(|(datagram, plain)| Fresh { at, datagram, plain }));
+                outgoing.fresh.extend(parts.map(|(datagram, plain)| UnassignedDatagram { at, datagram, plain }));
                 continue;
             }
             match seal_all(&mut data, segment, &plain) {
@@ -161,7 +161,7 @@ impl Core {
 
     /// Assigns datagrams to the device's contexts, in the order of packet numbers.
     fn ask_device(&mut self, socket: &mut dyn DatagramSocket) {
-        while let Some(Fresh { at, mut datagram, plain }) = self.outgoing.fresh.pop_front() {
+        while let Some(UnassignedDatagram { at, mut datagram, plain }) = self.outgoing.fresh.pop_front() {
             let Some(first) = plain.first() else {
                 self.outgoing.put(NOBODY, datagram, plain);
                 continue;
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// Seals a device's datagram in software and queues it first or last.
-    fn seal_after_all(&mut self, mut datagram: TxDatagram, plain: &[Plain], next: bool) {
+    fn seal_after_all(&mut self, mut datagram: TxDatagram, plain: &[PlainPacket], next: bool) {
         datagram.ask = None;
         let segment = datagram.segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()));
         let mut data = datagram.pieces.iter().fold(Vec::new(), |mut data, piece| {
@@ -240,12 +240,12 @@ impl Core {
 }
 
 /// Tests whether a datagram ends with this plain packet.
-fn is_of(datagram: &[u8], plain: &Plain) -> bool {
+fn is_of(datagram: &[u8], plain: &PlainPacket) -> bool {
     datagram.len() >= plain.bytes && datagram.last_chunk::<TAG>() == Some(&plain.room())
 }
 
 /// Splits a burst where the key changes, because an ask covers one key.
-fn by_key(datagram: TxDatagram, plain: Vec<Plain>) -> impl Iterator<Item = (TxDatagram, Vec<Plain>)> {
+fn by_key(datagram: TxDatagram, plain: Vec<PlainPacket>) -> impl Iterator<Item = (TxDatagram, Vec<PlainPacket>)> {
     let mut left = Some((datagram, plain));
     core::iter::from_fn(move || {
         let (mut datagram, mut plain) = left.take()?;
@@ -264,7 +264,7 @@ fn by_key(datagram: TxDatagram, plain: Vec<Plain>) -> impl Iterator<Item = (TxDa
 
 /// Seals each plain packet in datagrams of `segment` bytes. Returns false if one cannot be sealed; the data is then
 /// unusable.
-fn seal_all(data: &mut [u8], segment: usize, plain: &[Plain]) -> bool {
+fn seal_all(data: &mut [u8], segment: usize, plain: &[PlainPacket]) -> bool {
     let mut left = plain.iter().peekable();
     for datagram in data.chunks_mut(segment.min(data.len().max(1))) {
         // RFC 9000 12.2: a packet with a short header is the last in its datagram.
@@ -317,7 +317,7 @@ mod tests {
     const BYTES: usize = 100;
 
     /// Returns a burst of packets under one generation, followed by packets under the next.
-    fn burst(counts: [usize; 2]) -> (Transmit, Vec<u8>, Vec<Plain>) {
+    fn burst(counts: [usize; 2]) -> (Transmit, Vec<u8>, Vec<PlainPacket>) {
         let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
         let secrets = [1, 2].map(|byte| crate::crypto::session::Secret::from(vec![byte; 32]));
         keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
@@ -328,7 +328,7 @@ mod tests {
         for (key, count) in generations.iter().zip(counts) {
             for _ in 0..count {
                 let (key, number) = (key.clone(), plain.len() as u64);
-                plain.push(Plain { key, path: 0, number, bytes: BYTES, cid_bytes: 8 });
+                plain.push(PlainPacket { key, path: 0, number, bytes: BYTES, cid_bytes: 8 });
             }
         }
         let data: Vec<u8> = plain.iter().flat_map(|plain| [&[0x40; BYTES - TAG][..], &plain.room()].concat()).collect();
@@ -360,11 +360,11 @@ mod tests {
     fn what_is_sealed_already_waits_for_its_turn() {
         let mut core = client();
         let (transmit, data, plain) = burst([2, 0]);
-        let waiting = Fresh { at: 0, datagram: datagram(&transmit, data), plain };
+        let waiting = UnassignedDatagram { at: 0, datagram: datagram(&transmit, data), plain };
         core.outgoing.fresh.push_back(waiting);
         core.outgoing.put_plain(&transmit, vec![0; 77]);
         let (sealed_later, sealed) = (2 * BYTES, 77);
-        let lengths = |core: &Core| core.outgoing.batch.iter().map(TxDatagram::payload_len).collect::<Vec<_>>();
+        let lengths = |core: &EndpointCore| core.outgoing.batch.iter().map(TxDatagram::payload_len).collect::<Vec<_>>();
         assert!(!core.poll_send(&mut Context::from_waker(Waker::noop()), &mut Socket::default()));
         assert_eq!(lengths(&core), [sealed_later, sealed]);
         core.outgoing.put_plain(&transmit, vec![0; 55]);

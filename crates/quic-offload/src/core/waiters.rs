@@ -3,8 +3,8 @@
 //! Invariant: an entry lives no longer than the future that waits. The event removes the entry, or the drop of the
 //! future's [`Waiter`] does.
 
-use super::Core;
-use crate::endpoint::Shared;
+use super::EndpointCore;
+use crate::endpoint::EndpointShared;
 use core::task::{Context, Poll, Waker};
 use noq_proto::Dir;
 use offload_base::WakeList;
@@ -41,7 +41,7 @@ impl WaitList {
 
 /// An event of a connection, for which a task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaited {
+pub(crate) enum WakeReason {
     /// The handshake is done, or the connection ended.
     Stage,
     /// A path was opened or abandoned.
@@ -56,21 +56,21 @@ pub(crate) enum Awaited {
     DatagramRoom,
 }
 
-impl Awaited {
+impl WakeReason {
     /// Number of event kinds.
     pub(super) const COUNT: usize = 8;
 
     /// Returns the index of the event's list.
     pub(super) fn index(self) -> usize {
         match self {
-            Awaited::Stage => 0,
-            Awaited::Path => 1,
-            Awaited::Accept(Dir::Bi) => 2,
-            Awaited::Accept(Dir::Uni) => 3,
-            Awaited::Open(Dir::Bi) => 4,
-            Awaited::Open(Dir::Uni) => 5,
-            Awaited::Datagram => 6,
-            Awaited::DatagramRoom => 7,
+            WakeReason::Stage => 0,
+            WakeReason::Path => 1,
+            WakeReason::Accept(Dir::Bi) => 2,
+            WakeReason::Accept(Dir::Uni) => 3,
+            WakeReason::Open(Dir::Bi) => 4,
+            WakeReason::Open(Dir::Uni) => 5,
+            WakeReason::Datagram => 6,
+            WakeReason::DatagramRoom => 7,
         }
     }
 }
@@ -85,10 +85,10 @@ pub(crate) enum WaitFor {
     /// A connection of the endpoint is drained.
     Drained,
     /// An event of the connection at this place, with this number.
-    Connection(usize, u64, Awaited),
+    Connection(usize, u64, WakeReason),
 }
 
-impl Core {
+impl EndpointCore {
     fn wait_list(&mut self, event: WaitFor) -> Option<&mut WaitList> {
         match event {
             WaitFor::Accept => Some(&mut self.waiting.accept),
@@ -101,13 +101,13 @@ impl Core {
 
 /// A future's entry in a list of waiting tasks. Dropping the waiter removes the entry.
 pub(crate) struct Waiter {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
     event: WaitFor,
     number: Option<u64>,
 }
 
 impl Waiter {
-    pub(crate) fn new(shared: Arc<Shared>, event: WaitFor) -> Waiter {
+    pub(crate) fn new(shared: Arc<EndpointShared>, event: WaitFor) -> Waiter {
         Waiter { shared, event, number: None }
     }
 
@@ -117,7 +117,7 @@ impl Waiter {
     }
 
     /// Registers the task, so that the event wakes it.
-    pub(crate) fn wait<T>(&mut self, core: &mut Core, cx: &Context<'_>) -> Poll<T> {
+    pub(crate) fn wait<T>(&mut self, core: &mut EndpointCore, cx: &Context<'_>) -> Poll<T> {
         if let Some(list) = core.wait_list(self.event) {
             list.register(&mut self.number, cx.waker());
         }

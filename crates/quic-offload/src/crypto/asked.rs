@@ -18,9 +18,9 @@ use std::time::Instant;
 
 /// The state of a connection's request.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(AtomicU8);
+pub(crate) struct AckDelayState(AtomicU8);
 
-impl Asked {
+impl AckDelayState {
     /// Tests whether the peer has acknowledged the request.
     pub(crate) fn is_agreed(&self) -> bool {
         self.0.load(Ordering::Relaxed) == AGREED
@@ -34,28 +34,28 @@ impl Asked {
 
 /// A factory of controllers for a connection's paths.
 #[derive(Debug, Default)]
-pub(crate) struct Watching {
-    pub(crate) asked: Arc<Asked>,
+pub(crate) struct WatchedControllerFactory {
+    pub(crate) asked: Arc<AckDelayState>,
     inner: Arc<CubicConfig>,
 }
 
-impl ControllerFactory for Watching {
+impl ControllerFactory for WatchedControllerFactory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let inner = self.inner.clone().build(now, mtu);
-        Box::new(Watched { inner, asked: self.asked.clone(), request: Request::None })
+        Box::new(WatchedController { inner, asked: self.asked.clone(), request: AckDelayRequest::None })
     }
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedController {
     inner: Box<dyn Controller>,
-    asked: Arc<Asked>,
-    request: Request,
+    asked: Arc<AckDelayState>,
+    request: AckDelayRequest,
 }
 
 /// The packet with the request.
 #[derive(Clone, Copy, Debug)]
-enum Request {
+enum AckDelayRequest {
     None,
     /// The next packet carries the request.
     Next,
@@ -67,26 +67,26 @@ enum Request {
     },
 }
 
-impl Watched {
+impl WatchedController {
     fn settle(&mut self, number: u64, bytes: u64, at: Option<Instant>, state: u8) {
-        let Request::Sent { at: sent, bytes: of, number: wanted } = self.request else { return };
+        let AckDelayRequest::Sent { at: sent, bytes: of, number: wanted } = self.request else { return };
         // All known properties must match, because packet numbers repeat between packet number spaces.
         if (number, bytes) == (wanted, of) && at.is_none_or(|at| at == sent) {
-            self.request = Request::None;
+            self.request = AckDelayRequest::None;
             self.asked.0.store(state, Ordering::Relaxed);
         }
     }
 }
 
-impl Controller for Watched {
+impl Controller for WatchedController {
     fn on_ack_frequency_update(&mut self, threshold: u64, delay: Duration) {
-        self.request = Request::Next;
+        self.request = AckDelayRequest::Next;
         self.inner.on_ack_frequency_update(threshold, delay);
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, number: u64) {
-        if let Request::Next = self.request {
-            self.request = Request::Sent { at: now, bytes: bytes.into(), number };
+        if let AckDelayRequest::Next = self.request {
+            self.request = AckDelayRequest::Sent { at: now, bytes: bytes.into(), number };
         }
         self.inner.on_packet_sent(now, bytes, number);
     }
@@ -135,7 +135,7 @@ impl Controller for Watched {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Watched { inner: self.inner.clone_box(), asked: self.asked.clone(), request: self.request })
+        Box::new(WatchedController { inner: self.inner.clone_box(), asked: self.asked.clone(), request: self.request })
     }
 
     fn initial_window(&self) -> u64 {

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A filter that changes a packet's payload before the state machine sees it.
-pub(crate) trait Sift: Send + core::fmt::Debug {
+pub(crate) trait PayloadFilter: Send + core::fmt::Debug {
     /// Removes frames that the state machine must not get yet, and adds frames that it can get now. Returns false if
     /// the packet must be dropped like a lost one.
     fn sift(&mut self, payload: &mut BytesMut) -> bool;
@@ -41,27 +41,27 @@ pub(crate) struct Keyring {
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
-    transmit: Option<Chain>,
-    receive: Option<Chain>,
+    transmit: Option<KeyChain>,
+    receive: Option<KeyChain>,
     /// The device's verdict on the packet that the state machine processes next.
     pub(crate) verdict: Option<DeviceOpened>,
     /// Packets left plain by the state machine, the oldest first.
-    plain: Vec<Plain>,
+    plain: Vec<PlainPacket>,
     /// Packets opened by software since the last look.
-    pub(crate) learned: Vec<Learned>,
+    pub(crate) learned: Vec<LearnedCid>,
     /// Numbers of packets opened by a device and by software.
     pub(crate) opened: [u64; 2],
     /// The highest generation that has opened a packet.
     pub(crate) opened_generation: u64,
-    pub(crate) used_up: UsedUp,
+    pub(crate) used_up: KeyUsage,
     /// Whether the peer can be asked for shorter acknowledgement delays.
     pub(crate) acknowledges_as_asked: bool,
-    pub(crate) sift: Option<Arc<Mutex<dyn Sift>>>,
+    pub(crate) sift: Option<Arc<Mutex<dyn PayloadFilter>>>,
 }
 
 /// Whether a key has sealed its maximum of packets, in software or by a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum UsedUp {
+pub(crate) enum KeyUsage {
     #[default]
     No,
     /// Only a few packets are left, to tell the peer.
@@ -80,8 +80,8 @@ pub(crate) struct DeviceOpened {
 
 /// A packet left plain.
 #[derive(Clone, Debug)]
-pub(crate) struct Plain {
-    pub(crate) key: Arc<Generation>,
+pub(crate) struct PlainPacket {
+    pub(crate) key: Arc<KeyGeneration>,
     pub(crate) path: u32,
     pub(crate) number: u64,
     /// Length of the packet, and of its connection ID.
@@ -91,7 +91,7 @@ pub(crate) struct Plain {
 
 /// The path of a connection ID, learned from an authentic packet.
 #[derive(Clone, Debug)]
-pub(crate) struct Learned {
+pub(crate) struct LearnedCid {
     pub(crate) cid: smallvec::SmallVec<[u8; 20]>,
     pub(crate) path: u32,
     pub(crate) number: u64,
@@ -99,7 +99,7 @@ pub(crate) struct Learned {
 
 /// The keys of one generation.
 #[derive(Debug)]
-pub(crate) struct Generation {
+pub(crate) struct KeyGeneration {
     pub(crate) number: u64,
     pub(crate) key: QuicKey,
     packet: PacketKey,
@@ -111,12 +111,12 @@ pub(crate) struct Generation {
 
 /// The keys of one direction.
 #[derive(Debug)]
-struct Chain {
+struct KeyChain {
     header: QuicHeaderKey,
     /// The secret of the latest generation.
     secret: Secret,
     /// The latest generations, the oldest first: the previous, the current and the next one are always present.
-    generations: VecDeque<Arc<Generation>>,
+    generations: VecDeque<Arc<KeyGeneration>>,
 }
 
 impl Keyring {
@@ -133,10 +133,10 @@ impl Keyring {
         let [client, server] = secrets.each_ref().map(|secret| Secret::new(cipher, secret).ok());
         let (ours, theirs) = if is_client { (client?, server?) } else { (server?, client?) };
         let mut inner = self.lock();
-        let (transmit, receive) = (Chain::new(ours), Chain::new(theirs));
-        // The header key for sending does nothing, because the device or `Plain::seal` also protects the header.
-        let local = Box::new(SealedElsewhere);
-        let remote = Box::new(PerhapsOpened { keyring: self.clone(), key: receive.latest().header_key.clone() });
+        let (transmit, receive) = (KeyChain::new(ours), KeyChain::new(theirs));
+        // The header key for sending does nothing, because the device or `PlainPacket::seal` also protects the header.
+        let local = Box::new(SealedHeaderKey);
+        let remote = Box::new(OpenedHeaderKey { keyring: self.clone(), key: receive.latest().header_key.clone() });
         let packet = self.pair(&transmit, &receive);
         (inner.transmit, inner.receive) = (Some(transmit), Some(receive));
         Some(Keys { header: KeyPair { local, remote }, packet })
@@ -151,8 +151,8 @@ impl Keyring {
         Some(self.pair(transmit, receive))
     }
 
-    fn pair(self: &Arc<Self>, transmit: &Chain, receive: &Chain) -> KeyPair<Box<dyn crypto::PacketKey>> {
-        let key = |chain: &Chain| -> Box<dyn crypto::PacketKey> {
+    fn pair(self: &Arc<Self>, transmit: &KeyChain, receive: &KeyChain) -> KeyPair<Box<dyn crypto::PacketKey>> {
+        let key = |chain: &KeyChain| -> Box<dyn crypto::PacketKey> {
             Box::new(OneRttKey { keyring: self.clone(), generation: chain.latest().clone() })
         };
         KeyPair { local: key(transmit), remote: key(receive) }
@@ -166,49 +166,49 @@ impl Inner {
     }
 
     /// Returns the keys of a generation, if they exist.
-    pub(crate) fn generation(&self, transmit: bool, number: u64) -> Option<Arc<Generation>> {
+    pub(crate) fn generation(&self, transmit: bool, number: u64) -> Option<Arc<KeyGeneration>> {
         self.chain(transmit)?.generations.iter().find(|generation| generation.number == number).cloned()
     }
 
     /// Takes the plain packets. The new list has room for as many, to avoid reallocation.
-    pub(crate) fn take_plain(&mut self) -> Vec<Plain> {
+    pub(crate) fn take_plain(&mut self) -> Vec<PlainPacket> {
         let room = Vec::with_capacity(self.plain.len());
         core::mem::replace(&mut self.plain, room)
     }
 
-    fn chain(&self, transmit: bool) -> Option<&Chain> {
+    fn chain(&self, transmit: bool) -> Option<&KeyChain> {
         if transmit { self.transmit.as_ref() } else { self.receive.as_ref() }
     }
 }
 
-impl Chain {
-    fn new(secret: Secret) -> Chain {
+impl KeyChain {
+    fn new(secret: Secret) -> KeyChain {
         let (header, header_key) = (secret.header(), Arc::new(secret.header_key()));
-        let first = Generation::of(&secret, header_key, 0);
-        Chain { header, secret, generations: [Arc::new(first)].into() }
+        let first = KeyGeneration::of(&secret, header_key, 0);
+        KeyChain { header, secret, generations: [Arc::new(first)].into() }
     }
 
     fn advance(&mut self) {
         self.secret = self.secret.next();
-        let next = Generation::of(&self.secret, self.latest().header_key.clone(), self.latest().number + 1);
+        let next = KeyGeneration::of(&self.secret, self.latest().header_key.clone(), self.latest().number + 1);
         self.generations.push_back(Arc::new(next));
         if self.generations.len() > KEPT {
             self.generations.pop_front();
         }
     }
 
-    fn latest(&self) -> &Arc<Generation> {
+    fn latest(&self) -> &Arc<KeyGeneration> {
         self.generations.back().expect("a chain begins with one")
     }
 }
 
-impl Generation {
-    fn of(secret: &Secret, header_key: Arc<HeaderKey>, number: u64) -> Generation {
-        Generation { number, key: secret.key(), packet: secret.packet_key(), header_key, sealed: AtomicU64::new(0) }
+impl KeyGeneration {
+    fn of(secret: &Secret, header_key: Arc<HeaderKey>, number: u64) -> KeyGeneration {
+        KeyGeneration { number, key: secret.key(), packet: secret.packet_key(), header_key, sealed: AtomicU64::new(0) }
     }
 }
 
-impl Plain {
+impl PlainPacket {
     /// Returns the sealing parameters, as stored in the space of the tag.
     pub(crate) fn room(&self) -> [u8; TAG] {
         let mut room = [0; TAG];
@@ -220,7 +220,7 @@ impl Plain {
 
     /// Seals the packet in software.
     pub(crate) fn seal(&self, packet: &mut [u8]) -> bool {
-        let Plain { key, path, number, cid_bytes, .. } = self;
+        let PlainPacket { key, path, number, cid_bytes, .. } = self;
         offload_quic::seal(&key.packet, &key.header_key, packet, 1 + cid_bytes, *path, *number).is_ok()
     }
 }
@@ -228,7 +228,7 @@ impl Plain {
 /// A packet key of one direction and generation, as the state machine sees it.
 struct OneRttKey {
     keyring: Arc<Keyring>,
-    generation: Arc<Generation>,
+    generation: Arc<KeyGeneration>,
 }
 
 impl crypto::PacketKey for OneRttKey {
@@ -238,7 +238,7 @@ impl crypto::PacketKey for OneRttKey {
         }
         // The two low bits of the first byte give the length of the packet number.
         let number_bytes = usize::from(packet[0] & 3) + 1;
-        let plain = Plain {
+        let plain = PlainPacket {
             key: self.generation.clone(),
             path: number_of(path),
             number,
@@ -252,7 +252,7 @@ impl crypto::PacketKey for OneRttKey {
         let (sealed, limit) = (self.generation.sealed.fetch_add(1, Relaxed), self.confidentiality_limit());
         let mut inner = self.keyring.lock();
         if sealed + LAST_WORDS >= limit {
-            inner.used_up = inner.used_up.max(if sealed >= limit { UsedUp::Yes } else { UsedUp::Nearly });
+            inner.used_up = inner.used_up.max(if sealed >= limit { KeyUsage::Yes } else { KeyUsage::Nearly });
         }
         inner.plain.push(plain);
     }
@@ -274,7 +274,7 @@ impl crypto::PacketKey for OneRttKey {
             let tag = (&*tag).try_into().map_err(|_| CryptoError)?;
             self.generation.packet.open(path, number, header, body, &tag).map_err(|_| CryptoError)?;
             let cid = header.get(1..1 + self.keyring.cid_bytes).ok_or(CryptoError)?.into();
-            inner.learned.push(Learned { cid, path, number });
+            inner.learned.push(LearnedCid { cid, path, number });
             inner.opened[1] += 1;
         }
         inner.opened_generation = inner.opened_generation.max(self.generation.number);
@@ -299,9 +299,9 @@ impl crypto::PacketKey for OneRttKey {
 
 /// The header protection of sent packets, which does nothing: it is applied with sealing, because its sample is
 /// ciphertext.
-struct SealedElsewhere;
+struct SealedHeaderKey;
 
-impl crypto::HeaderKey for SealedElsewhere {
+impl crypto::HeaderKey for SealedHeaderKey {
     fn decrypt(&self, _: usize, _: &mut [u8]) {}
 
     fn encrypt(&self, _: usize, _: &mut [u8]) {}
@@ -312,12 +312,12 @@ impl crypto::HeaderKey for SealedElsewhere {
 }
 
 /// The header protection of received packets, unless the device removed it.
-struct PerhapsOpened {
+struct OpenedHeaderKey {
     keyring: Arc<Keyring>,
     key: Arc<HeaderKey>,
 }
 
-impl crypto::HeaderKey for PerhapsOpened {
+impl crypto::HeaderKey for OpenedHeaderKey {
     fn decrypt(&self, number_at: usize, packet: &mut [u8]) {
         if self.keyring.unprotected || self.keyring.lock().verdict.is_some() {
             return;

@@ -7,8 +7,8 @@ use noq_proto::{ConnectionId, PathId};
 use rustls::quic;
 
 pub(super) fn keys(keys: quic::Keys) -> Keys {
-    let header = |key| -> Box<dyn HeaderKey> { Box::new(Header(key)) };
-    let packet = |key| -> Box<dyn PacketKey> { Box::new(Packet(key)) };
+    let header = |key| -> Box<dyn HeaderKey> { Box::new(LevelHeaderKey(key)) };
+    let packet = |key| -> Box<dyn PacketKey> { Box::new(LevelPacketKey(key)) };
     Keys {
         header: KeyPair { local: header(keys.local.header), remote: header(keys.remote.header) },
         packet: KeyPair { local: packet(keys.local.packet), remote: packet(keys.remote.packet) },
@@ -20,9 +20,9 @@ pub(super) fn initial(suite: &quic::Suite, version: quic::Version, cid: Connecti
     keys(suite.keys(&cid, side, version))
 }
 
-struct Header(Box<dyn quic::HeaderProtectionKey>);
+struct LevelHeaderKey(Box<dyn quic::HeaderProtectionKey>);
 
-impl HeaderKey for Header {
+impl HeaderKey for LevelHeaderKey {
     // The state machine ensures that the packet contains a sample (RFC 9001 5.4.2).
     fn decrypt(&self, number_at: usize, packet: &mut [u8]) {
         let (header, sample) = packet.split_at_mut(number_at + 4);
@@ -41,9 +41,9 @@ impl HeaderKey for Header {
     }
 }
 
-struct Packet(Box<dyn quic::PacketKey>);
+struct LevelPacketKey(Box<dyn quic::PacketKey>);
 
-impl PacketKey for Packet {
+impl PacketKey for LevelPacketKey {
     fn encrypt(&self, path: PathId, number: u64, packet: &mut [u8], header_len: usize) {
         let (header, rest) = packet.split_at_mut(header_len);
         let (payload, room) = rest.split_at_mut(rest.len() - self.0.tag_len());

@@ -58,20 +58,20 @@ pub(crate) fn initial_suite(provider: &rustls::crypto::CryptoProvider) -> Result
 }
 
 /// The TLS configuration of one client connection.
-pub(crate) struct OneClient {
+pub(crate) struct ClientHandshake {
     pub(crate) tls: rustls::ClientConfig,
     pub(crate) initial: Suite,
     pub(crate) keyring: Arc<Keyring>,
 }
 
 /// The TLS configuration of one server connection, or of connections that are not accepted yet.
-pub(crate) struct OneServer {
+pub(crate) struct ServerHandshake {
     pub(crate) tls: rustls::ServerConfig,
     pub(crate) initial: Suite,
     pub(crate) keyring: Arc<Keyring>,
 }
 
-impl ClientConfig for OneClient {
+impl ClientConfig for ClientHandshake {
     fn start_session(
         &self,
         version: u32,
@@ -82,7 +82,7 @@ impl ClientConfig for OneClient {
         let invalid = || ConnectError::InvalidServerName(server_name.into());
         let name = rustls::pki_types::ServerName::try_from(server_name).map_err(|_| invalid())?.to_owned();
         // Each connection has its own key log, so that secrets cannot be mixed up.
-        let secrets = Arc::new(Secrets::new(self.tls.key_log.clone()));
+        let secrets = Arc::new(SecretLog::new(self.tls.key_log.clone()));
         let mut tls = self.tls.clone();
         tls.key_log = secrets.clone();
         let inner = rustls::quic::ClientConnection::new(Arc::new(tls), version, name, written(parameters));
@@ -91,7 +91,7 @@ impl ClientConfig for OneClient {
     }
 }
 
-impl ServerConfig for OneServer {
+impl ServerConfig for ServerHandshake {
     fn initial_keys(&self, version: u32, cid: ConnectionId) -> Result<Keys, UnsupportedVersion> {
         Ok(level::initial(&self.initial, known(version)?, cid, rustls::Side::Server))
     }
@@ -107,7 +107,7 @@ impl ServerConfig for OneServer {
     fn start_session(&self, version: u32, parameters: &TransportParameters) -> Box<dyn Session> {
         // Other versions never get here, because they have no Initial keys.
         let version = known(version).unwrap_or(Version::V1);
-        let secrets = Arc::new(Secrets::new(self.tls.key_log.clone()));
+        let secrets = Arc::new(SecretLog::new(self.tls.key_log.clone()));
         let mut tls = self.tls.clone();
         tls.key_log = secrets.clone();
         let inner = rustls::quic::ServerConnection::new(Arc::new(tls), version, written(parameters));
@@ -121,7 +121,7 @@ struct TlsSession {
     inner: Connection,
     version: Version,
     initial: Suite,
-    secrets: Arc<Secrets>,
+    secrets: Arc<SecretLog>,
     keyring: Arc<Keyring>,
     told_data: bool,
 }
@@ -131,7 +131,7 @@ impl TlsSession {
         inner: Connection,
         version: Version,
         initial: Suite,
-        secrets: Arc<Secrets>,
+        secrets: Arc<SecretLog>,
         keyring: Arc<Keyring>,
     ) -> TlsSession {
         TlsSession { inner, version, initial, secrets, keyring, told_data: false }
@@ -248,7 +248,7 @@ impl Session for TlsSession {
 
 /// A key log that captures the first traffic secrets, which rustls exposes nowhere else.
 #[derive(Debug)]
-struct Secrets {
+struct SecretLog {
     kept: Mutex<[Option<Secret>; 2]>,
     /// The application's own key log.
     log: Arc<dyn KeyLog>,
@@ -257,9 +257,9 @@ struct Secrets {
 /// A secret of one direction.
 pub(crate) type Secret = zeroize::Zeroizing<Vec<u8>>;
 
-impl Secrets {
-    fn new(log: Arc<dyn KeyLog>) -> Secrets {
-        Secrets { kept: Mutex::default(), log }
+impl SecretLog {
+    fn new(log: Arc<dyn KeyLog>) -> SecretLog {
+        SecretLog { kept: Mutex::default(), log }
     }
 
     /// Takes the client's and the server's secret, once.
@@ -269,7 +269,7 @@ impl Secrets {
     }
 }
 
-impl KeyLog for Secrets {
+impl KeyLog for SecretLog {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
         if self.log.will_log(label) {
             self.log.log(label, client_random, secret);

@@ -4,7 +4,7 @@
 use super::KINDS;
 use super::rig::{End, NOW, address, frame, sa, tcp};
 use core::time::Duration;
-use ipsec::{KeyMemory, KeyedDevice, KeyingError, Mark, NumberFile, NumberStore, SaEvent, SaId, SecureDevice};
+use ipsec::{KeyMemory, KeyedDevice, KeyingError, NumberFile, NumberMark, NumberStore, SaEvent, SaId, SecureDevice};
 use nic_sim::eswitch::EswitchCommand;
 use nic_sim::frame::Frame;
 use nic_sim::switch::Mode;
@@ -53,7 +53,7 @@ impl NumberStore for Disk {
         self.content().marks.get(&entry(direction, key, spi)).copied().unwrap_or(0)
     }
 
-    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
+    fn write(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()> {
         let mut content = self.content();
         if content.broken {
             return Err(io::Error::other("no space"));
