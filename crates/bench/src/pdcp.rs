@@ -193,7 +193,7 @@ impl PdcpBulk {
         };
         let queues = host.shards().iter().map(|shard| Ok((shard.bind_udp(Some(PORT))?, protection())));
         let queues = queues.collect::<io::Result<Vec<_>>>()?;
-        let (node, drivers) = Node::of_queues(queues, host.runtime());
+        let (node, drivers) = Node::for_queues(queues, host.runtime());
         Ok((node, drivers.into_iter().map(|driver| host.spawn("pdcp", driver)).collect()))
     }
 

@@ -44,14 +44,14 @@ impl<'a> MacJob<'a> {
     /// # Errors
     /// See [`Key::mac`].
     pub fn new(key: &'a Key, iv: Iv, message: &'a [u8], tag: TagLen) -> Result<Self, MessageError> {
-        Self::of_bits(key, iv, message, 8 * message.len(), tag)
+        Self::for_bits(key, iv, message, 8 * message.len(), tag)
     }
 
     /// Creates a job that authenticates the first `bits` of `message`.
     ///
     /// # Errors
     /// See [`Key::mac_bits`].
-    pub fn of_bits(key: &'a Key, iv: Iv, message: &'a [u8], bits: usize, tag: TagLen) -> Result<Self, MessageError> {
+    pub fn for_bits(key: &'a Key, iv: Iv, message: &'a [u8], bits: usize, tag: TagLen) -> Result<Self, MessageError> {
         key.check_bits(message.len(), bits)?;
         key.check_tag(tag)?;
         Ok(MacJob { key, iv, message: &message[..bits.div_ceil(8)], bits, len: tag, tag: [0; 16] })

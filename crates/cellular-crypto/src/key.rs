@@ -128,7 +128,7 @@ impl Key {
     /// # Errors
     /// As for [`Key::mac`]; [`MessageError::NotWholeBytes`] for a 256-bit algorithm, [`MessageError::Short`].
     pub fn mac_bits(&self, iv: &Iv, message: &[u8], bits: usize, tag: TagLen) -> Result<Tag, MessageError> {
-        let mut jobs = [MacJob::of_bits(self, *iv, message, bits, tag)?];
+        let mut jobs = [MacJob::for_bits(self, *iv, message, bits, tag)?];
         Engine::best().mac(&mut jobs);
         Ok(jobs[0].tag())
     }

@@ -118,7 +118,7 @@ pub(crate) const fn power(base: u8, exponent: u32, polynomial: u16) -> u8 {
 }
 
 /// Returns the table of an affine map of the inverse.
-const fn of_inverse(polynomial: u16, map: Columns, constant: u8) -> [u8; 256] {
+const fn affine_of_inverse(polynomial: u16, map: Columns, constant: u8) -> [u8; 256] {
     let mut table = [0; 256];
     let mut index = 0;
     while index < 256 {
@@ -129,7 +129,7 @@ const fn of_inverse(polynomial: u16, map: Columns, constant: u8) -> [u8; 256] {
 }
 
 /// AES's S-box (FIPS 197 5.1.1).
-pub(crate) const AES: [u8; 256] = of_inverse(0x11b, linear::AES, 0x63);
+pub(crate) const AES: [u8; 256] = affine_of_inverse(0x11b, linear::AES, 0x63);
 /// SNOW 3G's second S-box: a Dickson polynomial and 0x25 (TS 35.216 3.3.2).
 pub(crate) const SNOW_3G: [u8; 256] = {
     const EXPONENTS: [u32; 9] = [1, 9, 13, 15, 33, 41, 45, 47, 49];
@@ -146,7 +146,7 @@ pub(crate) const SNOW_3G: [u8; 256] = {
     table
 };
 /// ZUC's S1 (TS 35.222 3.4.2).
-pub(crate) const ZUC_1: [u8; 256] = of_inverse(0x18b, linear::ZUC_1, 0x55);
+pub(crate) const ZUC_1: [u8; 256] = affine_of_inverse(0x18b, linear::ZUC_1, 0x55);
 /// ZUC's S0 (TS 35.222 3.4.2): three rounds of a Feistel network on halves, then a rotation by five.
 pub(crate) const ZUC_0: [u8; 256] = {
     let mut table = [0; 256];

@@ -10,7 +10,7 @@
 //!   driver
 //! ```
 //!
-//! - [`SecureDevice`]: a [`NetDevice`](offload_api::NetDevice) around another one. [`SecureDevice::of_queues`] puts one
+//! - [`SecureDevice`]: a [`NetDevice`](offload_api::NetDevice) around another one. [`SecureDevice::for_queues`] puts one
 //!   layer around all queues of a multi-queue device.
 //! - [`Spd`]: the policies. [`Sad`]: the SAs and their indices.
 //! - [`KeyMemory`]: the used keys of this process and, with a [`NumberFile`], of earlier processes.

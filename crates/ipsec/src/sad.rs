@@ -246,7 +246,7 @@ impl Sad {
     /// direction has the same key and salt.
     pub fn add(&mut self, now: Instant, params: SaParams) -> Result<SaId, KeyingError> {
         check(&params)?;
-        if params.direction == Direction::Receive && self.received.contains_key(&ReceiveKey::of(&params)) {
+        if params.direction == Direction::Receive && self.received.contains_key(&ReceiveKey::from_params(&params)) {
             return Err(KeyingError::Exists);
         }
         // The peer could not tell the two SAs apart, even if they serve different policies here.
@@ -283,7 +283,7 @@ impl Sad {
         let params = &self.find(id)?.params;
         let sent = (params.spi, params.source, params.destination);
         if params.direction == Direction::Receive {
-            let key = ReceiveKey::of(params);
+            let key = ReceiveKey::from_params(params);
             self.received.remove(&key);
             if let Entry::Occupied(mut users) = self.pairs.entry((sent.1, sent.2)) {
                 *users.get_mut() -= 1;
@@ -325,7 +325,7 @@ impl Sad {
     pub(crate) fn hide(&mut self, id: SaId) {
         let Some(sa) = self.find(id).filter(|sa| sa.params.direction == Direction::Transmit) else { return };
         // The SA is entered under its own reqid and under 0.
-        for key in [TemplateKey::of(&sa.params, sa.params.reqid), TemplateKey::of(&sa.params, 0)] {
+        for key in [TemplateKey::from_params(&sa.params, sa.params.reqid), TemplateKey::from_params(&sa.params, 0)] {
             if let Some(ids) = self.wanted.get_mut(&key) {
                 ids.retain(|other| *other != id);
                 if ids.is_empty() {
@@ -445,9 +445,9 @@ impl Sad {
             Direction::Transmit => {
                 let mut keys: SmallVec<[TemplateKey; 2]> = SmallVec::new();
                 // A template with reqid 0 accepts any SA, so every SA is entered under 0 too.
-                keys.push(TemplateKey::of(params, params.reqid));
+                keys.push(TemplateKey::from_params(params, params.reqid));
                 if params.reqid != 0 {
-                    keys.push(TemplateKey::of(params, 0));
+                    keys.push(TemplateKey::from_params(params, 0));
                 }
                 let sent = (params.spi, params.source, params.destination);
                 for key in keys {
@@ -457,7 +457,7 @@ impl Sad {
                 *self.own.entry(sent.1).or_default() += 1;
             }
             Direction::Receive => {
-                let (key, pair) = (ReceiveKey::of(params), (params.source, params.destination));
+                let (key, pair) = (ReceiveKey::from_params(params), (params.source, params.destination));
                 self.received.insert(key, id);
                 *self.pairs.entry(pair).or_default() += 1;
             }
@@ -466,7 +466,7 @@ impl Sad {
 }
 
 impl TemplateKey {
-    fn of(params: &SaParams, reqid: u32) -> TemplateKey {
+    fn from_params(params: &SaParams, reqid: u32) -> TemplateKey {
         TemplateKey { mode: params.mode, source: params.source, destination: params.destination, reqid }
     }
 }
@@ -479,7 +479,7 @@ impl ReceiveKey {
         ReceiveKey { spi, destination: wanted(destination), source: wanted(source) }
     }
 
-    fn of(params: &SaParams) -> ReceiveKey {
+    fn from_params(params: &SaParams) -> ReceiveKey {
         ReceiveKey::new(params.spi, params.source, params.destination)
     }
 }
@@ -498,7 +498,7 @@ fn check(params: &SaParams) -> Result<(), KeyingError> {
     if is_any(params.destination) && !is_any(params.source) {
         return Err(KeyingError::Addresses);
     }
-    if !(REPLAY_WINDOW_LEAST..=REPLAY_WINDOW_MOST).contains(&params.replay_window) {
+    if !(MIN_REPLAY_WINDOW..=MAX_REPLAY_WINDOW).contains(&params.replay_window) {
         return Err(KeyingError::ReplayWindow(params.replay_window));
     }
     if params.last_number > offload_esp::number::limit(params.esn) {
@@ -529,8 +529,8 @@ const PATH_MTU_AGE: Duration = Duration::from_secs(600);
 /// The first SPI that is not reserved (RFC 4303 2.1).
 const FIRST_SPI: u32 = 256;
 /// RFC 4303 3.4.3 requires support for 32.
-const REPLAY_WINDOW_LEAST: u32 = 32;
-const REPLAY_WINDOW_MOST: u32 = 4096;
+const MIN_REPLAY_WINDOW: u32 = 32;
+const MAX_REPLAY_WINDOW: u32 = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ mod batches;
 mod packets;
 
 pub use batches::PdcpBatches;
-pub use packets::{PdcpCounters, PdcpKeys, PdcpPackets, PdcpProtection, PdcpState, PdcpPacketView};
+pub use packets::{PdcpCounters, PdcpKeys, PdcpPacketView, PdcpPackets, PdcpProtection, PdcpState};
 
 /// Compiles the README's example as a doc test.
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
 //! Configuration of endpoints.
 
-use crate::core::MOST_UNORDERED;
+use crate::core::MAX_UNORDERED;
 use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::session::{NoInitialSuite, initial_suite};
 use crate::crypto::tokens::ResetKey;
@@ -186,7 +186,7 @@ impl Config {
     /// ```
     #[must_use]
     pub fn for_mtu(mut self, mtu: u16) -> Config {
-        self.udp_payload = mtu.saturating_sub(HEADERS).clamp(LEAST_DATAGRAM, MOST_UNORDERED);
+        self.udp_payload = mtu.saturating_sub(HEADERS).clamp(MIN_DATAGRAM, MAX_UNORDERED);
         self
     }
 
@@ -220,7 +220,7 @@ impl Config {
 /// Bytes of the IPv6 and UDP headers.
 const HEADERS: u16 = 40 + 8;
 /// The minimum datagram size of every path (RFC 9000 14).
-const LEAST_DATAGRAM: u16 = 1200;
+const MIN_DATAGRAM: u16 = 1200;
 
 fn idle(span: Duration) -> IdleTimeout {
     let longest = IdleTimeout::from(VarInt::from_u32(u32::MAX));

@@ -49,7 +49,7 @@ impl Connection {
         Arc::ptr_eq(&self.held, &other.held)
     }
 
-    pub(crate) fn held(&self) -> &ConnectionGuard {
+    pub(crate) fn guard(&self) -> &ConnectionGuard {
         &self.held
     }
 
@@ -242,7 +242,7 @@ impl Connection {
 
     fn path_patience(&self) -> Duration {
         let slowest = self.held.with(|_, conn| conn.slowest_path());
-        LEAST_PATH_PATIENCE.max(3 * probe_timeout(slowest.unwrap_or_default(), MAX_ACK_DELAY))
+        MIN_PATH_PATIENCE.max(3 * probe_timeout(slowest.unwrap_or_default(), MAX_ACK_DELAY))
     }
 
     /// Abandons a path. The last path cannot be abandoned.
@@ -458,7 +458,7 @@ impl Drop for PathOpening<'_> {
 }
 
 /// Three probe timeouts of a path with unknown round-trip time (RFC 9002 6.2.2).
-const LEAST_PATH_PATIENCE: Duration = Duration::from_secs(3);
+const MIN_PATH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Converts an application's error code.
 pub(crate) fn code_of(code: u64) -> VarInt {

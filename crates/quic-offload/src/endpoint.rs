@@ -104,7 +104,7 @@ impl Endpoint {
         core.touch(at);
         drop(core);
         let connection = Connection::new(self.shared.clone(), at, name);
-        let waiter = connection.held().waiter(WakeReason::Stage);
+        let waiter = connection.guard().waiter(WakeReason::Stage);
         Ok(Connecting { connection: Some(connection), waiter })
     }
 
@@ -198,7 +198,7 @@ impl Future for Connecting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Connecting { connection, waiter } = &mut *self;
-        let Some(held) = connection.as_ref().map(Connection::held) else { return Poll::Ready(Err(Closed::Endpoint)) };
+        let Some(held) = connection.as_ref().map(Connection::guard) else { return Poll::Ready(Err(Closed::Endpoint)) };
         let mut core = held.core();
         let done = match held.get(&mut core) {
             Err(closed) => Err(closed),
@@ -226,7 +226,7 @@ impl Future for Driver {
             while let Poll::Ready(event) = socket.poll_device_event(cx) {
                 shared.lock().note_device(event);
             }
-            let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
+            let received = match socket.poll_receive(cx, batch, MAX_RECEIVED) {
                 Poll::Ready(Ok(_)) => true,
                 Poll::Ready(Err(error)) => {
                     shared.lock().fail(&error);
@@ -245,9 +245,9 @@ impl Future for Driver {
             core.waiting.driver = Some(cx.waker().clone());
             // Tasks with pending events are woken before the socket wakes other tasks.
             let mut core = WakingGuard::relock(core);
-            core.tell_device(now, socket);
+            core.update_device(now, socket);
             let sent = core.poll_send(cx, socket);
-            core.give_back(socket);
+            core.release_contexts(socket);
             if core.closing && !core.has_connections() && sent {
                 return Poll::Ready(Ok(()));
             }
@@ -255,7 +255,7 @@ impl Future for Driver {
             // Receiving continues even if sending is blocked. When all packets are sent, connections without room can
             // continue.
             if received || sent && (worked || core.has_ready()) {
-                if turns == MOST_TURNS {
+                if turns == MAX_ROUNDS {
                     // Yield, so that other tasks run.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -294,5 +294,5 @@ impl fmt::Debug for Driver {
     }
 }
 
-const MOST_RECEIVED: usize = 64;
-const MOST_TURNS: usize = 64;
+const MAX_RECEIVED: usize = 64;
+const MAX_ROUNDS: usize = 64;

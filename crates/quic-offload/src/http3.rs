@@ -1,7 +1,7 @@
 //! The connection and stream traits of the crate `h3` (HTTP/3, RFC 9114).
 //!
 //! Invariants: if `h3` drops a stream early, the stream is reset or stopped, so that the peer never takes a part for
-//! the whole. A peer can make `h3` buffer at most `MOST_OF_A_FRAME` of a stream.
+//! the whole. A peer can make `h3` buffer at most `MAX_FRAME` of a stream.
 
 use crate::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use bytes::{Buf, Bytes};
@@ -36,12 +36,12 @@ impl<B: Buf> quic::Connection<B> for H3Connection {
     fn poll_accept_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3ReceiveStream, ConnectionErrorIncoming>> {
         self.0
             .poll_accept_uni(cx)
-            .map_ok(|stream| H3ReceiveStream::new(stream, FrameParser::of_one_way()))
-            .map_err(of_connection)
+            .map_ok(|stream| H3ReceiveStream::new(stream, FrameParser::for_uni_stream()))
+            .map_err(h3_connection_error)
     }
 
     fn poll_accept_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3BidiStream<B>, ConnectionErrorIncoming>> {
-        self.0.poll_accept_bi(cx).map_ok(H3BidiStream::new).map_err(of_connection)
+        self.0.poll_accept_bi(cx).map_ok(H3BidiStream::new).map_err(h3_connection_error)
     }
 
     fn opener(&self) -> H3Connection {
@@ -54,11 +54,11 @@ impl<B: Buf> quic::OpenStreams<B> for H3Connection {
     type SendStream = H3SendStream<B>;
 
     fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3BidiStream<B>, StreamErrorIncoming>> {
-        self.0.poll_open_bi(cx).map_ok(H3BidiStream::new).map_err(|closed| of_stream(closed.into()))
+        self.0.poll_open_bi(cx).map_ok(H3BidiStream::new).map_err(|closed| h3_stream_error(closed.into()))
     }
 
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3SendStream<B>, StreamErrorIncoming>> {
-        self.0.poll_open_uni(cx).map_ok(H3SendStream::new).map_err(|closed| of_stream(closed.into()))
+        self.0.poll_open_uni(cx).map_ok(H3SendStream::new).map_err(|closed| h3_stream_error(closed.into()))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -82,7 +82,7 @@ impl<B> H3SendStream<B> {
 impl<B: Buf> quic::SendStream<B> for H3SendStream<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         while let Some(left) = self.left.as_mut().filter(|left| left.has_remaining()) {
-            let count = ready!(self.stream.poll_write_some(cx, left.chunk())).map_err(of_stream)?;
+            let count = ready!(self.stream.poll_write_some(cx, left.chunk())).map_err(h3_stream_error)?;
             left.advance(count);
         }
         self.left = None;
@@ -101,9 +101,9 @@ impl<B: Buf> quic::SendStream<B> for H3SendStream<B> {
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         ready!(self.poll_ready(cx))?;
         if !core::mem::replace(&mut self.finished, true) {
-            self.stream.finish().map_err(of_stream)?;
+            self.stream.finish().map_err(h3_stream_error)?;
         }
-        self.stream.poll_acknowledged(cx).map_err(of_stream)
+        self.stream.poll_acknowledged(cx).map_err(h3_stream_error)
     }
 
     fn reset(&mut self, code: u64) {
@@ -131,7 +131,7 @@ impl quic::RecvStream for H3ReceiveStream {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        let data = ready!(self.stream.poll_next(cx, MOST_AT_ONCE)).map_err(of_stream)?;
+        let data = ready!(self.stream.poll_next(cx, MAX_READ)).map_err(h3_stream_error)?;
         if data.as_ref().is_some_and(|data| !self.framing.takes(data)) {
             self.stream.stop(Code::H3_EXCESSIVE_LOAD.value());
             return Poll::Ready(Err(StreamErrorIncoming::Unknown("a frame is longer than 256 KiB".into())));
@@ -169,11 +169,11 @@ enum FramePart {
 }
 
 impl FrameParser {
-    fn of_one_way() -> FrameParser {
+    fn for_uni_stream() -> FrameParser {
         FrameParser { part: FramePart::Purpose, number: PartialVarint::default() }
     }
 
-    fn of_request() -> FrameParser {
+    fn for_request() -> FrameParser {
         FrameParser { part: FramePart::Type, number: PartialVarint::default() }
     }
 
@@ -195,7 +195,7 @@ impl FrameParser {
                 FramePart::Purpose if number == CONTROL => FramePart::Type,
                 FramePart::Type => FramePart::Length(number != DATA),
                 // DATA may have any length, because `h3` does not buffer it.
-                FramePart::Length(true) if number > MOST_OF_A_FRAME => return false,
+                FramePart::Length(true) if number > MAX_FRAME => return false,
                 FramePart::Length(_) => FramePart::Payload(number),
                 FramePart::Purpose | FramePart::Payload(_) | FramePart::Other => FramePart::Other,
             };
@@ -237,7 +237,7 @@ impl<B> H3BidiStream<B> {
     fn new((send, receive): (SendStream, ReceiveStream)) -> H3BidiStream<B> {
         H3BidiStream {
             send: H3SendStream::new(send),
-            receive: H3ReceiveStream::new(receive, FrameParser::of_request()),
+            receive: H3ReceiveStream::new(receive, FrameParser::for_request()),
         }
     }
 }
@@ -287,7 +287,7 @@ fn number(id: u64) -> StreamId {
     id.try_into().expect("QUIC numbers no stream above 2^62")
 }
 
-fn of_connection(closed: Closed) -> ConnectionErrorIncoming {
+fn h3_connection_error(closed: Closed) -> ConnectionErrorIncoming {
     match closed {
         Closed::ByPeer { code, .. } => ConnectionErrorIncoming::ApplicationClose { error_code: code },
         Closed::TimedOut => ConnectionErrorIncoming::Timeout,
@@ -295,10 +295,10 @@ fn of_connection(closed: Closed) -> ConnectionErrorIncoming {
     }
 }
 
-fn of_stream(error: StreamError) -> StreamErrorIncoming {
+fn h3_stream_error(error: StreamError) -> StreamErrorIncoming {
     match error {
         StreamError::Closed(closed) => {
-            StreamErrorIncoming::ConnectionErrorIncoming { connection_error: of_connection(closed) }
+            StreamErrorIncoming::ConnectionErrorIncoming { connection_error: h3_connection_error(closed) }
         }
         StreamError::Reset(error_code) | StreamError::Stopped(error_code) => {
             StreamErrorIncoming::StreamTerminated { error_code }
@@ -310,9 +310,9 @@ fn of_stream(error: StreamError) -> StreamErrorIncoming {
 /// The ALPN identifier of HTTP/3 (RFC 9114 3.1), for `alpn_protocols` of rustls.
 pub const ALPN: &[u8] = b"h3";
 /// Maximum bytes per read.
-const MOST_AT_ONCE: usize = 64 << 10;
+const MAX_READ: usize = 64 << 10;
 /// Maximum length of a frame that is buffered until complete.
-const MOST_OF_A_FRAME: u64 = 256 << 10;
+const MAX_FRAME: u64 = 256 << 10;
 /// The type of the control stream, and the type of DATA frames (RFC 9114 6.2.1, 7.2.1).
 const CONTROL: u64 = 0;
 const DATA: u64 = 0;
@@ -329,7 +329,7 @@ mod tests {
         let too_long = [0x21, 0x80, 0x04, 0x00, 0x01];
         let whole = [&data[..], &[0x01, 0x00], &longest, &[0x40, 0x21, 0x01, 0x07], &too_long].concat();
         for cut in [1, 2, 3, 7, 1000, 1 << 20] {
-            let mut framing = FrameParser::of_request();
+            let mut framing = FrameParser::for_request();
             let mut parts = whole.chunks(cut);
             let taken = parts.by_ref().take_while(|part| framing.takes(part)).count();
             assert!(taken == whole.len().div_ceil(cut) - 1 && parts.next().is_none(), "by {cut}: {taken}");
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_direction_have_frames_if_they_control() {
-        assert!(!FrameParser::of_one_way().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
-        assert!(FrameParser::of_one_way().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
+        assert!(!FrameParser::for_uni_stream().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
+        assert!(FrameParser::for_uni_stream().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
     }
 }

@@ -23,7 +23,7 @@ fn every_length_is_what_ipsec_mb_says() {
     let (mut macs, mut ciphers) = (Vec::new(), Vec::new());
     for ((job, key), data) in jobs.iter().zip(&keys).zip(&mut ours) {
         match job.mac {
-            true => macs.push(MacJob::of_bits(key, job.iv, &job.message, job.bits, TagLen::FOUR).unwrap()),
+            true => macs.push(MacJob::for_bits(key, job.iv, &job.message, job.bits, TagLen::FOUR).unwrap()),
             false => ciphers.push(CipherJob::new(key, job.iv, data).unwrap()),
         }
     }

@@ -34,7 +34,7 @@ enum SaEventKind {
 impl SaEventQueue {
     /// Queues an event. Returns false if it waits already or there is no room.
     pub(super) fn push(&mut self, event: SaEvent) -> bool {
-        let kind = SaEventKind::of(&event);
+        let kind = SaEventKind::from_event(&event);
         let acquires = matches!(kind, SaEventKind::Acquire(..));
         // Acquires are limited, because any packet to a new destination causes one.
         if acquires && self.acquires >= ACQUIRES {
@@ -43,7 +43,7 @@ impl SaEventQueue {
         if !self.there.insert(kind) {
             // Only the latest crossing matters, because numbers only grow.
             if matches!(kind, SaEventKind::Crossed(_))
-                && let Some(before) = self.queue.iter_mut().find(|before| SaEventKind::of(before) == kind)
+                && let Some(before) = self.queue.iter_mut().find(|before| SaEventKind::from_event(before) == kind)
             {
                 *before = event;
             }
@@ -57,7 +57,7 @@ impl SaEventQueue {
     /// Returns the oldest event.
     pub(super) fn pop(&mut self) -> Option<SaEvent> {
         let event = self.queue.pop_front()?;
-        let kind = SaEventKind::of(&event);
+        let kind = SaEventKind::from_event(&event);
         self.there.remove(&kind);
         self.acquires -= usize::from(matches!(kind, SaEventKind::Acquire(..)));
         Some(event)
@@ -70,7 +70,7 @@ impl SaEventQueue {
         }
         let Self { queue, there, .. } = self;
         queue.retain(|event| {
-            let kind = SaEventKind::of(event);
+            let kind = SaEventKind::from_event(event);
             let kept = kind.sa().is_none_or(&is_there);
             if !kept {
                 there.remove(&kind);
@@ -81,7 +81,7 @@ impl SaEventQueue {
 }
 
 impl SaEventKind {
-    fn of(event: &SaEvent) -> SaEventKind {
+    fn from_event(event: &SaEvent) -> SaEventKind {
         match event {
             SaEvent::SoftLimit { sa, .. } => SaEventKind::Soft(*sa),
             SaEvent::HardLimit { sa, .. } => SaEventKind::Hard(*sa),

@@ -4,7 +4,7 @@
 //! keying daemon. A packet is kept if another SA already receives from this source at this destination. When its SA is
 //! added, the packet is opened as if it had just arrived. Packets of unknown peers are not kept.
 //!
-//! Invariants: of a kept packet, only SPI and addresses are read. Forged packets occupy at most [`MOST_BYTES`] for
+//! Invariants: of a kept packet, only SPI and addresses are read. Forged packets occupy at most [`MAX_BYTES`] for
 //! [`HELD_FOR`]; the oldest packet is dropped first.
 
 use super::queues::DeviceQueue;
@@ -41,11 +41,11 @@ impl PendingPackets {
 
     /// Keeps an ESP packet that has no SA, and drops the oldest packets if there is no room.
     pub(super) fn hold(&mut self, now: Instant, queue: usize, frame: &[u8], at: &EspAt, counters: &mut IpsecCounters) {
-        if frame.len() > MOST_BYTES {
+        if frame.len() > MAX_BYTES {
             counters.in_no_states += 1;
             return;
         }
-        while self.packets.len() >= MOST || self.bytes + frame.len() > MOST_BYTES {
+        while self.packets.len() >= MAX_PACKETS || self.bytes + frame.len() > MAX_BYTES {
             self.pop();
             counters.in_no_states += 1;
         }
@@ -95,7 +95,7 @@ impl PendingPackets {
 }
 
 /// Limits of the kept packets, in packets and in bytes.
-const MOST: usize = 1024;
-const MOST_BYTES: usize = 1 << 20;
+const MAX_PACKETS: usize = 1024;
+const MAX_BYTES: usize = 1 << 20;
 /// Longer than a daemon needs to install an agreed SA, and shorter than a typical retransmission timeout.
 const HELD_FOR: Duration = Duration::from_millis(500);

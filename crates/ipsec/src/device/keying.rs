@@ -57,14 +57,14 @@ impl Keying for SecureDevice {
     }
 
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.policies.of_mut(policy.direction).add(policy)?;
+        self.policies.table_mut(policy.direction).add(policy)?;
         self.lead_to_lent(&policy);
         self.sas.changed();
         Ok(())
     }
 
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError> {
-        self.policies.of_mut(direction).remove(selector, priority).ok_or(KeyingError::NotFound)?;
+        self.policies.table_mut(direction).remove(selector, priority).ok_or(KeyingError::NotFound)?;
         if direction == Direction::Transmit {
             self.offload.forget_policy(&mut self.queues, &mut self.sas, selector, priority);
         }
@@ -73,7 +73,7 @@ impl Keying for SecureDevice {
     }
 
     fn policies(&self, direction: Direction) -> Vec<Policy> {
-        self.policies.of(direction).policies().collect()
+        self.policies.table(direction).policies().collect()
     }
 
     fn set_default(&mut self, direction: Direction, bypass: bool) {
@@ -82,12 +82,13 @@ impl Keying for SecureDevice {
     }
 
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
-        (0..self.queues.len()).for_each(|queue| self.offload.hear(&mut self.queues, &mut self.sas, queue));
+        (0..self.queues.len())
+            .for_each(|queue| self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue));
         self.sas.pop_event()
     }
 
     fn write_numbers(&mut self) {
-        self.sas.settle_numbers();
+        self.sas.write_exact_numbers();
     }
 }
 

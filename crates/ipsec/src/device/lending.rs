@@ -31,7 +31,7 @@ impl LentSas {
     }
 
     /// Returns the lent SAs that the device has.
-    fn of<'a>(&'a self, sad: &'a Sad, direction: Direction, reqid: u32) -> impl Iterator<Item = (SaId, &'a Sa)> {
+    fn in_device<'a>(&'a self, sad: &'a Sad, direction: Direction, reqid: u32) -> impl Iterator<Item = (SaId, &'a Sa)> {
         let lent = self.0.iter().filter_map(|id| Some((*id, sad.find(*id)?)));
         lent.filter(move |(_, sa)| {
             sa.params.direction == direction && sa.params.reqid == reqid && !sa.retired && sa.offload.is_some()
@@ -44,12 +44,12 @@ impl SecureDevice {
     /// up because an earlier process lent it, the keying daemon gets an event that asks for a successor.
     pub(super) fn lend(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError> {
         let refused = self.lent.lend(&mut self.sas, direction, reqid);
-        for policy in self.policies.of(direction).policies().collect::<Vec<_>>() {
+        for policy in self.policies.table(direction).policies().collect::<Vec<_>>() {
             if matches!(policy.action, Action::Protect(template) if template.reqid == reqid) {
                 self.lead_to_lent(&policy);
             }
         }
-        let lent = self.lent.of(self.sas.sad(), direction, reqid);
+        let lent = self.lent.in_device(self.sas.sad(), direction, reqid);
         let handles: Vec<Handle> = lent.filter_map(|(_, sa)| Some(sa.offload.as_ref()?.handle)).collect();
         refused.filter(|_| handles.is_empty()).map_or(Ok(handles), Err)
     }
@@ -58,7 +58,7 @@ impl SecureDevice {
     pub(super) fn lead_to_lent(&mut self, policy: &Policy) {
         let (Direction::Transmit, Action::Protect(template)) = (policy.direction, policy.action) else { return };
         // Of several SAs between the same ends, the newest sends.
-        let lent = self.lent.of(self.sas.sad(), Direction::Transmit, template.reqid);
+        let lent = self.lent.in_device(self.sas.sad(), Direction::Transmit, template.reqid);
         let newest: BTreeMap<_, SaId> = lent.map(|(id, sa)| ((sa.params.source, sa.params.destination), id)).collect();
         for id in newest.into_values() {
             // If the device has no room for the policy, matching packets are not protected by this SA, and no packet

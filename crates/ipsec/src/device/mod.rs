@@ -130,7 +130,7 @@ impl SecureDevice {
 
     /// Returns the policies of one direction.
     pub fn spd(&self, direction: Direction) -> &Spd {
-        self.policies.of(direction)
+        self.policies.table(direction)
     }
 
     /// Decides about a packet to be sent.

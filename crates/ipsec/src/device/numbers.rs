@@ -51,7 +51,7 @@ impl KeyMemory {
     }
 
     /// Writes to the store that all numbers of an SA are used, because another component counts them from now on.
-    pub(super) fn give_away(&self, sa: &mut Sa) -> Result<(), KeyingError> {
+    pub(super) fn write_last_number(&self, sa: &mut Sa) -> Result<(), KeyingError> {
         let limit = offload_esp::number::limit(sa.params.esn);
         if sa.number() >= limit {
             return Err(KeyingError::UsedUp);
@@ -63,7 +63,7 @@ impl KeyMemory {
     }
 
     /// Replaces the marks, which are ahead, by the exact numbers.
-    pub(super) fn settle(&self, sad: &mut Sad) {
+    pub(super) fn write_exact_numbers(&self, sad: &mut Sad) {
         if !self.has_store() {
             return;
         }
@@ -80,7 +80,7 @@ impl KeyMemory {
         let _there_or_not = self.write(&marks);
         for id in ids {
             if let Some(sa) = sad.find_mut(id).filter(|sa| sa.marks.are_kept()) {
-                sa.marks.settle(sa.used_up_to());
+                sa.marks.set_exact(sa.used_up_to());
             }
         }
     }

@@ -101,7 +101,7 @@ impl OffloadedSas {
                 // The SA was used up or deleted meanwhile.
                 Err(SaRefused::UnknownSa) => {}
                 Err(refused) => {
-                    sas.tell(SaEvent::OffloadLost { sa: id });
+                    sas.report(SaEvent::OffloadLost { sa: id });
                     if refused == SaRefused::NoSpace {
                         self.wait_for_room(sas, id);
                     }
@@ -233,7 +233,7 @@ impl OffloadedSas {
     }
 
     /// Applies the device's events to the SAs.
-    pub(super) fn hear(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, queue: usize) {
+    pub(super) fn apply_device_events(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, queue: usize) {
         let (mut lost, mut room) = (false, false);
         while let Some(event) = queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
             let find = |handle| self.find(queue, handle);
@@ -255,7 +255,7 @@ impl OffloadedSas {
                     find(handle).into_iter().for_each(|sa| sas.retire(sa, SaEvent::SequenceExhausted { sa }));
                 }
                 DeviceSaEvent::Crossed(handle, number) => {
-                    find(handle).into_iter().for_each(|sa| sas.tell(SaEvent::Crossed { sa, number }));
+                    find(handle).into_iter().for_each(|sa| sas.report(SaEvent::Crossed { sa, number }));
                 }
                 // The SA was removed here already.
                 _ => {}

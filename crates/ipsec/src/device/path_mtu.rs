@@ -46,7 +46,7 @@ pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<Too
     let lately = u64::from(ago) < numbers.last().min(LATELY)
         && (sa.params.encapsulation.is_some() == (ip.protocol == protocol::UDP));
     // Lower reports are raised to the minimum instead of ignored, so that a path at the minimum still works.
-    let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
+    let least = if ip.is_ipv6() { MIN_IPV6_MTU } else { MIN_IPV4_MTU };
     let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
     lately.then_some(TooBig { mtu, id })
 }
@@ -65,8 +65,8 @@ pub(super) struct TooBig {
 }
 
 /// Linux's minimum: a smaller value is an attempt to make the host send tiny packets.
-const LEAST_IPV4_MTU: u16 = 552;
+const MIN_IPV4_MTU: u16 = 552;
 /// The IPv6 minimum MTU (RFC 8200 5).
-const LEAST_IPV6_MTU: u16 = 1280;
+const MIN_IPV6_MTU: u16 = 1280;
 /// The maximum age of a quoted packet, in packets.
 const LATELY: u64 = 1 << 16;

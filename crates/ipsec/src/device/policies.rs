@@ -36,11 +36,11 @@ pub(super) struct PolicyDecision {
 }
 
 impl PolicyTables {
-    pub(super) fn of(&self, direction: Direction) -> &Spd {
+    pub(super) fn table(&self, direction: Direction) -> &Spd {
         &self.databases[direction as usize]
     }
 
-    pub(super) fn of_mut(&mut self, direction: Direction) -> &mut Spd {
+    pub(super) fn table_mut(&mut self, direction: Direction) -> &mut Spd {
         &mut self.databases[direction as usize]
     }
 
@@ -57,7 +57,7 @@ impl PolicyTables {
         {
             return decision;
         }
-        let policy = self.of(Direction::Transmit).find(packet);
+        let policy = self.table(Direction::Transmit).find(packet);
         let action = policy.map(|policy| policy.action).or(self.default_of(Direction::Transmit));
         let named = policy.map(|policy| (policy.selector, policy.priority));
         let sa = match &action {
@@ -71,7 +71,7 @@ impl PolicyTables {
 
     /// Returns the action for a packet of this direction.
     pub(super) fn action(&self, direction: Direction, packet: &Packet) -> Option<Action> {
-        self.of(direction).action(packet).or(self.default_of(direction))
+        self.table(direction).action(packet).or(self.default_of(direction))
     }
 
     fn default_of(&self, direction: Direction) -> Option<Action> {
@@ -80,6 +80,6 @@ impl PolicyTables {
 
     /// Tests whether the decision about a fragment depends on fields that only the whole packet shows.
     pub(super) fn must_be_whole(&self, direction: Direction, view: &IpView, selectors: &Packet) -> bool {
-        view.hides_protocol() || (view.may_hide_ports() && self.of(direction).asks_for_ports(selectors))
+        view.hides_protocol() || (view.may_hide_ports() && self.table(direction).asks_for_ports(selectors))
     }
 }

@@ -48,7 +48,7 @@ impl SecureDevice {
         let Some(id) = decision.sa else {
             self.counters.out_no_states += 1;
             if let Some(Action::Protect(template)) = decision.action {
-                self.sas.tell(SaEvent::Acquire { template, packet: *selectors });
+                self.sas.report(SaEvent::Acquire { template, packet: *selectors });
             }
             return Sent::Dropped(DropReason::Policy);
         };
@@ -173,7 +173,7 @@ impl SecureDevice {
         // The number is taken only after the device accepted the packet. Otherwise a refused packet would waste it.
         let whole = if plan.too_large { None } else { Some(with_esp_header(&packet, outer, *number, spi)) };
         let ask = EspAsk::Finish { sa: handle, at: (ETHERNET + outer.len()) as u16, number: *number, next_header };
-        let fits = whole.filter(|whole| whole.header.len() <= LONGEST_HEADERS);
+        let fits = whole.filter(|whole| whole.header.len() <= MAX_HEADERS);
         let sent = fits.map(|whole| {
             let ask = TxAsk { packet: Some(ask.into()), ..whole.ask };
             self.queues[plan.queue].post(now, TxPacket { ask, ..whole })
@@ -233,4 +233,4 @@ fn with_esp_header(packet: &TxPacket, outer: &Outer, number: u64, spi: u32) -> T
 }
 
 /// The longest headers that are handed to a device.
-const LONGEST_HEADERS: usize = 512;
+const MAX_HEADERS: usize = 512;

@@ -101,12 +101,12 @@ impl SecureDevice {
     /// Creates an IPsec layer over all queues of a device, without SAs and policies. Returns the layer's queues in the
     /// order of the drivers, which they replace. The [`keying`](crate::KeyedDevice::keying) of each queue is the same.
     /// All queues must be served as long as one is used, because a shard's packets may leave by any queue.
-    pub fn of_queues(queues: Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> {
-        SecureDevice::of_queues_with(queues, KeyMemory::new())
+    pub fn for_queues(queues: Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> {
+        SecureDevice::for_queues_with(queues, KeyMemory::new())
     }
 
     /// Creates the layer with a shared or persistent memory of used keys. Required for a layer with a real peer.
-    pub fn of_queues_with(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> Vec<Box<dyn NetDevice>> {
+    pub fn for_queues_with(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> Vec<Box<dyn NetDevice>> {
         let count = queues.len();
         let layer = SecureDevice::around(queues, memory);
         if count == 1 {
@@ -203,11 +203,11 @@ impl SecureDevice {
     }
 
     pub(super) fn poll_event_at(&mut self, queue: usize) -> Option<DeviceEvent> {
-        self.offload.hear(&mut self.queues, &mut self.sas, queue);
+        self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue);
         let event = self.queues[queue].inner.poll_event();
         if event == Some(DeviceEvent::Reset) {
             // The event queue names the SAs that the reset removed.
-            self.offload.hear(&mut self.queues, &mut self.sas, queue);
+            self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue);
         }
         event
     }
@@ -217,7 +217,7 @@ impl SecureDevice {
         // The task must not sleep while packets wait that need no interrupt.
         let served = &mut self.queues[queue];
         let idle = served.opened.is_empty() && served.released.is_empty() && served.inner.arm(waker);
-        self.tell_of_room(queue);
+        self.wake_if_room(queue);
         idle
     }
 
@@ -253,7 +253,7 @@ impl SecureDevice {
     /// Posts wrapped packets of a queue while the device has room.
     pub(super) fn drain_backlog(&mut self, now: Instant, queue: usize) {
         if self.queues[queue].drain(now) {
-            self.tell_of_room(queue);
+            self.wake_if_room(queue);
         }
     }
 
@@ -275,7 +275,7 @@ impl SecureDevice {
         let other = &mut self.queues[to];
         // A full queue means that no task serves it. Shards also forward packets among themselves, so this shard can
         // take the packet.
-        if to == queue || other.opened.len() >= MOST_OPENED {
+        if to == queue || other.opened.len() >= MAX_OPENED {
             return Some(packet);
         }
         other.opened.push_back(packet);
@@ -303,7 +303,7 @@ impl SecureDevice {
     }
 
     /// Wakes the tasks of other queues if one of them waits for room at this queue and there is room.
-    fn tell_of_room(&self, queue: usize) {
+    fn wake_if_room(&self, queue: usize) {
         let awaits = &self.queues[queue];
         if awaits.awaited.get().is_some_and(|flow| awaits.room(&flow) > 0) {
             awaits.awaited.set(None);
@@ -463,4 +463,4 @@ impl Keying for SecureQueue {
 }
 
 /// Limit of packets that wait for another shard; equal to the shards' own limit.
-const MOST_OPENED: usize = 1024;
+const MAX_OPENED: usize = 1024;

@@ -119,7 +119,7 @@ impl SaTable {
     }
 
     /// Counts an event, and queues it unless an equal one waits.
-    pub(super) fn tell(&mut self, event: SaEvent) {
+    pub(super) fn report(&mut self, event: SaEvent) {
         let counters = &mut self.counters;
         match event {
             SaEvent::Acquire { .. } => counters.sa_acquires += 1,
@@ -227,7 +227,7 @@ impl SaTable {
 
     pub(super) fn on_limit(&mut self, id: SaId, reached: Reached) {
         match reached {
-            Reached::Soft(limit) => self.tell(SaEvent::SoftLimit { sa: id, limit }),
+            Reached::Soft(limit) => self.report(SaEvent::SoftLimit { sa: id, limit }),
             Reached::Hard(limit) => self.retire(id, SaEvent::HardLimit { sa: id, limit }),
         }
     }
@@ -236,7 +236,7 @@ impl SaTable {
     pub(super) fn retire(&mut self, id: SaId, event: SaEvent) {
         self.sad.retire(id);
         self.epoch += 1;
-        self.tell(event);
+        self.report(event);
     }
 
     /// Hands the numbers of an SA over to the device, which alone counts them from now on.
@@ -245,7 +245,7 @@ impl SaTable {
     /// If an earlier process lent the SA, which is also reported as an event; or if the store cannot be written.
     pub(super) fn lend(&mut self, id: SaId) -> Result<(), KeyingError> {
         let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
-        let given = self.memory.give_away(sa);
+        let given = self.memory.write_last_number(sa);
         match given {
             Ok(()) => {
                 // The host's own packets must use another SA from now on.
@@ -254,7 +254,7 @@ impl SaTable {
             }
             Err(KeyingError::UsedUp) => {
                 self.sad.retire(id);
-                self.tell(SaEvent::SoftLimit { sa: id, limit: Limit::Packets });
+                self.report(SaEvent::SoftLimit { sa: id, limit: Limit::Packets });
             }
             Err(_) => {}
         }
@@ -269,7 +269,7 @@ impl SaTable {
         if sa.lent {
             self.sad.retire(id);
         }
-        self.tell(SaEvent::OffloadLost { sa: id });
+        self.report(SaEvent::OffloadLost { sa: id });
         self.epoch += 1;
     }
 
@@ -307,14 +307,14 @@ impl SaTable {
     }
 
     /// Writes the exact numbers of all SAs to the store.
-    pub(super) fn settle_numbers(&mut self) {
-        self.memory.settle(&mut self.sad);
+    pub(super) fn write_exact_numbers(&mut self) {
+        self.memory.write_exact_numbers(&mut self.sad);
     }
 }
 
 impl Drop for SaTable {
     fn drop(&mut self) {
-        self.settle_numbers();
+        self.write_exact_numbers();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parses statements about policies (RFC 4301 4.4.1).
 
 use super::value::{self, number, once};
-use super::words::{StatementWords, shown};
+use super::words::{StatementWords, printable};
 use super::{KeyFileError, KeyFileProblem, Statement};
 use core::net::IpAddr;
 use offload_api::{Action, Direction, EspMode, Policy, Selector, Template};
@@ -36,7 +36,7 @@ pub(super) fn read(mut words: StatementWords, change: PolicyVerb) -> Result<Opti
             // Action and template do not identify a policy, so `delete` refuses them.
             "action" if change != PolicyVerb::Delete => once(&mut words, &word, &mut block, read_block)?,
             "tmpl" if change != PolicyVerb::Delete => once(&mut words, &word, &mut template, read_template)?,
-            _ => return Err(words.error(KeyFileProblem::Unknown(shown(&word)))),
+            _ => return Err(words.error(KeyFileProblem::Unknown(printable(&word)))),
         }
     }
     let of_two_families = match (selector.source, selector.destination) {
@@ -72,7 +72,7 @@ pub(super) fn read_defaults(mut words: StatementWords) -> Result<Vec<(Direction,
             "in" => Some(Direction::Receive),
             "out" => Some(Direction::Transmit),
             "fwd" => None,
-            _ => return Err(words.error(KeyFileProblem::Unknown(shown(&word)))),
+            _ => return Err(words.error(KeyFileProblem::Unknown(printable(&word)))),
         };
         let bypass = words.value("accept or block", |word| match word {
             "accept" => Some(true),

@@ -1,7 +1,7 @@
 //! Parses statements about SAs (RFC 4301 4.4.2).
 
 use super::value::{self, number, once};
-use super::words::{StatementWords, shown};
+use super::words::{StatementWords, printable};
 use super::{KeyFileError, KeyFileProblem, SaIdentity, Statement};
 use core::net::IpAddr;
 use core::time::Duration;
@@ -51,7 +51,7 @@ pub(super) fn update(mut words: StatementWords) -> Result<Statement, KeyFileErro
         match &word[..] {
             "limit" => limit(&mut words)?(lifetime.get_or_insert_default()),
             _ if id.takes(&word, &mut words)? => {}
-            _ => return Err(words.error(KeyFileProblem::Unknown(shown(&word)))),
+            _ => return Err(words.error(KeyFileProblem::Unknown(printable(&word)))),
         }
     }
     let name = id.name(&words)?;
@@ -69,7 +69,7 @@ pub(super) fn rekey(mut words: StatementWords) -> Result<Statement, KeyFileError
             "aead" => once(&mut words, &word, &mut key, aead)?,
             "new-spi" => once(&mut words, &word, &mut successor, value::spi)?,
             _ if id.takes(&word, &mut words)? => {}
-            _ => return Err(words.error(KeyFileProblem::Unknown(shown(&word)))),
+            _ => return Err(words.error(KeyFileProblem::Unknown(printable(&word)))),
         }
     }
     let name = id.name(&words)?;
@@ -83,7 +83,7 @@ pub(super) fn delete(mut words: StatementWords) -> Result<Statement, KeyFileErro
     let mut id = SaIdentityWords::default();
     while let Some(word) = words.take() {
         if !id.takes(&word, &mut words)? {
-            return Err(words.error(KeyFileProblem::Unknown(shown(&word))));
+            return Err(words.error(KeyFileProblem::Unknown(printable(&word))));
         }
     }
     Ok(Statement::Delete(id.name(&words)?))
@@ -189,7 +189,7 @@ fn setting(word: &str, words: &mut StatementWords) -> Result<ParamChange, KeyFil
                 sa
             })
         }
-        _ => return Err(words.error(KeyFileProblem::Unknown(shown(word)))),
+        _ => return Err(words.error(KeyFileProblem::Unknown(printable(word)))),
     })
 }
 
@@ -209,7 +209,7 @@ fn aead(words: &mut StatementWords) -> Result<EspKey, KeyFileError> {
         "rfc4106(gcm(aes))" => (&[EspSuite::Aes128Gcm, EspSuite::Aes256Gcm], "20 or 36"),
         "rfc4543(gcm(aes))" => (&[EspSuite::Aes128Gmac, EspSuite::Aes256Gmac], "20 or 36"),
         "rfc7539esp(chacha20,poly1305)" => (&[EspSuite::ChaCha20Poly1305], "36"),
-        _ => return Err(words.error(KeyFileProblem::Unknown(shown(&name)))),
+        _ => return Err(words.error(KeyFileProblem::Unknown(printable(&name)))),
     };
     let material = words.secret("a key in hexadecimal digits, two for each byte behind 0x", value::hexadecimal)?;
     // The word may be the rest of a key with a blank in it, so an error must not show it.
@@ -251,7 +251,7 @@ fn limit(words: &mut StatementWords) -> Result<impl FnOnce(&mut Lifetime) + use<
     let name = words.expect("the name of a limit")?;
     let (what, soft) = match name.split_once('-') {
         Some((what @ ("byte" | "packet" | "time"), end @ ("soft" | "hard"))) => (what, end == "soft"),
-        _ => return Err(words.error(KeyFileProblem::Unknown(shown(&name)))),
+        _ => return Err(words.error(KeyFileProblem::Unknown(printable(&name)))),
     };
     // Linux uses the highest number for "no limit".
     let value =

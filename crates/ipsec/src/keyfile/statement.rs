@@ -1,7 +1,7 @@
 //! Selects a statement's parser by its first two words.
 
 use super::policy::{self, PolicyVerb};
-use super::words::{StatementWords, shown};
+use super::words::{StatementWords, printable};
 use super::{KeyFile, KeyFileError, KeyFileProblem, state};
 
 /// Parses a statement into `file`.
@@ -12,7 +12,7 @@ pub(super) fn read(mut words: StatementWords, file: &mut KeyFile) -> Result<(), 
     if *first == "ip" {
         let xfrm = words.expect("xfrm")?;
         if *xfrm != "xfrm" {
-            return Err(words.error(KeyFileProblem::Expected { found: shown(&xfrm), expected: "xfrm" }));
+            return Err(words.error(KeyFileProblem::Expected { found: printable(&xfrm), expected: "xfrm" }));
         }
         first = words.expect("state or policy")?;
     }
@@ -29,8 +29,10 @@ pub(super) fn read(mut words: StatementWords, file: &mut KeyFile) -> Result<(), 
             file.defaults.extend(policy::read_defaults(words)?);
             None
         }
-        ("state" | "policy", _) => return Err(words.error(KeyFileProblem::Unknown(shown(&second)))),
-        _ => return Err(words.error(KeyFileProblem::Expected { found: shown(&first), expected: "state or policy" })),
+        ("state" | "policy", _) => return Err(words.error(KeyFileProblem::Unknown(printable(&second)))),
+        _ => {
+            return Err(words.error(KeyFileProblem::Expected { found: printable(&first), expected: "state or policy" }));
+        }
     };
     // Defaults and forward policies add no statement.
     file.statements.extend(statement.map(|statement| (line, statement)));

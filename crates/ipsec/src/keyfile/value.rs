@@ -1,6 +1,6 @@
 //! Parses values: addresses, ports, numbers, and values that may occur once.
 
-use super::words::{StatementWords, shown};
+use super::words::{StatementWords, printable};
 use super::{KeyFileError, KeyFileProblem};
 use core::net::IpAddr;
 use offload_api::{Direction, EspMode, Prefix};
@@ -14,7 +14,7 @@ pub(super) fn once<T>(
     read: impl FnOnce(&mut StatementWords) -> Result<T, KeyFileError>,
 ) -> Result<(), KeyFileError> {
     if place.is_some() {
-        return Err(words.error(KeyFileProblem::Twice(shown(word))));
+        return Err(words.error(KeyFileProblem::Twice(printable(word))));
     }
     *place = Some(read(words)?);
     Ok(())

@@ -31,7 +31,7 @@ impl StatementWords {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, KeyFileError> {
         let word = self.expect(what)?;
-        read(&word).ok_or_else(|| self.error(KeyFileProblem::Expected { found: shown(&word), expected: what }))
+        read(&word).ok_or_else(|| self.error(KeyFileProblem::Expected { found: printable(&word), expected: what }))
     }
 
     /// Takes and parses a word that is, or may be, part of a key. An error does not show the word.
@@ -56,13 +56,13 @@ impl StatementWords {
 }
 
 /// Formats a word for an error: without keys and control characters, and cut to a line's length.
-pub(super) fn shown(word: &str) -> String {
+pub(super) fn printable(word: &str) -> String {
     if longest_run(word, |c| c.is_ascii_hexdigit()) >= DIGITS_OF_A_KEY {
         return format!("{} characters that may be a key", word.chars().count());
     }
     let mut shown = String::new();
     for (number, character) in word.chars().enumerate() {
-        if number == MOST_SHOWN {
+        if number == MAX_PRINTED {
             return shown + "...";
         }
         match character {
@@ -111,6 +111,6 @@ fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, KeyFileProblem> {
     Ok(words)
 }
 
-const MOST_SHOWN: usize = 64;
+const MAX_PRINTED: usize = 64;
 /// Such words with as many hexadecimal digits in a row may be keys: the shortest key has 40, and no known word has so many.
 const DIGITS_OF_A_KEY: usize = 16;

@@ -164,7 +164,7 @@ impl NumberEntries {
 
     fn text(&self) -> Zeroizing<String> {
         // Allocated at full size, because a growing string leaves copies of the secret behind.
-        let mut text = Zeroizing::new(String::with_capacity(256 + LONGEST_LINE * self.marks.len()));
+        let mut text = Zeroizing::new(String::with_capacity(256 + MAX_LINE * self.marks.len()));
         text.push_str(&format!("{HEAD}\nsecret {}\n", *hex(&*self.secret)));
         if let Some(since) = self.since {
             text.push_str(&format!("since {since}\n"));
@@ -238,7 +238,7 @@ impl NumberEntries {
         // Appending is cheaper, but keeps the file bounded only if the appended marks do not outnumber the keys.
         let keys = self.marks.len() + new.keys().filter(|name| !self.marks.contains_key(*name)).count();
         let behind = self.behind.take().map(|behind| behind + new.len());
-        match behind.filter(|behind| keys <= self.most && *behind <= keys.max(BEHIND_AT_LEAST) && !new.is_empty()) {
+        match behind.filter(|behind| keys <= self.most && *behind <= keys.max(MIN_APPENDED) && !new.is_empty()) {
             Some(behind) => {
                 let mut line = String::new();
                 for (name, number) in &new {
@@ -483,11 +483,11 @@ const END: &str = "end";
 /// Names of the directions, by their numeric value.
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const SECRET: usize = 32;
-const LONGEST_LINE: usize = 8 + 1 + 32 + 1 + 20 + 1;
+const MAX_LINE: usize = 8 + 1 + 32 + 1 + 20 + 1;
 /// Number of exact marks: more than a daemon has SAs at a time.
 const ENTRIES: usize = 131_072;
 /// Minimum number of appended marks before a small file is replaced.
-const BEHIND_AT_LEAST: usize = 1024;
+const MIN_APPENDED: usize = 1024;
 /// Length of an HMAC-SHA-256 in bytes.
 const TAG: usize = 32;
 
@@ -615,7 +615,7 @@ mod tests {
             last = folder.appended;
         }
         // The first write, and one replacement whenever the appended marks exceed the limit.
-        assert_eq!(anew, 1 + 5000 / (BEHIND_AT_LEAST + 1));
+        assert_eq!(anew, 1 + 5000 / (MIN_APPENDED + 1));
         let text = core::str::from_utf8(&folder.now).unwrap();
         let found = NumberEntries::read(text).unwrap();
         let numbers = |entries: &NumberEntries| entries.marks.values().map(|entry| entry.number).collect::<Vec<_>>();

@@ -84,7 +84,7 @@ impl SaMarks {
     }
 
     /// Records that the exact number is written.
-    pub(crate) fn settle(&mut self, number: u64) {
+    pub(crate) fn set_exact(&mut self, number: u64) {
         (self.up_to, self.ahead) = (number, 1);
     }
 
@@ -93,19 +93,19 @@ impl SaMarks {
     fn next_ahead(&self, now: Instant) -> u64 {
         let Some(written) = self.written else { return self.ahead };
         let lasted = now.saturating_since(written);
-        if lasted < LASTS_AT_LEAST {
+        if lasted < MIN_MARK_TIME {
             return (self.ahead * 2).min(STEP);
         }
         // The shift is limited to 63, because a larger one would overflow after a long pause.
-        let halvings = (lasted.as_nanos() / LASTS_AT_MOST.as_nanos()).min(63) as u32;
+        let halvings = (lasted.as_nanos() / MAX_MARK_TIME.as_nanos()).min(63) as u32;
         (self.ahead >> halvings).max(1)
     }
 }
 
 /// Distance between marks of sent numbers.
 pub(crate) const STEP: u64 = 1 << 20;
-const LASTS_AT_LEAST: Duration = Duration::from_secs(1);
-const LASTS_AT_MOST: Duration = Duration::from_secs(4);
+const MIN_MARK_TIME: Duration = Duration::from_secs(1);
+const MAX_MARK_TIME: Duration = Duration::from_secs(4);
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ pub struct NumberMark<'a> {
 /// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
 /// let mut add = || {
 ///     let (_device, driver) = nic(NicConfig::default());
-///     let mut queues = SecureDevice::of_queues_with(vec![Box::new(driver)], memory.clone());
+///     let mut queues = SecureDevice::for_queues_with(vec![Box::new(driver)], memory.clone());
 ///     queues[0].keying().unwrap().add_sa(Instant::ZERO, sa.clone()).map(drop)
 /// };
 /// assert_eq!(add(), Ok(()));
@@ -133,9 +133,9 @@ impl KeyMemory {
     }
 
     /// Returns the memory shared by the whole process, for layers with a real peer.
-    pub fn of_process() -> KeyMemory {
+    pub fn process_wide() -> KeyMemory {
         let identification = RandomState::new().hash_one("identifications") as u32;
-        KeyMemory { used: UsedKeys::of_process(), store: None, identification }
+        KeyMemory { used: UsedKeys::process_wide(), store: None, identification }
     }
 
     /// Adds a store, so that sequence numbers outlive the process.
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn layers_with_real_peers_know_each_others_keys_and_number_packets_from_anywhere() {
-        let [one, another] = [KeyMemory::of_process(), KeyMemory::of_process()];
+        let [one, another] = [KeyMemory::process_wide(), KeyMemory::process_wide()];
         let key = EspKey::new(EspSuite::Aes128Gcm, b"of the whole process").unwrap();
         assert_eq!(one.used().begin(&key), Ok(()));
         assert_eq!(another.used().begin(&key), Err(KeyingError::KeyReused));

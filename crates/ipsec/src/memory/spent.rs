@@ -29,7 +29,7 @@ impl SpentKeyFilter {
 
     /// Tests whether another key has room. A fuller table would refuse new keys too often.
     pub(super) fn has_room(&self) -> bool {
-        self.keys < SpentKeyFilter::MOST
+        self.keys < SpentKeyFilter::MAX_KEYS
     }
 
     /// Inserts a key by 128 bits of a keyed hash.
@@ -61,7 +61,7 @@ impl SpentKeyFilter {
     /// Size of the table.
     pub(super) const BYTES: usize = 4 << 20;
     /// At 8 bits a key, a new key is taken for a spent one with a probability of (1 - 1/e)^8, 1 in 40.
-    const MOST: u32 = (SpentKeyFilter::BYTES * 8 / BITS_A_KEY) as u32;
+    const MAX_KEYS: u32 = (SpentKeyFilter::BYTES * 8 / BITS_A_KEY) as u32;
 }
 
 /// Returns eight positions in the table: `a + i * b`, as good as eight hashes (Kirsch, Mitzenmacher: Less Hashing, Same

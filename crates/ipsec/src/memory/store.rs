@@ -38,7 +38,7 @@ use std::time::SystemTime;
 /// drop(numbers);
 ///
 /// assert_eq!(others.claim(Direction::Transmit, &key, 0x1001), Ok(1 << 20));
-/// let memory = KeyMemory::of_process().with_store(others);
+/// let memory = KeyMemory::process_wide().with_store(others);
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -280,19 +280,19 @@ struct FileState {
 impl FileState {
     fn open(path: &Path) -> io::Result<(File, FileState)> {
         let file = File::open(path)?;
-        let state = FileState::of(&file.metadata()?);
+        let state = FileState::from_metadata(&file.metadata()?);
         Ok((file, state))
     }
 
     #[cfg(unix)]
-    fn of(metadata: &Metadata) -> FileState {
+    fn from_metadata(metadata: &Metadata) -> FileState {
         use std::os::unix::fs::MetadataExt;
         FileState { identity: (metadata.dev(), metadata.ino()), length: metadata.len() }
     }
 
     /// Without file locks, only one process can use a store, so the identity does not matter.
     #[cfg(not(unix))]
-    fn of(metadata: &Metadata) -> FileState {
+    fn from_metadata(metadata: &Metadata) -> FileState {
         FileState { identity: (0, 0), length: metadata.len() }
     }
 }

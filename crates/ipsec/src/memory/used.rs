@@ -40,12 +40,12 @@ struct UsedHashes {
 
 impl UsedKeys {
     /// The approximate capacity. A full memory refuses all keys, because used and new keys can no longer be told apart.
-    pub const MOST: usize = 4 << 20;
+    pub const MAX_KEYS: usize = 4 << 20;
     /// The number of exact hashes.
     const WHOLE: usize = 65_536;
 
     /// Returns the process's shared memory.
-    pub fn of_process() -> UsedKeys {
+    pub fn process_wide() -> UsedKeys {
         static OF_PROCESS: OnceLock<UsedKeys> = OnceLock::new();
         OF_PROCESS.get_or_init(UsedKeys::default).clone()
     }
@@ -66,7 +66,7 @@ impl UsedKeys {
             return Err(KeyingError::KeyReused);
         }
         if used.hashes.len() >= UsedKeys::WHOLE && !used.spend() {
-            return Err(KeyingError::TooManyKeys(UsedKeys::MOST));
+            return Err(KeyingError::TooManyKeys(UsedKeys::MAX_KEYS));
         }
         used.hashes.insert(hash);
         Ok(())
@@ -104,7 +104,7 @@ impl fmt::Debug for UsedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = lock(&self.0);
         let spent = used.spent.as_ref().map_or(0, |spent| spent.keys() as usize);
-        write!(f, "UsedKeys({} of {})", used.hashes.len() + spent, UsedKeys::MOST)
+        write!(f, "UsedKeys({} of {})", used.hashes.len() + spent, UsedKeys::MAX_KEYS)
     }
 }
 

@@ -367,7 +367,7 @@ fn node_goes_on_without_its_accelerator() {
 #[test]
 fn node_refuses_keys_that_it_has_used() {
     for queues in [1, 4] {
-        let mut world = World::of_queues(19, [How::Cpu, How::Cpu], queues, 8, LinkConfig::default());
+        let mut world = World::for_queues(19, [How::Cpu, How::Cpu], queues, 8, LinkConfig::default());
         let node = world.ends[0].1.clone();
         let peer = SocketAddr::from((world.ends[1].0.address(), PORT));
         let open = |local, bearer, epoch| {

@@ -182,7 +182,7 @@ fn a_tunnel_that_is_opened_again_has_its_own_keys() {
 #[test]
 fn what_old_keys_opened_is_late_under_new_ones() {
     for queues in [1, 4] {
-        let mut world = World::of_queues(8, [How::Cpu, How::Nic], queues, 8, LinkConfig::default());
+        let mut world = World::for_queues(8, [How::Cpu, How::Nic], queues, 8, LinkConfig::default());
         let [near, far] = world.open(0, &config(), 0);
         let (host, keeps) = (world.ends[0].0.clone(), world.keeps[1].clone());
         let came = world.bed.run_within(Duration::from_secs(5), async move {

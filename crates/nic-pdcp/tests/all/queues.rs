@@ -28,7 +28,7 @@ fn every_bearer_carries_all_whatever_its_queue() {
     for near in WAYS {
         for far in WAYS {
             for queues in [1, 2, 4] {
-                let mut world = World::of_queues(21, [near, far], queues, 16, LinkConfig::default());
+                let mut world = World::for_queues(21, [near, far], queues, 16, LinkConfig::default());
                 let all: Vec<_> = (0..2).flat_map(|epoch| (0..100).map(move |number| (epoch, number))).collect();
                 for (bearer, came) in carried(&mut world, 6, 2, 100).iter().enumerate() {
                     assert_eq!(*came, all, "bearer {bearer}, {near:?} to {far:?}, {queues} queues");
@@ -49,7 +49,7 @@ fn every_bearer_carries_all_whatever_its_queue() {
 #[test]
 fn a_nic_steers_by_port_and_tunnel() {
     for queues in [1u16, 2, 4] {
-        let mut world = World::of_queues(22, [How::Nic, How::Nic], queues, 16, LinkConfig::default());
+        let mut world = World::for_queues(22, [How::Nic, How::Nic], queues, 16, LinkConfig::default());
         let opened: Vec<_> = (0..8).map(|number| world.open(number, &config(), 0)).collect();
         // All contexts are installed before the first PDU.
         let (host, settled) = (world.ends[0].0.clone(), Duration::from_millis(5));
@@ -71,7 +71,7 @@ fn a_nic_steers_by_port_and_tunnel() {
 #[test]
 fn without_room_in_a_queue_the_cpu_does_it() {
     for (contexts, queues) in [(0, 4), (1, 4), (3, 2)] {
-        let mut world = World::of_queues(23, [How::Nic, How::Nic], queues, contexts, LinkConfig::default());
+        let mut world = World::for_queues(23, [How::Nic, How::Nic], queues, contexts, LinkConfig::default());
         let came = carried(&mut world, 8, 1, 100);
         assert!(came.iter().all(|came| came.len() == 100), "{:?}", world.counters(1));
         // Bearers without a context are opened at their queues, after forwarding.
@@ -92,7 +92,7 @@ proptest! {
         contexts in 0u32..5, loss in prop::sample::select(&["0", "0.01", "0.1"][..]), bearers in 1u32..7,
         resets in prop::collection::vec((0u64..3000, 0usize..2), 0..4), count in 20u32..400,
     ) {
-        let mut world = World::of_queues(seed, [near, far], queues, contexts, bad_wire(loss));
+        let mut world = World::for_queues(seed, [near, far], queues, contexts, bad_wire(loss));
         for (after, end) in resets {
             let host = world.ends[end].0.clone();
             drop(world.ends[0].0.spawn("reset", async move {

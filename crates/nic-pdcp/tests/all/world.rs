@@ -47,7 +47,7 @@ impl World {
     }
 
     /// Creates two hosts with multi-queue NICs, each with room for `contexts` contexts.
-    pub(crate) fn of_queues(seed: u64, hows: [How; 2], queues: u16, contexts: u32, wire: LinkConfig) -> World {
+    pub(crate) fn for_queues(seed: u64, hows: [How; 2], queues: u16, contexts: u32, wire: LinkConfig) -> World {
         World::with(seed, hows, queues, contexts, wire, LookasideConfig::default())
     }
 
@@ -90,7 +90,7 @@ impl World {
                 Faulty { keeps: keeps[number].clone(), ..socket }
             };
             let queues = host.shards().iter().map(|shard| (socket(shard), protection()));
-            let (node, drivers) = Node::of_queues(queues, host.runtime());
+            let (node, drivers) = Node::for_queues(queues, host.runtime());
             drivers.into_iter().for_each(|driver| drop(host.spawn("pdcp", driver)));
             (host, node)
         });

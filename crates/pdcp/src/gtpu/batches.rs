@@ -35,7 +35,7 @@ impl JobBatches {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.under_way.len() >= MOST || self.queue.room() == 0
+        self.under_way.len() >= MAX_JOBS || self.queue.room() == 0
     }
 
     /// Removes the sessions of keys that are no longer used.
@@ -217,4 +217,4 @@ impl JobBatches {
 /// The session handle of jobs that the CPU processes.
 const NONE: Handle = Handle { index: u32::MAX, generation: u32::MAX };
 /// Limit of jobs under way.
-const MOST: usize = 64;
+const MAX_JOBS: usize = 64;

@@ -76,7 +76,7 @@ impl Contexts {
         if let Some(context) = self.receive.context.filter(|context| is_lost(*context)) {
             // Packets opened by the lost context may still be in the socket.
             self.had.push(context);
-            if self.had.len() > MOST_HAD {
+            if self.had.len() > MAX_FORMER {
                 self.had.remove(0);
             }
         }
@@ -109,7 +109,7 @@ impl NodeCore {
 }
 
 /// Gives contexts back, and requests missing ones.
-pub(super) fn tell(core: &mut NodeCore, socket: &mut dyn DatagramSocket) {
+pub(super) fn update_device(core: &mut NodeCore, socket: &mut dyn DatagramSocket) {
     if core.asking.is_empty() && core.given_up.is_empty() {
         return;
     }
@@ -175,7 +175,7 @@ fn ask_for(
 }
 
 /// Limit of remembered contexts. Packets that a lost context opened are read soon after.
-const MOST_HAD: usize = 8;
+const MAX_FORMER: usize = 8;
 
 #[cfg(test)]
 mod tests {

@@ -475,9 +475,9 @@ impl NodeCore {
     }
 
     /// Sends the NIC the commands of [`contexts`].
-    pub(super) fn tell_device(&mut self, socket: &mut dyn DatagramSocket) {
+    pub(super) fn update_device(&mut self, socket: &mut dyn DatagramSocket) {
         if self.is_device {
-            contexts::tell(self, socket);
+            contexts::update_device(self, socket);
         }
     }
 }

@@ -192,7 +192,7 @@ impl Node {
         timers: Arc<dyn Timers>,
         protection: Protection,
     ) -> (Node, Driver) {
-        let (node, mut drivers) = Node::of_queues([(socket, protection)], timers);
+        let (node, mut drivers) = Node::for_queues([(socket, protection)], timers);
         (node, drivers.remove(0))
     }
 
@@ -210,7 +210,7 @@ impl Node {
     /// let host = bed.host(0);
     /// let sockets: Vec<_> = host.shards().iter().map(|shard| shard.bind_udp(Some(2152))).collect::<Result<_, _>>()?;
     /// let queues = sockets.into_iter().map(|socket| (socket, Protection::Device));
-    /// let (_node, drivers) = Node::of_queues(queues, host.runtime());
+    /// let (_node, drivers) = Node::for_queues(queues, host.runtime());
     /// assert_eq!(drivers.len(), 4);
     /// drivers.into_iter().for_each(|driver| drop(host.spawn("gtp-u", driver)));
     /// # Ok::<(), std::io::Error>(())
@@ -218,7 +218,7 @@ impl Node {
     ///
     /// # Panics
     /// If there is no queue.
-    pub fn of_queues<S: DatagramSocket + 'static>(
+    pub fn for_queues<S: DatagramSocket + 'static>(
         queues: impl IntoIterator<Item = (S, Protection)>,
         timers: Arc<dyn Timers>,
     ) -> (Node, Vec<Driver>) {
@@ -396,12 +396,12 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Driver { shared, queues, socket, alarm, jobs, batch } = &mut *self;
         let socket = &mut **socket;
-        for _ in 0..MOST_TURNS {
+        for _ in 0..MAX_ROUNDS {
             let mut events = Vec::new();
             while let Poll::Ready(event) = socket.poll_device_event(cx) {
                 events.push(event);
             }
-            let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
+            let received = match socket.poll_receive(cx, batch, MAX_RECEIVED) {
                 Poll::Ready(Ok(_)) => true,
                 Poll::Ready(Err(error)) => {
                     shared.lock().end();
@@ -426,7 +426,7 @@ impl Future for Driver {
             core.driver = Some(cx.waker().clone());
             // Waiting tasks are woken before the socket wakes other tasks.
             core = WakingGuard::relock(core);
-            core.tell_device(socket);
+            core.update_device(socket);
             let had_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
             let made = core.make(now, socket, jobs.as_mut());
             core = WakingGuard::relock(core);
@@ -475,5 +475,5 @@ impl fmt::Debug for Driver {
     }
 }
 
-const MOST_RECEIVED: usize = 64;
-const MOST_TURNS: usize = 64;
+const MAX_RECEIVED: usize = 64;
+const MAX_ROUNDS: usize = 64;

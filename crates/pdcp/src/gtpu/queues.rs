@@ -57,7 +57,7 @@ impl NodeCore {
     }
 
     fn take_over(&mut self, datagram: Datagram) {
-        if self.ended || self.place.handed.len() >= MOST_HANDED {
+        if self.ended || self.place.handed.len() >= MAX_FORWARDED {
             self.counters.handed_drops += 1;
             return;
         }
@@ -87,7 +87,7 @@ pub(super) fn queue_of(tunnel: u32, queues: usize) -> usize {
 }
 
 /// Limit of forwarded datagrams: as many as a device's receive ring holds.
-const MOST_HANDED: usize = 1024;
+const MAX_FORWARDED: usize = 1024;
 
 #[cfg(test)]
 mod tests {

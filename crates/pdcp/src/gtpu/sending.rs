@@ -32,7 +32,7 @@ struct ClearBurst {
 
 impl OutgoingPdus {
     pub(super) fn has_room(&self) -> bool {
-        self.datagrams.len() < MOST_OUTGOING
+        self.datagrams.len() < MAX_OUTGOING
     }
 
     pub(super) fn push(&mut self, datagram: TxDatagram) {
@@ -174,8 +174,8 @@ impl NodeCore {
         let mut run: Vec<PduBody> = Vec::new();
         for pdu in pdus {
             // A burst is limited by the path and by the descriptors of a ring entry.
-            let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MOST_SEGMENTS);
-            if run.last().is_some_and(|last| run.len() == most || !last.goes_on_with(&pdu)) {
+            let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MAX_SEGMENTS);
+            if run.last().is_some_and(|last| run.len() == most || !last.can_join(&pdu)) {
                 self.outgoing.push_run(&to, context, ::core::mem::take(&mut run));
             }
             run.push(pdu);
@@ -258,7 +258,7 @@ impl PduBody {
     }
 
     /// Tests whether the next PDU can be part of the same burst.
-    fn goes_on_with(&self, next: &PduBody) -> bool {
+    fn can_join(&self, next: &PduBody) -> bool {
         let count = |body: &PduBody| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
         self.bytes == next.bytes && count(self).map(|count| count + 1) == count(next)
     }
@@ -275,6 +275,6 @@ fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
 /// PDUs of a bearer per turn.
 const A_TURN: usize = 32;
 /// Limit of waiting datagrams.
-const MOST_OUTGOING: usize = 256;
+const MAX_OUTGOING: usize = 256;
 /// PDUs per burst, limited by the number of pieces in a ring's descriptors.
-const MOST_SEGMENTS: usize = 16;
+const MAX_SEGMENTS: usize = 16;

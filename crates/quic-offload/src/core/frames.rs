@@ -41,7 +41,7 @@ impl StreamFrame {
     }
 
     /// Maximum bytes of a frame's header.
-    pub(super) const MOST_HEADER: usize = 1 + 8 + 8 + 8;
+    pub(super) const MAX_HEADER: usize = 1 + 8 + 8 + 8;
 
     /// Writes a frame with a length.
     pub(super) fn write(out: &mut bytes::BytesMut, id: u64, offset: u64, fin: bool, data: &[u8]) {
@@ -277,7 +277,7 @@ mod tests {
             let mut frames = Frames::new(&out);
             let Some(Frame { kind: FrameKind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
             assert_eq!((frame.id, frame.offset, frame.fin, &out[frame.data]), (id, offset, true, &[1, 2][..]));
-            assert!(frames.is_done() && out.len() <= StreamFrame::MOST_HEADER + 2);
+            assert!(frames.is_done() && out.len() <= StreamFrame::MAX_HEADER + 2);
         }
     }
 }

@@ -33,14 +33,14 @@ use noq_proto::{
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng, WakeList, Wakes};
-pub(crate) use reading::{MOST_UNORDERED, ReadResult};
+pub(crate) use reading::{MAX_UNORDERED, ReadResult};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(test)]
-use transmit::MOST_WAITING;
+use transmit::MAX_WAITING;
 use transmit::OutgoingDatagrams;
 pub(crate) use waiters::{WaitFor, WaitList, Waiter, WakeReason};
 
@@ -558,7 +558,7 @@ impl EndpointCore {
         let deadline = ours.into_iter().fold(noq, offload_base::time::earliest);
         // Below one nanosecond, the state machine's pacer asks for a deadline of now, which would repeat for ever. Due
         // work was done above.
-        let deadline = deadline.map(|at| if at > now { at } else { now + LEAST_WAIT });
+        let deadline = deadline.map(|at| if at > now { at } else { now + MIN_WAIT });
         if conn.deadline != deadline {
             if let Some(before) = conn.deadline.take() {
                 self.deadlines.remove(&(before, at));
@@ -706,7 +706,7 @@ pub(crate) const SILENT: u32 = 0x3e76;
 /// The transport error of RFC 9000 20.1, sent as an application's code.
 const INTERNAL_ERROR: u32 = 0x01;
 /// Minimum delay of a deadline, so that a due timer does not repeat at once.
-const LEAST_WAIT: core::time::Duration = core::time::Duration::from_micros(1);
+const MIN_WAIT: core::time::Duration = core::time::Duration::from_micros(1);
 
 /// A generator of unpredictable connection IDs.
 struct RandomCids {

@@ -60,12 +60,12 @@ struct RecentContexts(VecDeque<Handle>);
 
 impl RecentContexts {
     /// Contexts of the last four creations in both directions.
-    const MOST: usize = 8;
+    const MAX_CONTEXTS: usize = 8;
 
     /// Adds a context. Returns a context that is too old to matter.
     fn note(&mut self, context: Handle) -> Option<Handle> {
         self.0.push_back(context);
-        if self.0.len() > RecentContexts::MOST { self.0.pop_front() } else { None }
+        if self.0.len() > RecentContexts::MAX_CONTEXTS { self.0.pop_front() } else { None }
     }
 }
 
@@ -215,7 +215,7 @@ impl ConnectionOffload {
 
 impl EndpointCore {
     /// Sends the due commands to the device while it has room.
-    pub(crate) fn tell_device(&mut self, now: Instant, socket: &mut dyn DatagramSocket) {
+    pub(crate) fn update_device(&mut self, now: Instant, socket: &mut dyn DatagramSocket) {
         if self.offload.due.is_empty() {
             return;
         }
@@ -226,7 +226,7 @@ impl EndpointCore {
             };
             has_device = true;
             while let Some(at) = self.offload.due.front().copied() {
-                if self.tell_of(at, now, &mut contexts) == Err(Refused::Busy) {
+                if self.update_connection(at, now, &mut contexts) == Err(Refused::Busy) {
                     // The other commands have no room either. They are retried in the next turn, because the device
                     // needs them for the next packet at the earliest.
                     break;
@@ -250,7 +250,7 @@ impl EndpointCore {
         Some(at)
     }
 
-    fn tell_of(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), Refused> {
+    fn update_connection(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), Refused> {
         let EndpointCore { connections, offload: port, counters, by_context, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return Ok(()) };
         // The device must know the port before it can find any connection ID there.
@@ -395,7 +395,7 @@ impl EndpointCore {
     }
 
     /// Gives contexts back to the device.
-    pub(crate) fn give_back(&mut self, socket: &mut dyn DatagramSocket) {
+    pub(crate) fn release_contexts(&mut self, socket: &mut dyn DatagramSocket) {
         if self.offload_leaving.is_empty() {
             return;
         }
@@ -431,7 +431,7 @@ mod tests {
         let handles: Vec<_> =
             Handle::indices(engines::QUIC, 100).map(|index| Handle { index, generation: 1 }).collect();
         let forgotten: Vec<_> = handles.iter().filter_map(|handle| had.note(*handle)).collect();
-        assert_eq!(forgotten, handles[..handles.len() - RecentContexts::MOST]);
-        assert!(had.0.iter().eq(&handles[handles.len() - RecentContexts::MOST..]));
+        assert_eq!(forgotten, handles[..handles.len() - RecentContexts::MAX_CONTEXTS]);
+        assert!(had.0.iter().eq(&handles[handles.len() - RecentContexts::MAX_CONTEXTS..]));
     }
 }

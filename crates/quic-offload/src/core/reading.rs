@@ -101,7 +101,7 @@ impl UnorderedReader {
         UnorderedReader {
             streams: HashMap::new(),
             fresh: Vec::new(),
-            is_unordered: config.stream_window > LARGE_WINDOW && longest <= MOST_UNORDERED,
+            is_unordered: config.stream_window > LARGE_WINDOW && longest <= MAX_UNORDERED,
             bytes: 0,
             runs: 0,
             credit: Credit { window: config.receive_window.into(), smaller: 0, debt: 0 },
@@ -130,7 +130,7 @@ impl UnorderedReader {
         of.frames += 1;
         // A stream without a reader is read ahead only when many frames have arrived, so that short streams cost
         // nothing.
-        if of.frames == if of.is_begun { 1 } else { MOST_UNREAD } {
+        if of.frames == if of.is_begun { 1 } else { MAX_UNREAD } {
             self.fresh.push(id);
         }
     }
@@ -163,7 +163,7 @@ impl UnorderedReader {
         let mut owes = false;
         while of.end.is_none() {
             // Each read needs a debt, so it is renewed before the read.
-            owes |= credit.settle(*bytes + of.pieces.bytes() - before.0, noq);
+            owes |= credit.grant_credit(*bytes + of.pieces.bytes() - before.0, noq);
             let mut stream = noq.recv_stream(id);
             let Ok(mut chunks) = stream.read(false) else {
                 of.end = Some(End::Closed);
@@ -205,31 +205,31 @@ impl UnorderedReader {
     }
 
     /// Grants the peer the bytes that the application took or gave up. Returns whether the peer must be told.
-    fn settle(&mut self, noq: &mut noq_proto::Connection) -> bool {
-        self.is_unordered && self.credit.settle(self.bytes, noq)
+    fn grant_credit(&mut self, noq: &mut noq_proto::Connection) -> bool {
+        self.is_unordered && self.credit.grant_credit(self.bytes, noq)
     }
 }
 
 impl Credit {
     /// Renews the debt for the next reads, and grants credit once it is worth a frame. Returns whether the peer must be
     /// told.
-    fn settle(&mut self, kept: u64, noq: &mut noq_proto::Connection) -> bool {
+    fn grant_credit(&mut self, kept: u64, noq: &mut noq_proto::Connection) -> bool {
         let step = (self.window / 16).max(1);
         let granted = self.smaller.saturating_sub(kept + self.debt);
         // Small grants are collected, because each costs a frame.
         if granted >= 2 * step {
             self.smaller -= granted;
-            self.tell(noq);
+            self.set_window(noq);
         }
         if self.debt < step {
             let more = (step - self.debt).min(self.window - self.smaller);
             (self.smaller, self.debt) = (self.smaller + more, self.debt + more);
-            self.tell(noq);
+            self.set_window(noq);
         }
         granted >= 2 * step
     }
 
-    fn tell(&self, noq: &mut noq_proto::Connection) {
+    fn set_window(&self, noq: &mut noq_proto::Connection) {
         let window = VarInt::from_u64(self.window - self.smaller);
         noq.set_receive_window(window.unwrap_or(VarInt::MAX));
     }
@@ -254,7 +254,7 @@ impl Conn {
             }
             next => next,
         };
-        owes |= reading.settle(&mut self.noq);
+        owes |= reading.grant_credit(&mut self.noq);
         (next.map_or_else(|| reading.rest(id, self.closed.is_some()), ReadResult::Data), owes)
     }
 
@@ -279,7 +279,7 @@ impl Conn {
         if reading.note_handed_over() {
             self.noq.ping();
         }
-        reading.settle(&mut self.noq);
+        reading.grant_credit(&mut self.noq);
         let (runs, most) = (reading.runs, reading.most_runs);
         match runs > most {
             true => Err(format!("streams have {runs} gaps, and {most} at most")),
@@ -301,7 +301,7 @@ impl EndpointCore {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let mut reading = lock(&conn.reading);
         reading.forget(id);
-        let mut owes = reading.settle(&mut conn.noq);
+        let mut owes = reading.grant_credit(&mut conn.noq);
         drop(reading);
         if let Some(code) = code {
             // The peer is told to stop only if the stream is still open.
@@ -322,9 +322,9 @@ const LARGE_WINDOW: u32 = 2 << 20;
 /// Bytes that the state machine may waste before it copies its buffers.
 pub(super) const BUFFERS_WASTED: u32 = 32 << 10;
 /// With larger datagrams, two pieces waste more than that, so the state machine reassembles.
-pub(crate) const MOST_UNORDERED: u16 = (BUFFERS_WASTED / 2) as u16;
+pub(crate) const MAX_UNORDERED: u16 = (BUFFERS_WASTED / 2) as u16;
 /// Unread frames of a stream before it is read ahead; the state machine keeps 2,048.
-const MOST_UNREAD: u32 = 512;
+const MAX_UNREAD: u32 = 512;
 
 #[cfg(test)]
 mod tests {

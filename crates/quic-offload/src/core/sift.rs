@@ -33,7 +33,7 @@ impl PayloadFilter for UnorderedReader {
             return true;
         }
         // The packet is dropped unacknowledged, so the peer retransmits it.
-        if !is_safe && self.held > MOST_HELD {
+        if !is_safe && self.held > MAX_KEPT {
             return false;
         }
         let whole = payload.split().freeze();
@@ -126,7 +126,7 @@ impl UnorderedReader {
             for ((at, part), more) in parts.zip(1..) {
                 // Every held part adds one piece to its stream.
                 most = most.max(pieces + more);
-                if !is_safe(most, payload.len() + StreamFrame::MOST_HEADER + part.len()) {
+                if !is_safe(most, payload.len() + StreamFrame::MAX_HEADER + part.len()) {
                     return;
                 }
                 StreamFrame::write(payload, (*id).into(), at, false, part);
@@ -185,7 +185,7 @@ fn stream(id: u64) -> StreamId {
 /// The type of a DATAGRAM frame with a length (RFC 9221).
 const DATAGRAM: u8 = 0x31;
 /// If more is held, further such packets are dropped like lost ones.
-const MOST_HELD: usize = 64 << 10;
+const MAX_KEPT: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -287,7 +287,7 @@ mod tests {
         for round in 0..100 {
             crafted.send(packet(round), false);
         }
-        assert!((1..=MOST_HELD + 100 * 130).contains(&crafted.reading().held), "{}", crafted.reading().held);
+        assert!((1..=MAX_KEPT + 100 * 130).contains(&crafted.reading().held), "{}", crafted.reading().held);
         for round in 0..100 {
             crafted.send_payload(&[PING]);
             answer(&mut crafted);

@@ -140,13 +140,13 @@ fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
     let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let _connecting = endpoint.connect(&tls, address(443), &server_name().to_str()).unwrap();
-    for _ in 0..MOST_WAITING {
+    for _ in 0..MAX_WAITING {
         endpoint.shared.lock().outgoing.batch.push_back(TxDatagram::new(address(443), Default::default()));
     }
     let mut cx = Context::from_waker(Waker::noop());
     assert!(core::pin::pin!(driver).poll(&mut cx).is_pending());
     let sent = socket.sent.load(Ordering::Relaxed);
-    assert!(sent > MOST_WAITING, "its first datagram is not among the {sent} that were sent");
+    assert!(sent > MAX_WAITING, "its first datagram is not among the {sent} that were sent");
 }
 
 /// Connections and waiting tasks get the socket's error as their reason.
@@ -182,7 +182,7 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
     }
     let flight = sent(&mut server);
     // With a full queue, the connection's events wait.
-    for _ in 0..MOST_WAITING {
+    for _ in 0..MAX_WAITING {
         client.outgoing.batch.push_back(TxDatagram::new(address(443), Default::default()));
     }
     for data in flight {
@@ -213,8 +213,8 @@ fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
         server.receive(NOW, datagram(5000, 443, packet));
         assert!(!server.poll_send(&mut cx, &mut Socket::default()) || number == 0);
     }
-    assert_eq!(server.outgoing.batch.len(), MOST_WAITING);
-    assert_eq!(server.counters.dropped, 1000 - MOST_WAITING as u64);
+    assert_eq!(server.outgoing.batch.len(), MAX_WAITING);
+    assert_eq!(server.counters.dropped, 1000 - MAX_WAITING as u64);
 }
 
 /// A panic of the state machine over one client's packet ends that connection only.

@@ -37,7 +37,7 @@ struct UnassignedDatagram {
 
 impl OutgoingDatagrams {
     pub(super) fn has_room(&self) -> bool {
-        self.batch.len() + self.fresh.len() < MOST_WAITING
+        self.batch.len() + self.fresh.len() < MAX_WAITING
     }
 
     /// Queues a datagram without plain packets.
@@ -73,7 +73,7 @@ impl EndpointCore {
         if config.paths > 1 && conn.noq.paths().is_empty() {
             return false;
         }
-        for _ in 0..MOST_AT_ONCE {
+        for _ in 0..MAX_BURSTS {
             if !outgoing.has_room() {
                 return true;
             }
@@ -294,9 +294,9 @@ fn datagram(transmit: &Transmit, data: Vec<u8>) -> TxDatagram {
 /// Marks datagrams without plain packets, which belong to no connection.
 const NOBODY: usize = usize::MAX;
 /// Limit of waiting entries, each a datagram or a burst.
-pub(super) const MOST_WAITING: usize = 32;
+pub(super) const MAX_WAITING: usize = 32;
 /// Bursts of one connection before others get their turn.
-const MOST_AT_ONCE: usize = 8;
+const MAX_BURSTS: usize = 8;
 /// Packets of 1,472 bytes that fit into an IP packet of 64 KiB.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
 const BUFFER: usize = 44 * 1472;

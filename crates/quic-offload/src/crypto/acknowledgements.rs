@@ -12,8 +12,8 @@ use std::borrow::Cow;
 ///
 /// The filter is needed because the state machine panics on a `min_ack_delay` above 25 ms: it asks for a delay between
 /// that value and 25 ms.
-pub(crate) fn asked(parameters: &[u8]) -> (Cow<'_, [u8]>, bool) {
-    let Some((at, delay)) = find(parameters, LEAST_DELAY) else { return (parameters.into(), false) };
+pub(crate) fn check_min_ack_delay(parameters: &[u8]) -> (Cow<'_, [u8]>, bool) {
+    let Some((at, delay)) = find(parameters, MIN_ACK_DELAY) else { return (parameters.into(), false) };
     match delay <= ASKED.as_micros() as u64 {
         true => (parameters.into(), true),
         false => ([&parameters[..at.start], &parameters[at.end..]].concat().into(), false),
@@ -44,7 +44,7 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
 /// Requested limit of a peer's acknowledgement delay.
 pub(crate) const ASKED: Duration = Duration::from_millis(5);
 /// The ID of `min_ack_delay`, in microseconds.
-const LEAST_DELAY: u64 = 0xff04_de1b;
+const MIN_ACK_DELAY: u64 = 0xff04_de1b;
 
 #[cfg(test)]
 mod tests {
@@ -58,13 +58,13 @@ mod tests {
         let after = [0x0f, 0x02, 1, 2];
         for (value, is_asked) in [(&[1, 0x3f][..], true), (&[2, 0x43, 0xe8], true), (&[4, 0x80, 0, 0x13, 0x88], true)] {
             let whole = [&before, &ID[..], value, &after].concat();
-            assert_eq!(asked(&whole), (Cow::Borrowed(&whole[..]), is_asked));
+            assert_eq!(check_min_ack_delay(&whole), (Cow::Borrowed(&whole[..]), is_asked));
         }
         for value in [&[4, 0x80, 0, 0x13, 0x89][..], &[8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]] {
             let whole = [&before, &ID[..], value, &after].concat();
-            assert_eq!(asked(&whole), (Cow::Owned([&before[..], &after].concat()), false));
+            assert_eq!(check_min_ack_delay(&whole), (Cow::Owned([&before[..], &after].concat()), false));
         }
-        assert_eq!(asked(&before), (Cow::Borrowed(&before[..]), false));
+        assert_eq!(check_min_ack_delay(&before), (Cow::Borrowed(&before[..]), false));
     }
 
     /// Malformed parameters are left to the state machine, which refuses them.
@@ -72,9 +72,9 @@ mod tests {
     fn nothing_is_found_in_what_is_cut_off() {
         let whole = [&ID[..], &[4, 0x80, 0, 0x13, 0x88]].concat();
         for end in 0..whole.len() {
-            assert_eq!(asked(&whole[..end]), (Cow::Borrowed(&whole[..end]), false));
+            assert_eq!(check_min_ack_delay(&whole[..end]), (Cow::Borrowed(&whole[..end]), false));
         }
-        assert!(!asked(&[ID.as_slice(), &[0xff; 8]].concat()).1);
-        assert!(!asked(&[ID.as_slice(), &[0]].concat()).1);
+        assert!(!check_min_ack_delay(&[ID.as_slice(), &[0xff; 8]].concat()).1);
+        assert!(!check_min_ack_delay(&[ID.as_slice(), &[0]].concat()).1);
     }
 }

@@ -68,7 +68,7 @@ enum AckDelayRequest {
 }
 
 impl WatchedController {
-    fn settle(&mut self, number: u64, bytes: u64, at: Option<Instant>, state: u8) {
+    fn finish_request(&mut self, number: u64, bytes: u64, at: Option<Instant>, state: u8) {
         let AckDelayRequest::Sent { at: sent, bytes: of, number: wanted } = self.request else { return };
         // All known properties must match, because packet numbers repeat between packet number spaces.
         if (number, bytes) == (wanted, of) && at.is_none_or(|at| at == sent) {
@@ -92,13 +92,13 @@ impl Controller for WatchedController {
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64, limited: bool, rtt: &RttEstimator) {
-        self.settle(number, bytes, Some(sent), AGREED);
+        self.finish_request(number, bytes, Some(sent), AGREED);
         self.inner.on_ack(now, sent, bytes, number, limited, rtt);
     }
 
     fn on_packet_lost(&mut self, bytes: u16, number: u64, now: Instant) {
         // The state machine does not repeat the request.
-        self.settle(number, bytes.into(), None, LOST);
+        self.finish_request(number, bytes.into(), None, LOST);
         self.inner.on_packet_lost(bytes, number, now);
     }
 

@@ -184,13 +184,13 @@ impl Inner {
 impl KeyChain {
     fn new(secret: Secret) -> KeyChain {
         let (header, header_key) = (secret.header(), Arc::new(secret.header_key()));
-        let first = KeyGeneration::of(&secret, header_key, 0);
+        let first = KeyGeneration::from_secret(&secret, header_key, 0);
         KeyChain { header, secret, generations: [Arc::new(first)].into() }
     }
 
     fn advance(&mut self) {
         self.secret = self.secret.next();
-        let next = KeyGeneration::of(&self.secret, self.latest().header_key.clone(), self.latest().number + 1);
+        let next = KeyGeneration::from_secret(&self.secret, self.latest().header_key.clone(), self.latest().number + 1);
         self.generations.push_back(Arc::new(next));
         if self.generations.len() > KEPT {
             self.generations.pop_front();
@@ -203,7 +203,7 @@ impl KeyChain {
 }
 
 impl KeyGeneration {
-    fn of(secret: &Secret, header_key: Arc<HeaderKey>, number: u64) -> KeyGeneration {
+    fn from_secret(secret: &Secret, header_key: Arc<HeaderKey>, number: u64) -> KeyGeneration {
         KeyGeneration { number, key: secret.key(), packet: secret.packet_key(), header_key, sealed: AtomicU64::new(0) }
     }
 }

@@ -205,7 +205,7 @@ impl Session for TlsSession {
             Connection::Server(_) => Side::Server,
         };
         let Some(bytes) = self.inner.quic_transport_parameters() else { return Ok(None) };
-        let (bytes, is_asked) = acknowledgements::asked(bytes);
+        let (bytes, is_asked) = acknowledgements::check_min_ack_delay(bytes);
         self.keyring.lock().acknowledges_as_asked = is_asked;
         Ok(Some(TransportParameters::read(side, &mut Cursor::new(bytes))?))
     }

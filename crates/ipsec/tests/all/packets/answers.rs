@@ -89,7 +89,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
                 sa(direction, if direction == Direction::Receive { kind } else { OffloadKind::None }, mode, ipv6),
             )
             .unwrap();
-        end.settle();
+        end.drain();
     }
     // The reply's protection is independent of the request's.
     let suite = match out {
@@ -110,7 +110,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
         };
         to.keying().add_sa(NOW, params).unwrap();
     }
-    to.settle();
+    to.drain();
     let mut stack = stack();
     let mut frames: Vec<Frame> = cause(of, ipv6).into_iter().flat_map(|packet| from.send(packet)).collect();
     // With only the first fragment, reassembly times out, which is one of the causes.

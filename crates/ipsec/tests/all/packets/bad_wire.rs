@@ -161,7 +161,7 @@ impl Keyer {
         match self.before {
             None => {
                 let added = course.to.keying().rekey_sa(NOW, self.current[1], spi, key).expect("a new SPI");
-                course.to.settle();
+                course.to.drain();
                 self.before = Some([None, Some(core::mem::replace(&mut self.current[1], added.sa))]);
             }
             Some([None, old]) => {

@@ -111,7 +111,7 @@ impl Way {
                 assert_eq!(end.keying().add_sa(NOW, params).unwrap().refused, None);
                 end.keying().set_default(direction, true);
             }
-            end.settle();
+            end.drain();
             Host::new(number, end)
         })
     }

@@ -30,7 +30,7 @@ fn sender(kind: OffloadKind, mode: EspMode, ipv6: bool) -> End {
     end.keying().add_sa(NOW, sa(Direction::Transmit, kind, mode, ipv6)).unwrap();
     add_policy(&mut end, Direction::Transmit, to_port(53), Action::Protect(template(mode, ipv6)));
     end.keying().set_default(Direction::Transmit, true);
-    end.settle();
+    end.drain();
     end
 }
 
@@ -158,7 +158,7 @@ fn fragments_of_another_tunnel_complete_nothing() {
         other.key(&[evil(Direction::Transmit, OffloadKind::None)]);
         to.key(&[honest(Direction::Receive, kind)]);
         to.keying().add_sa(NOW, evil(Direction::Receive, kind)).unwrap();
-        to.settle();
+        to.drain();
         add_policy(&mut to, Direction::Receive, to_port(53), Action::Discard);
         let [first, last] = &datagram(ipv6, 80, &[b'S'; 1300], 900)[..] else { panic!("two fragments") };
         assert!(to.receive(other.send(last.clone())).is_empty());

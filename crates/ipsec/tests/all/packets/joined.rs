@@ -175,7 +175,7 @@ fn what_is_not_protected_may_be_longer_than_its_header_tells() {
         for (end, direction) in [(&mut from, Direction::Transmit), (&mut to, Direction::Receive)] {
             let policy = Policy { direction, selector: Selector::ANY, priority: 0, action: Action::Bypass };
             end.keying().add_policy(policy).unwrap();
-            end.settle();
+            end.drain();
         }
         let data = stream(200_000);
         let frames = from.send(tcp(ipv6, &data, Some(MSS)));

@@ -67,7 +67,7 @@ fn an_sa_added_after_a_reset_is_not_lost_with_those_before() {
         assert_eq!(to.events(), [SaEvent::OffloadLost { sa: old }]);
         let new = to.keying().add_sa(NOW, SaParams { spi: 0x2001, ..receiving(kind) }).unwrap();
         assert_eq!(to.secure.poll_event(), Some(DeviceEvent::Reset));
-        to.settle();
+        to.drain();
         assert_eq!(to.events(), []);
         assert_eq!((to.secure.offloaded(old), to.secure.offloaded(new.sa)), (OffloadKind::None, kind));
         let mut from = End::new(1);
@@ -127,7 +127,7 @@ fn packets_past_the_device_count_against_a_lifetime() {
             }
             delivered += to.receive(frames).len();
             // Limits take effect when the device's event has reached the layer.
-            to.settle();
+            to.drain();
         }
         let sa = only_sa(&to);
         let limit = Limit::Packets;
@@ -180,7 +180,7 @@ fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
         assert_eq!(end.events(), [SaEvent::HardLimit { sa, limit: Limit::Packets }], "{kind:?}");
         let key = EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap();
         end.keying().add_sa(NOW, SaParams { spi: 0x2001, key, ..transmitting(kind) }).unwrap();
-        end.settle();
+        end.drain();
         assert_eq!(end.send(burst()).len(), 12, "a successor takes over, {kind:?}");
         assert_eq!(end.counted("XfrmOutStateExpired"), 1);
     }
@@ -238,7 +238,7 @@ fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
         let sent = |end: &mut End| end.send(tcp(false, b"x", None)).len();
         assert_eq!((0..3).map(|_| sent(&mut end)).sum::<usize>(), 3);
         end.keying().update_sa(NOW, sa, packets(Some(2), 4)).unwrap();
-        end.settle();
+        end.drain();
         assert_eq!((0..4).map(|_| sent(&mut end)).sum::<usize>(), 4, "counted from the update on, {kind:?}");
         let limit = Limit::Packets;
         assert_eq!(end.events(), [SaEvent::SoftLimit { sa, limit }, SaEvent::HardLimit { sa, limit }]);

@@ -185,7 +185,7 @@ fn lifetimes_are_counted_by_the_device() {
             let _refused_at_the_end = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &offload_api::NoRecords);
             let frames = ends[0].frames();
             arrived += ends[1].receive(frames).len();
-            ends[counting].settle();
+            ends[counting].drain();
             told.extend(ends[counting].events());
         }
         assert_eq!(arrived, 6, "{direction:?}");

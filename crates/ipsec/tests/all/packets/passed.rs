@@ -74,7 +74,7 @@ fn every_face_of_the_device_is_there_for_what_passes() {
             calls(&|device| {
                 let mut layer: Box<dyn NetDevice> = match several {
                     false => Box::new(SecureDevice::new(Box::new(device))),
-                    true => SecureDevice::of_queues(vec![Box::new(device), Box::<MockDevice>::default()]).remove(0),
+                    true => SecureDevice::for_queues(vec![Box::new(device), Box::<MockDevice>::default()]).remove(0),
                 };
                 for direction in [Direction::Transmit, Direction::Receive] {
                     layer.keying().unwrap().set_default(direction, bypass);

@@ -54,7 +54,7 @@ proptest! {
             action: Action::Protect(Template::transport(3)),
         };
         end.keying().add_policy(everything).unwrap();
-        end.settle();
+        end.drain();
         let mut numbers: HashMap<u32, u32> = HashMap::new();
         for (is_tcp, which, happens) in packets {
             // Deleted policies and resets must not change which SA a packet uses.
@@ -106,7 +106,7 @@ fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
             let policy = Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action };
             to.keying().add_policy(policy).unwrap();
             to.keying().add_sa(NOW, tunnel(Direction::Receive, kind, source, destination)).unwrap();
-            to.settle();
+            to.drain();
             let came = to.receive(from.send(tcp(ipv6, b"from within", None))).len();
             assert_eq!(came, usize::from(passes), "from {source} to {destination}, {kind:?}, IPv6: {ipv6}");
             assert_eq!(to.counted("XfrmInTmplMismatch"), u64::from(!passes));
@@ -124,7 +124,7 @@ fn protection_that_nobody_asked_for_is_no_harm_but_tunnels_bring_only_what_they_
             Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action: Action::Bypass };
         to.keying().add_policy(policy).unwrap();
         to.keying().add_sa(NOW, sa(Direction::Receive, kind, mode, false)).unwrap();
-        to.settle();
+        to.drain();
         let came = to.receive(from.send(tcp(false, b"more than was asked for", None))).len();
         let passes = mode == EspMode::Transport;
         assert_eq!(came, usize::from(passes), "{kind:?}, {mode:?}");

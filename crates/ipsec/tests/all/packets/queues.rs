@@ -40,7 +40,7 @@ fn queues(kind: OffloadKind) -> (Device, [Box<dyn NetDevice>; 2]) {
     let config =
         NicConfig { mac: [2, 0, 0, 0, 0, 1], delays: Delays::NONE, line_rate: None, queues: 2, ..NicConfig::default() };
     let (device, drivers) = multi_queue_nic(config);
-    let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+    let mut queues = SecureDevice::for_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
     let keying = queues[1].keying().expect("an IPsec layer");
     let action = Action::Protect(Template::transport(1));
     keying.add_policy(Policy { direction: Direction::Transmit, selector: Selector::ANY, priority: 0, action }).unwrap();
@@ -96,7 +96,7 @@ fn what_passes_is_paced_as_without_the_layer() {
     let rate = NonZeroU64::new(1_000_000);
     for count in [1, 2] {
         let (_device, drivers) = multi_queue_nic(NicConfig { queues: count, ..NicConfig::default() });
-        let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+        let mut queues = SecureDevice::for_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
         let queue = queues.last_mut().unwrap();
         let keying = queue.keying().expect("an IPsec layer");
         let selector = Selector { destination_port: Some(443), ..Selector::ANY };
@@ -163,7 +163,8 @@ fn fragments_overtake_nothing_of_their_sa() {
             };
             let config = NicConfig { mac: [2, 0, 0, 0, 0, 2], delays: Delays::NONE, line_rate: None, ..config };
             let (mut device, drivers) = multi_queue_nic(config);
-            let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+            let mut queues =
+                SecureDevice::for_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
             let keying = queues[0].keying().expect("an IPsec layer");
             let action = Action::Protect(match mode {
                 EspMode::Transport => Template::transport(1),
@@ -233,7 +234,7 @@ fn a_layer_says_how_the_device_finds_its_places() {
                 ..NicConfig::default()
             });
             let drivers = drivers.into_iter().map(|driver| Box::new(driver) as Box<dyn NetDevice>).collect();
-            for mut queue in SecureDevice::of_queues(drivers) {
+            for mut queue in SecureDevice::for_queues(drivers) {
                 assert_eq!(queue.tls().unwrap().resync(), resync, "{queues} queues");
             }
         }

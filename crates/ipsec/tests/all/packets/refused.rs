@@ -24,7 +24,7 @@ fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefused>) {
         .unwrap();
     let added = end.keying().add_sa(NOW, params.clone()).unwrap();
     assert_eq!(end.secure.offloaded(added.sa) == params.offload, added.refused.is_none());
-    end.settle();
+    end.drain();
     (end, added.refused)
 }
 
@@ -111,12 +111,12 @@ fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
         for (leaves, gets, waits) in [(first, second, Some(third)), (second, third, None)] {
             assert_eq!(end.secure.offloaded(gets), OffloadKind::None);
             end.keying().delete_sa(leaves).unwrap();
-            end.settle();
+            end.drain();
             assert_eq!(end.events(), []);
             assert_eq!(end.secure.offloaded(gets), kind);
             assert!(waits.is_none_or(|waits| end.secure.offloaded(waits) == OffloadKind::None));
         }
-        end.settle();
+        end.drain();
         assert_eq!(end.send(tcp(false, b"by the device", None)).len(), 1);
         assert_eq!(end.counted("ipsec_sw_tx_pkts"), 0);
         assert_eq!((end.counted("ipsec_sa_offload_later"), end.counted("ipsec_sa_offload_retried")), (2, 3));

@@ -55,11 +55,11 @@ impl End {
             let SaAdded { refused, .. } = self.keying().add_sa(NOW, sa.clone()).unwrap();
             assert_eq!(refused, None);
         }
-        self.settle();
+        self.drain();
     }
 
     /// Runs device and driver until both are idle.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn drain(&mut self) {
         for _ in 0..4 {
             self.device.process(NOW);
             assert!(self.device.poll_frame(NOW).is_none(), "nothing was to be sent");

@@ -46,7 +46,7 @@ fn ten_thousand_sas_come_and_go_under_load() {
         sas.push(add(&mut end, number, 0));
     }
     // The control ring is shorter, so the rest of the SAs wait and are handled by the host.
-    (0..10).for_each(|_| end.settle());
+    (0..10).for_each(|_| end.drain());
     assert!(sas.iter().all(|id| end.secure.offloaded(*id) == OffloadKind::Packet));
     for number in (0..SAS).step_by(7) {
         let frames = end.send(to(number));
@@ -82,7 +82,7 @@ fn many_receiving_ones_are_told_apart() {
         let added = end.keying().add_sa(NOW, SaParams { spi: spi(number), ..params }).unwrap();
         assert_eq!(added.refused, None);
     }
-    (0..10).for_each(|_| end.settle());
+    (0..10).for_each(|_| end.drain());
     for number in (0..SAS).step_by(501) {
         let mut sender = End::new(1);
         let params = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false);

@@ -210,9 +210,9 @@ impl Pair {
         };
         let bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), TcpConfig::default())
-            .layer(SecureDevice::of_queues)
+            .layer(SecureDevice::for_queues)
             .host("client", nic, TcpConfig::default())
-            .layer(SecureDevice::of_queues);
+            .layer(SecureDevice::for_queues);
         // Without a router in the test, this one is not connected.
         let router = Router::new(self.router.unwrap_or(u16::MAX));
         let bed = match self.router {
