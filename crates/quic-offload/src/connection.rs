@@ -303,7 +303,7 @@ impl Connection {
 
     /// Updates the keys, unless the last update is too recent.
     pub fn update_keys(&self) {
-        let _done = self.held.with(|_, conn| conn.noq.force_key_update());
+        let _ = self.held.with(|_, conn| conn.noq.force_key_update());
         self.held.touch();
     }
 
@@ -452,7 +452,8 @@ impl PathOpening<'_> {
 impl Drop for PathOpening<'_> {
     fn drop(&mut self) {
         if let Some(path) = self.path {
-            let _or_it_is_given_up = self.connection.end_path(path, SILENT);
+            // The path may be gone already, or be the only one.
+            let _ = self.connection.end_path(path, SILENT);
         }
     }
 }

@@ -48,8 +48,8 @@
 //! let socket = far.stack().bind_udp(Some(4433))?;
 //! let (server, driver): (Endpoint, Driver) =
 //!     Endpoint::new(socket, far.runtime(), Config::default(), Some(tls))?;
-//! let _runs = far.spawn("driver", driver);
-//! let _serves = far.spawn("server", async move {
+//! let _driver_task = far.spawn("driver", driver);
+//! let _server_task = far.spawn("server", async move {
 //!     let connection: Connection = server.accept().await.expect("it is open");
 //!     let (mut send, mut receive): (SendStream, ReceiveStream) =
 //!         connection.accept_bi().await?;
@@ -64,7 +64,7 @@
 //! let config = Config::default().with(|config| config.offload = Offload::Both);
 //! let socket = near.stack().bind_udp(None)?;
 //! let (client, driver) = Endpoint::new(socket, near.runtime(), config, None)?;
-//! let _runs = near.spawn("driver", driver);
+//! let _driver_task = near.spawn("driver", driver);
 //! let to = (far.address(), 4433).into();
 //! let connecting: Connecting =
 //!     client.connect(&tls, to, &server_name().to_str())?;

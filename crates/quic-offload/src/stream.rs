@@ -157,14 +157,14 @@ impl SendStream {
         self.is_reset = true;
         let mut core = self.held.core();
         if let Ok(conn) = self.held.get(&mut core) {
-            let _done = conn.noq.send_stream(self.id).reset(code);
+            let _ = conn.noq.send_stream(self.id).reset(code);
             core.touch(self.held.at);
         }
     }
 
     /// Sets the priority. Streams of a higher number are sent first.
     pub fn set_priority(&mut self, priority: i32) {
-        let _done = self.held.with(|_, conn| conn.noq.send_stream(self.id).set_priority(priority));
+        let _ = self.held.with(|_, conn| conn.noq.send_stream(self.id).set_priority(priority));
     }
 }
 

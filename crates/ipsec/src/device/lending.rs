@@ -64,7 +64,7 @@ impl SecureDevice {
             // If the device has no room for the policy, matching packets are not protected by this SA, and no packet
             // leaves plain because of that.
             let named = (policy.selector, policy.priority);
-            let _there_is_room = self.offload.install_policy(&mut self.queues, &mut self.sas, id, named);
+            let _ = self.offload.install_policy(&mut self.queues, &mut self.sas, id, named);
         }
     }
 }

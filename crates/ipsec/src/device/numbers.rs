@@ -77,7 +77,7 @@ impl KeyMemory {
         // A failure costs only the numbers between the exact one and the old mark. But the write may have succeeded in
         // part, and the next process would then continue from the exact numbers. So these SAs must write again before
         // they use further numbers.
-        let _there_or_not = self.write(&marks);
+        let _ = self.write(&marks);
         for id in ids {
             if let Some(sa) = sad.find_mut(id).filter(|sa| sa.marks.are_kept()) {
                 sa.marks.set_exact(sa.used_up_to());

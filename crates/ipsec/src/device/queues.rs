@@ -91,7 +91,7 @@ impl DeviceQueue {
             }
             let Some((_, packet)) = self.backlog.pop_front() else { break };
             // A refused packet counts as lost on the wire; the device has counted it.
-            let _lost_if_dropped = self.post(now, packet);
+            let _ = self.post(now, packet);
         }
         true
     }

@@ -147,7 +147,7 @@ impl SecureDevice {
             Err(OpenError::Icv) => return self.drop_received(ReceiveRefusal::Forged),
             // The packet is authentic, so its number must not be accepted again, even though the packet is dropped.
             Err(_) => {
-                let _dropped_in_any_case = self.sas.accept(now, id, packets.numbers());
+                let _ = self.sas.accept(now, id, packets.numbers());
                 return self.drop_received(ReceiveRefusal::Mode);
             }
         };

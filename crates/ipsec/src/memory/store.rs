@@ -124,7 +124,7 @@ impl NumberFile {
             return Err(NumberFileError::NotPrivate { path: folder.into() });
         }
         let lock = LockFile::open(&path)?;
-        let _writing = lock.lock().map_err(about)?;
+        let _write_lock = lock.lock().map_err(about)?;
         let (entries, is_new) = match NumberEntries::open(&path)? {
             Some(mut entries) => {
                 // Numbers that an earlier process could not make durable become durable with the first write.
@@ -239,7 +239,7 @@ impl NumberStore for NumberFile {
         if !self.lock.claim(hash).map_err(not_written)? {
             return Err(KeyingError::KeyInUse);
         }
-        let _writing = self.lock.lock().map_err(not_written)?;
+        let _write_lock = self.lock.lock().map_err(not_written)?;
         self.refresh().map_err(not_written)?;
         let before = self.mark_before(direction, key, spi);
         let number = before.max(self.entries.find(name).unwrap_or(0));
@@ -255,7 +255,7 @@ impl NumberStore for NumberFile {
     }
 
     fn write(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()> {
-        let _writing = self.lock.lock()?;
+        let _write_lock = self.lock.lock()?;
         self.refresh()?;
         self.write_locked(marks)
     }
@@ -265,7 +265,7 @@ impl Drop for NumberFile {
     fn drop(&mut self) {
         if !self.entries.begun().is_empty() {
             // Losing these entries is harmless, because no packet was sent under these keys.
-            let _new_keys = self.write(&[]);
+            let _ = self.write(&[]);
         }
     }
 }
@@ -346,7 +346,7 @@ mod by_byte {
     impl Drop for WriteLock {
         fn drop(&mut self) {
             // Unlocking cannot fail, because this process holds the lock.
-            let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_UNLCK, 0)));
+            let _ = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_UNLCK, 0)));
         }
     }
 

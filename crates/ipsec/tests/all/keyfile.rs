@@ -248,11 +248,11 @@ fn an_error_is_a_line_that_no_terminal_obeys() {
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "(state|policy|add|update|rekey|delete|new-spi|src|dst|tmpl|proto esp|spi|0x[0-9a-f]{0,80}|10\\.0\\.0\\.1|dir out|'|[ \n#\\\\])*") {
-        let _either = text.parse::<KeyFile>();
+        let _ = text.parse::<KeyFile>();
     }
 
     #[test]
     fn any_characters_are_read_or_refused(text in any::<String>()) {
-        let _either = text.parse::<KeyFile>();
+        let _ = text.parse::<KeyFile>();
     }
 }

@@ -344,7 +344,8 @@ impl EndpointCore {
 
     /// Frees a connection's entry in the state machine.
     pub(super) fn forget_by_noq(&mut self, at: usize) {
-        let _none = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
+        // The state machine returns no event for a drained connection.
+        let _ = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
     }
 
     /// Removes a connection that the state machine no longer has.

@@ -77,7 +77,7 @@ impl CraftedPair {
     pub(super) fn hand(&mut self, port: u16, packet: BytesMut) {
         self.server.receive(NOW, datagram(port, 443, packet));
         // The server's grants would be sent in packets, which are not needed.
-        let _answers = sent(&mut self.server);
+        let _ = sent(&mut self.server);
     }
 
     /// Builds a packet with the next number.

@@ -366,7 +366,7 @@ mod tests {
                 let mut crafted = CraftedPair::read_from(16 << 20, 16 << 20);
                 let ids = [ID, ID + 4];
                 crafted.send_payload(&frame(ids[1], 0, 0, false));
-                let _nothing = crafted.conn().read_stream(stream(ids[1]), 1);
+                let _ = crafted.conn().read_stream(stream(ids[1]), 1);
                 // Bytes behind a gap.
                 for id in ids {
                     crafted.send_payload(&frame(id, 3000, 1000, false));

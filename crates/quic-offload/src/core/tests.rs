@@ -223,7 +223,7 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     let mut server = server();
     let mut clients = [3, 4].map(|seed| client_of(config(seed)));
     for (client, port) in clients.iter_mut().zip([5000, 5001]) {
-        let _at = connect(client);
+        let _ = connect(client);
         for _ in 0..3 {
             sent(client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
             sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
@@ -298,7 +298,7 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
             conn.noq.send_stream(id).write(&[7; 100]).unwrap();
             client.note_ready(0);
             sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
-            let _answers = sent(&mut server);
+            let _ = sent(&mut server);
             assert_eq!((ended.why().as_ref(), server.counters.failed), (Some(&Closed::Failed), 1), "client at {port}");
             server.counters.opened_by_device = 0;
         }
@@ -373,7 +373,7 @@ fn half_open_connections_shut_out_no_client() {
     for port in 10_000..11_100 {
         let first = hello(&mut strangers);
         server.receive(NOW, datagram(port, 443, first));
-        let _answers = sent(&mut server);
+        let _ = sent(&mut server);
     }
     assert_eq!((server.counters.refused, server.connections.len()), (0, 256));
     assert_eq!(server.counters.retries, 1100 - 256);

@@ -321,7 +321,7 @@ mod tests {
         let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
         let secrets = [1, 2].map(|byte| crate::crypto::session::Secret::from(vec![byte; 32]));
         keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
-        let _next = keyring.next().unwrap();
+        let _ = keyring.next().unwrap();
         let keys = keyring.lock();
         let generations = [0, 1].map(|generation| keys.generation(true, generation).unwrap());
         let mut plain = Vec::new();

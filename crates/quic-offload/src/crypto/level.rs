@@ -27,13 +27,13 @@ impl HeaderKey for LevelHeaderKey {
     fn decrypt(&self, number_at: usize, packet: &mut [u8]) {
         let (header, sample) = packet.split_at_mut(number_at + 4);
         let (first, rest) = header.split_at_mut(1);
-        let _done = self.0.decrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
+        let _ = self.0.decrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
     }
 
     fn encrypt(&self, number_at: usize, packet: &mut [u8]) {
         let (header, sample) = packet.split_at_mut(number_at + 4);
         let (first, rest) = header.split_at_mut(1);
-        let _done = self.0.encrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
+        let _ = self.0.encrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
     }
 
     fn sample_size(&self) -> usize {

@@ -46,7 +46,7 @@ impl HandshakeTokenKey for TokenKey {
 ///
 /// let (private_key, address) = ([7; 32], "192.0.2.1:443");
 /// let config = Config::default().with(|c| c.reset_key = Some(ResetKey::derive(&private_key, address.as_bytes())));
-/// # let _shown_without_the_key = format!("{config:?}");
+/// # let _ = format!("{config:?}");
 /// ```
 #[derive(Clone)]
 pub struct ResetKey(hmac::Key);

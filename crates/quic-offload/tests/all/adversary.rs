@@ -146,7 +146,7 @@ fn run(schedule: &Schedule) -> bool {
                 packet = Vec::clone(real);
                 packet[0] ^= [0, 4, 0x44, 0x40, 3][random.below(5) as usize];
             }
-            let _lost = socket.send_to(Bytes::from(packet), to).await;
+            let _ = socket.send_to(Bytes::from(packet), to).await;
             host.runtime().sleep(Duration::from_micros(3)).await;
         }
     });

@@ -249,7 +249,7 @@ fn keys_change_though_the_control_ring_is_short() {
     let (client, polls_near) = counted(&world.near, 5000, world.config("client"), None);
     let (server, polls_far) = counted(&world.far, rig::PORT, world.config("server"), Some(tls));
     let (tls, to, accepting) = (world.client_tls(), world.to(false), server.clone());
-    let _serving = world.far.spawn("server", async move {
+    let _server_task = world.far.spawn("server", async move {
         let mut all = Vec::new();
         while let Some(connection) = accepting.accept().await {
             all.push(connection);
@@ -290,7 +290,7 @@ fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) ->
     let (endpoint, mut driver) = Endpoint::new(socket, host.runtime(), config, tls).unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
     let counting = polls.clone();
-    let _running = host.spawn(
+    let _driver_task = host.spawn(
         "driver",
         poll_fn(move |cx| {
             let polls = counting.fetch_add(1, Ordering::Relaxed);

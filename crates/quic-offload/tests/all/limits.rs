@@ -72,7 +72,7 @@ fn forged_packets_are_counted_once_and_end_the_connection() {
             let connection = server.accept().await.unwrap();
             let mut stream = connection.accept_uni().await.unwrap();
             assert_eq!(rig::read_all(&mut stream).await, 100_000);
-            let _told = sent.send(());
+            let _ = sent.send(());
             connection.closed().await
         });
         let (host, wire) = (world.near.clone(), world.wire.clone());

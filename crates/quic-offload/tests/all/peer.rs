@@ -154,7 +154,7 @@ impl Peer {
                 }
             }
             if *at == *end {
-                let _again = connection.send_stream(*id).finish();
+                let _ = connection.send_stream(*id).finish();
             }
         }
         while let Some(id) = connection.streams().accept(Dir::Uni) {
@@ -174,14 +174,14 @@ impl Peer {
                     Err(_) => break false,
                 }
             };
-            let _flow = chunks.finalize();
+            let _ = chunks.finalize();
             self.finished += if over { *at } else { 0 };
             !over
         });
         let mut data = Vec::new();
         while let Some(transmit) = poll_transmit(connection, now, &mut data) {
             for datagram in data[..transmit.size].chunks(transmit.segment_size.unwrap_or(transmit.size)) {
-                let _lost = self.socket.send_to(Bytes::copy_from_slice(datagram), transmit.destination).await;
+                let _ = self.socket.send_to(Bytes::copy_from_slice(datagram), transmit.destination).await;
             }
             data.clear();
         }

@@ -153,7 +153,7 @@ impl Picoquic {
             for (to, data) in sent {
                 // It probes the path MTU, and with a socket of its own such datagrams would not be fragmented.
                 if data.len() <= if to.is_ipv6() { 1452 } else { 1472 } {
-                    let _lost = self.socket.send_to(data, to).await;
+                    let _ = self.socket.send_to(data, to).await;
                 }
             }
             if !self.standing.contains(r#""closed": null"#) {
@@ -194,7 +194,7 @@ impl Picoquic {
         let mut sent = Vec::new();
         for _ in 0..count {
             // The host's socket sends from its own address.
-            let _from: [u8; 18] = self.read();
+            let _: [u8; 18] = self.read();
             let (to, port) = (Ipv6Addr::from(self.read::<16>()), u16::from_be_bytes(self.read()));
             let data = self.text();
             sent.push(((to.to_canonical(), port).into(), data.into()));
@@ -226,8 +226,8 @@ impl Picoquic {
 
 impl Drop for Picoquic {
     fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

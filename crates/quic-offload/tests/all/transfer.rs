@@ -121,7 +121,7 @@ fn a_full_device_is_asked_again() {
         drop(first);
         // The wait before a full device is asked again grows with each refusal.
         near.runtime().sleep(Duration::from_millis(2000)).await;
-        let _asked = send(&second).await;
+        let _ = send(&second).await;
         let came_back = send(&second).await;
         drop(second);
         (by_second, came_back)

@@ -41,7 +41,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
     let (tls, to, six) = (world.client_tls(), world.to(false), world.to(true));
     let (from, host) = (world.near.ipv6_address().into(), world.near.clone());
     let accepting = server.clone();
-    let _serving = world.far.spawn("server", async move {
+    let _server_task = world.far.spawn("server", async move {
         let connection = accepting.accept().await;
         core::future::pending::<()>().await;
         drop(connection);

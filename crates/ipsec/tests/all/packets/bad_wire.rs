@@ -185,7 +185,7 @@ fn reset(end: &mut End) {
     end.device.reset(NOW);
     for _ in 0..4 {
         end.device.process(NOW);
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
 }
 

@@ -218,7 +218,7 @@ fn a_number_that_cannot_be_written_down_is_not_sent() {
         end.key(&[transmitting(kind)]);
         let mut try_at = |milliseconds| {
             let now = NOW + Duration::from_millis(milliseconds);
-            let _dropped = end.secure.transmit(now, tcp(false, b"one", None), &NoRecords);
+            let _ = end.secure.transmit(now, tcp(false, b"one", None), &NoRecords);
             end.frames().len()
         };
         assert_eq!(try_at(0), 0);
@@ -417,7 +417,7 @@ fn frames(end: &mut End) -> Vec<Frame> {
         end.secure.flush(NOW);
         end.device.process(NOW);
         frames.extend(core::iter::from_fn(|| end.device.poll_frame(NOW)));
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
     frames
 }
@@ -468,7 +468,7 @@ proptest! {
                 Step::Send(bytes) => {
                     word += 1;
                     let data = [&word.to_be_bytes()[..], &vec![7; bytes]].concat();
-                    let _or_refused = ends[0].secure.transmit(now, tcp(false, &data, None), &NoRecords);
+                    let _ = ends[0].secure.transmit(now, tcp(false, &data, None), &NoRecords);
                 }
                 Step::Replay(which) => arriving.extend((!wire.is_empty()).then(|| which.get(&wire).clone())),
                 Step::Reset => ends.iter_mut().for_each(|end| end.device.reset(NOW)),
@@ -504,7 +504,7 @@ proptest! {
                 wire.push(frame.clone());
                 // The receiver learns each SA when its first frame arrives, as from a perfect keying daemon.
                 let params = sa(Direction::Receive, kinds[1], EspMode::Transport, false);
-                let _there_already = ends[1].keying().add_sa(now, SaParams { spi: at.spi, key: key(which), ..params });
+                let _ = ends[1].keying().add_sa(now, SaParams { spi: at.spi, key: key(which), ..params });
                 frames(&mut ends[1]);
                 for plain in ends[1].receive([frame]) {
                     let word: [u8; 4] = plain[54..58].try_into().unwrap();

@@ -36,7 +36,7 @@ fn run(end: &mut End) {
         end.secure.flush(NOW);
         end.device.process(NOW);
         assert!(end.device.poll_frame(NOW).is_none(), "nothing was to be sent");
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
 }
 
@@ -157,7 +157,7 @@ fn a_lifetime_goes_on_where_it_was_when_the_device_is_lost() {
                 ends[counting].device.reset(NOW);
                 run(&mut ends[counting]);
             }
-            let _refused_at_the_end = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &NoRecords);
+            let _ = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &NoRecords);
             let frames = ends[0].frames();
             delivered += ends[1].receive(frames).len();
             told.extend(ends[counting].events().into_iter().filter(|event| !matches!(event, SaEvent::Acquire { .. })));

@@ -182,7 +182,7 @@ fn lifetimes_are_counted_by_the_device() {
         let counting = usize::from(direction == Direction::Receive);
         let (mut arrived, mut told) = (0, Vec::new());
         for _ in 0..10 {
-            let _refused_at_the_end = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &offload_api::NoRecords);
+            let _ = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &offload_api::NoRecords);
             let frames = ends[0].frames();
             arrived += ends[1].receive(frames).len();
             ends[counting].drain();

@@ -68,7 +68,7 @@ fn frames(end: &mut End) -> Vec<nic_sim::frame::Frame> {
         end.secure.flush(NOW);
         end.device.process(NOW);
         frames.extend(core::iter::from_fn(|| end.device.poll_frame(NOW)));
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
     frames
 }
@@ -100,11 +100,11 @@ proptest! {
             let of = |which: prop::sample::Index, sas: &[SaId]| (!sas.is_empty()).then(|| *which.get(sas));
             match step {
                 Step::Stream(bytes, mss) => {
-                    let _or_refused = end.secure.transmit(NOW, tcp(ipv6, &vec![b'S'; bytes], Some(mss)), &NoRecords);
+                    let _ = end.secure.transmit(NOW, tcp(ipv6, &vec![b'S'; bytes], Some(mss)), &NoRecords);
                 }
                 Step::Datagram(bytes, mtu) => {
                     for piece in datagram(ipv6, 53, &vec![b'S'; bytes], mtu) {
-                        let _or_refused = end.secure.transmit(NOW, piece, &NoRecords);
+                        let _ = end.secure.transmit(NOW, piece, &NoRecords);
                     }
                 }
                 Step::Add(kind, limit) => {
@@ -124,7 +124,7 @@ proptest! {
                 }
                 Step::Update(which, limit) => {
                     if let Some(which) = of(which, &sas) {
-                        let _used_up = end.keying().update_sa(NOW, which, hard(limit));
+                        let _ = end.keying().update_sa(NOW, which, hard(limit));
                     }
                 }
                 Step::Delete(which) => {
@@ -134,11 +134,11 @@ proptest! {
                     }
                 }
                 Step::AddPolicy(ported) => {
-                    let _there_already = end.keying().add_policy(policy(ported));
+                    let _ = end.keying().add_policy(policy(ported));
                 }
                 Step::DeletePolicy(ported) => {
                     let selector = policy(ported).selector;
-                    let _there_is_none = end.keying().delete_policy(Direction::Transmit, &selector, 0);
+                    let _ = end.keying().delete_policy(Direction::Transmit, &selector, 0);
                 }
                 Step::Reset => end.device.reset(NOW),
                 Step::Stall(now) => stalled = now,

@@ -44,7 +44,7 @@ proptest! {
         for (selector, priority, reqid) in &policies {
             let action = Action::Protect(Template::transport(*reqid));
             let policy = Policy { direction: Direction::Transmit, selector: *selector, priority: *priority, action };
-            let _there_already = end.keying().add_policy(policy);
+            let _ = end.keying().add_policy(policy);
         }
         // The last resort, so that every packet matches a policy.
         let everything = Policy {
@@ -60,12 +60,12 @@ proptest! {
             // Deleted policies and resets must not change which SA a packet uses.
             if happens == 0 {
                 let (selector, priority, _) = *which.get(&policies);
-                let _gone_already = end.keying().delete_policy(Direction::Transmit, &selector, priority);
+                let _ = end.keying().delete_policy(Direction::Transmit, &selector, priority);
             }
             if happens == 1 {
                 end.device.reset(NOW);
                 end.device.process(NOW);
-                let _lost = end.secure.poll_event();
+                let _ = end.secure.poll_event();
                 end.events();
             }
             let packet = if is_tcp { tcp(false, b"x", None) } else { datagram(false, 80, b"x", 1500).remove(0) };

@@ -51,7 +51,7 @@ impl End {
             };
             let action = Action::Protect(template);
             let policy = Policy { direction: sa.direction, selector: Selector::ANY, priority: 0, action };
-            let _there_already = self.keying().add_policy(policy);
+            let _ = self.keying().add_policy(policy);
             let SaAdded { refused, .. } = self.keying().add_sa(NOW, sa.clone()).unwrap();
             assert_eq!(refused, None);
         }

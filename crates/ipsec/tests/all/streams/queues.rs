@@ -162,7 +162,7 @@ impl Bed {
         }
         let keys = Arc::new(Mutex::new(keys));
         let (runtime, keyed, there) = (bed.runtime(), hosts.clone(), keys.clone());
-        let _runs_on = hosts[0].spawn("keys", async move {
+        let _keys_task = hosts[0].spawn("keys", async move {
             let mut old: Vec<(u32, usize, SaId, SaId)> = Vec::new();
             for tick in 0u32.. {
                 testbed_sleep(&*runtime, TICK).await;
@@ -220,9 +220,9 @@ fn talk(pair: &Pair, course: Course, of_each_shard: usize, bytes: usize) -> Outc
     for shard in server.shards() {
         for which in 1..=SAS {
             let (host, mut listener) = (server.clone(), shard.listen(PORT + which, 64).unwrap());
-            let _runs_on = server.spawn("listener", async move {
+            let _listener_task = server.spawn("listener", async move {
                 while let Ok(stream) = listener.accept().await {
-                    let _runs_on = host.spawn("echo", async move {
+                    let _echo_task = host.spawn("echo", async move {
                         let (mut reader, mut writer) = tokio::io::split(stream);
                         tokio::io::copy(&mut reader, &mut writer).await?;
                         writer.shutdown().await
@@ -436,7 +436,7 @@ fn a_datagram_is_delivered_once() {
             for shard in server.shards() {
                 for which in 1..=SAS {
                     let (socket, heard) = (shard.bind_udp(Some(PORT + which)).unwrap(), heard.clone());
-                    let _runs_on = server.spawn("hears", async move {
+                    let _receiver_task = server.spawn("hears", async move {
                         while let Ok((data, _)) = socket.recv_from().await {
                             heard.lock().unwrap().push(data[..4].try_into().unwrap());
                         }

@@ -117,7 +117,7 @@ pub(crate) fn stoppable(host: &BedHost, port: u16, config: Config, tls: ServerTl
     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).unwrap();
     let stop = Stop(Arc::new(Mutex::new(Some(driver))), Arc::default());
     let (driver, waker) = (stop.0.clone(), stop.1.clone());
-    let _running = host.spawn(
+    let _driver_task = host.spawn(
         "driver",
         poll_fn(move |cx| {
             *waker.lock().unwrap() = Some(cx.waker().clone());
@@ -250,7 +250,7 @@ impl World {
             let mut gives_up = gives_up[1];
             let received = read_by(&mut receive, |at| {
                 if at >= bytes as u64 / 2 && core::mem::take(&mut gives_up) {
-                    let _or_it_is_the_only_one = connection.close_path(1);
+                    let _ = connection.close_path(1);
                 }
             });
             assert_eq!(received.await?, bytes as u64);
@@ -271,7 +271,7 @@ impl World {
         let asking = self.near.spawn("client", async move {
             let connection = connect(&connecting, &tls, to).await.unwrap();
             if let Some((to, from)) = second {
-                let _or_lost = connection.open_path(to, Some(from)).await;
+                let _ = connection.open_path(to, Some(from)).await;
             }
             let (mut send, mut receive) = connection.open_bi().await?;
             let mut asked = 0;
@@ -283,7 +283,7 @@ impl World {
                     host.runtime().sleep(Duration::from_millis(200)).await;
                 }
                 if gives_up[0] && (at..at + 100_000).contains(&(bytes / 2)) {
-                    let _or_it_is_the_only_one = connection.close_path(0);
+                    let _ = connection.close_path(0);
                 }
                 send.send(body(at as u64, 100_000.min(bytes - at))).await?;
             }
