@@ -49,7 +49,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn products_are_those_made_bit_by_bit(a: u64, b: u64) {
+        fn products_match_a_bit_by_bit_model(a: u64, b: u64) {
             prop_assert_eq!(multiply(a, b), bit_by_bit(a, b));
             prop_assert_eq!(multiply(a, u64::MAX), bit_by_bit(a, u64::MAX));
         }

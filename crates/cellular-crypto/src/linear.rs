@@ -112,7 +112,7 @@ mod tests {
     use crate::sbox;
 
     #[test]
-    fn zucs_s1_is_aess_between_two_maps() {
+    fn zuc_s1_is_the_aes_sbox_between_two_maps() {
         for byte in 0..=255u8 {
             let in_aes = apply(ZUC_TO_AES, byte);
             let inverse = power(in_aes, 254, 0x11b);

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn planes_give_what_the_tables_say() {
+    fn substitution_matches_the_tables() {
         for table in [AES, SNOW_3G, ZUC_0, ZUC_1] {
             let sbox = Sbox::new(&table);
             for start in (0..256).step_by(64) {

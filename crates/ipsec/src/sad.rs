@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_takes_over_and_the_older_comes_back() {
+    fn newest_sa_sends_until_retired_and_then_the_older() {
         let mut sad = Sad::default();
         let template = Template::transport(5);
         let old = sad.add(Instant::ZERO, SaParams { reqid: 5, ..sa(Direction::Transmit, 256) }).unwrap();
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn contradictory_parameters_are_refused() {
         let mut sad = Sad::default();
         // Each invalid parameter is tried alone in an otherwise valid SA.
         let mut add = |params| sad.add(Instant::ZERO, params).map(|_| ());
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_own_while_something_is_sent_from_it() {
+    fn address_is_own_while_an_sa_sends_from_it() {
         let mut sad = Sad::default();
         let (own, peer) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         sad.add(Instant::ZERO, sa(Direction::Receive, 256)).unwrap();
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_of_both_directions_at_a_time() {
+    fn key_is_refused_in_both_directions_at_once() {
         let (mut sad, here, there) = (Sad::default(), [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         let key = || EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
         let sent = |spi| SaParams { key: key(), ..sa(Direction::Transmit, spi) };

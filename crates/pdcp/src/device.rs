@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_pdu_is_told_apart_from_its_neighbours() {
+    fn only_a_changed_pdu_of_a_batch_fails() {
         let session = Handle { index: 0, generation: 0 };
         let clear: Vec<_> = (0..5).map(|count| (count, BytesMut::zeroed(20 + count as usize))).collect();
         let mut job = batch(session, Way::Apply, &clear);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_is_laid_out_otherwise_is_refused() {
+    fn malformed_batch_is_refused() {
         let session = Handle { index: 0, generation: 0 };
         let job = || batch(session, Way::Apply, &[(1, BytesMut::zeroed(30))]);
         let mut cases = [job(), job(), job(), job()];

@@ -52,7 +52,7 @@ proptest! {
 
     /// PDUs within the window are delivered once and in order; lost ones are given up when t-Reordering ends.
     #[test]
-    fn each_sdu_comes_once_and_in_order(
+    fn each_sdu_arrives_once_and_in_order(
         algorithm in algorithms(), long: bool, out_of_order: bool, batch in 1..40usize,
         fates in proptest::collection::vec((0..10u8, 0..30usize), 1..400),
     ) {
@@ -106,7 +106,7 @@ proptest! {
 
     /// Garbage changes only counters, and with MAC-I no garbage is delivered.
     #[test]
-    fn garbage_is_counted(
+    fn garbage_changes_only_counters(
         long: bool, control: bool, garbage in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..60),
     ) {
         let sn = if long { SnLen::Eighteen } else { SnLen::Twelve };
@@ -132,7 +132,7 @@ proptest! {
 
 /// A device's result is accepted if its COUNT was right, and repeated otherwise.
 #[test]
-fn a_devices_count_is_checked() {
+fn count_of_a_device_is_checked() {
     let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     for algorithm in Algorithm::ALL {
         let keys = || security(Some(algorithm), 9);
@@ -155,7 +155,7 @@ fn a_devices_count_is_checked() {
 
 /// TS 38.323 5.8, 5.9: the MAC-I covers header and SDU; then SDU and MAC-I are ciphered, except the SDAP header.
 #[test]
-fn a_pdu_is_what_the_standard_says() {
+fn pdu_matches_the_standard() {
     for algorithm in Algorithm::ALL {
         let mut config = Config::data(BearerKind::Acknowledged, SnLen::Eighteen);
         config.clear = 1;
@@ -177,7 +177,7 @@ fn a_pdu_is_what_the_standard_says() {
 
 /// Sequence numbers wrap around and COUNTs do not, at both ends, with a loss at every wrap.
 #[test]
-fn hfn_counts_the_rounds() {
+fn hfn_counts_wraps_of_the_sequence_number() {
     let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     let mut transmitter = Transmitter::new(config.clone(), security(Some(Algorithm::Aes128), 1)).unwrap();
     let mut receiver = Receiver::new(config, security(Some(Algorithm::Aes128), 1)).unwrap();
@@ -202,7 +202,7 @@ fn hfn_counts_the_rounds() {
 }
 
 #[test]
-fn without_a_timer_a_gap_holds_up_what_follows_and_a_window_bounds_it() {
+fn gap_blocks_delivery_without_a_timer_up_to_the_window() {
     let mut config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
     config.reordering = None;
     let mut transmitter = Transmitter::new(config.clone(), security(None, 1)).unwrap();
@@ -226,7 +226,7 @@ fn without_a_timer_a_gap_holds_up_what_follows_and_a_window_bounds_it() {
 }
 
 #[test]
-fn a_receiver_keeps_as_much_as_it_may() {
+fn receiver_buffer_is_bounded() {
     let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     let mut transmitter = Transmitter::new(config.clone(), security(None, 1)).unwrap();
     config.buffer = 10_000;
@@ -240,7 +240,7 @@ fn a_receiver_keeps_as_much_as_it_may() {
 }
 
 #[test]
-fn sdus_are_discarded_when_their_time_is_over() {
+fn sdus_are_discarded_when_their_timer_ends() {
     let mut config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
     config.discard = Some(Duration::from_millis(10));
     config.buffer = 100 + 2 * 256;
@@ -259,7 +259,7 @@ fn sdus_are_discarded_when_their_time_is_over() {
 }
 
 #[test]
-fn an_acknowledged_bearer_survives_new_keys() {
+fn acknowledged_bearer_survives_new_keys() {
     let config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
     let algorithm = |number| Algorithm::from_number(number);
     let mut near = Entity::new(config.clone(), security(algorithm(1), 1), security(algorithm(1), 2)).unwrap();
@@ -284,7 +284,7 @@ fn an_acknowledged_bearer_survives_new_keys() {
 }
 
 #[test]
-fn the_other_bearers_begin_at_zero_with_new_keys() {
+fn other_bearers_restart_at_zero_with_new_keys() {
     for (config, kept) in [(Config::data(BearerKind::Unacknowledged, SnLen::Twelve), 3), (Config::signalling(), 0)] {
         let mut transmitter = Transmitter::new(config.clone(), security(Some(Algorithm::Snow5g), 1)).unwrap();
         let mut receiver = Receiver::new(config, security(Some(Algorithm::Snow5g), 1)).unwrap();
@@ -406,7 +406,7 @@ fn early_sdus_do_not_keep_receive_buffers() {
 
 /// One SDU always fits, however small the buffer.
 #[test]
-fn a_small_buffer_takes_one_sdu_at_a_time() {
+fn small_buffer_takes_one_sdu_at_a_time() {
     let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     config.buffer = 1000;
     let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();

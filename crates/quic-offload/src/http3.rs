@@ -323,7 +323,7 @@ mod tests {
 
     /// The result does not depend on how the bytes are split.
     #[test]
-    fn frames_are_bounded_but_for_data() {
+    fn frames_except_data_are_bounded() {
         let data = [&[0x00, 0x80, 0x0f, 0xff, 0xff][..], &[7; 0x0f_ffff]].concat();
         let longest = [&[0x01, 0x80, 0x04, 0x00, 0x00][..], &[7; 256 << 10]].concat();
         let too_long = [0x21, 0x80, 0x04, 0x00, 0x01];
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_one_direction_have_frames_if_they_control() {
+    fn only_control_streams_among_uni_streams_have_frames() {
         assert!(!FrameParser::for_uni_stream().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
         assert!(FrameParser::for_uni_stream().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
     }

@@ -12,7 +12,7 @@ const EXPECTED: [(Algorithm, &str, &str, &str); 3] = [
 ];
 
 #[test]
-fn four_thousand_bytes() {
+fn long_messages_match_the_model() {
     let bytes: Vec<u8> = (0..32).map(|i| 7 * i + 1).collect();
     let aad: Vec<u8> = (0..333).map(|i| (3 * i) as u8).collect();
     let message: Vec<u8> = (0..4001).map(|i| (5 * i + i / 256) as u8).collect();

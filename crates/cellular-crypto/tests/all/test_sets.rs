@@ -42,7 +42,7 @@ impl Set {
 }
 
 #[test]
-fn test_sets_of_3gpp() {
+fn test_sets_of_3gpp_pass() {
     let sets: Sets = serde_json::from_str(include_str!("vectors/3gpp_128.json")).unwrap();
     assert_eq!((sets.ciphering.len(), sets.integrity.len()), (12, 17));
     for set in &sets.ciphering {
@@ -61,7 +61,7 @@ fn test_sets_of_3gpp() {
 }
 
 #[test]
-fn every_number_of_bits_to_600_is_what_another_implementation_says() {
+fn all_lengths_to_600_bits_match_another_implementation() {
     let message: Vec<u8> = (0..76u32).map(|index| (index * index * 37 + 11) as u8).collect();
     for algorithm in OF_128_BITS {
         let key = [0x5a; 16];
@@ -76,7 +76,7 @@ proptest! {
 
     /// Long messages, with random keys and numbers.
     #[test]
-    fn messages_are_what_another_implementation_says(
+    fn random_messages_match_another_implementation(
         which in 0..3usize, key: [u8; 16], count: u32, bearer in 0..32u8, direction in 0..2usize,
         message in proptest::collection::vec(any::<u8>(), 0..3000), short in 0..8usize,
     ) {
@@ -87,7 +87,7 @@ proptest! {
 
     /// Every back-end gives the same result in a batch as for single messages.
     #[test]
-    fn a_batch_does_what_single_messages_do(
+    fn batch_matches_single_messages(
         jobs in proptest::collection::vec((0..6usize, any::<u8>(), any::<[u8; 16]>(), lengths()), 0..40),
     ) {
         let keys: Vec<Key> = jobs.iter()
@@ -129,7 +129,7 @@ proptest! {
 
     /// Every back-end seals in a batch as for single messages. A batch opens authentic messages and wipes the others.
     #[test]
-    fn a_batch_seals_and_opens_as_single_messages_do(
+    fn batch_seals_and_opens_like_single_messages(
         jobs in proptest::collection::vec((3..6usize, any::<u8>(), any::<[u8; 16]>(), lengths(), any::<bool>()), 0..40),
     ) {
         let key = |(which, key, ..): &(usize, u8, [u8; 16], usize, bool)| Key::new(Algorithm::ALL[*which], &[*key; 32]).unwrap();

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_waits_once_and_comes_again_after_it_was_asked_for() {
+    fn equal_event_is_queued_again_only_after_delivery() {
         let mut events = SaEventQueue::default();
         let soft = SaEvent::SoftLimit { sa: sa(1), limit: Limit::Packets };
         assert!(events.push(soft) && events.push(acquire(1)) && events.push(acquire(2)));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_sas_takes_no_room_from_those_that_are_there() {
+    fn acquire_events_leave_room_for_events_of_sas() {
         let mut events = SaEventQueue::default();
         let tunnel = |reqid| Template::tunnel([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), reqid);
         let wants = |reqid| match acquire(1) {

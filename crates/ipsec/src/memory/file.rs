@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_there_after_a_power_cut_at_any_time() {
+    fn written_marks_survive_any_power_cut() {
         let mut empty = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let mut start = ForgetfulFolder { calls_left: 4, ..ForgetfulFolder::default() };
         empty.write(&[], &mut start, &mut ForgetfulFolder::default()).unwrap();
@@ -604,7 +604,7 @@ mod tests {
     /// A mark costs one line, however many keys there are. The file is replaced only after as many new marks as it has
     /// keys.
     #[test]
-    fn the_file_is_written_anew_seldom() {
+    fn file_is_replaced_rarely() {
         let mut folder = ForgetfulFolder { calls_left: usize::MAX, ..ForgetfulFolder::default() };
         let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let (mut anew, mut last) = (0, 0);
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_could_not_be_written_is_none() {
+    fn failed_write_leaves_no_mark() {
         let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let mark = NumberMark { direction: Direction::Receive, key: &key(1), spi: 7, number: 7 };
         assert!(entries.write(&[mark], &mut ForgetfulFolder::default(), &mut ForgetfulFolder::default()).is_err());
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_received_is_told_apart_by_its_spi_and_the_highest_of_several_counts() {
+    fn received_marks_are_kept_by_spi_and_the_highest_counts() {
         let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let key = key(1);
         let mark = |spi, number| NumberMark { direction: Direction::Receive, key: &key, spi, number };
@@ -654,7 +654,7 @@ mod tests {
 
     /// A full file forgets marks, but never that a key was used.
     #[test]
-    fn the_oldest_half_is_spent_and_known_to_be() {
+    fn oldest_half_of_a_full_file_is_spent_and_stays_known() {
         let bytes = |folder: &ForgetfulFolder| core::str::from_utf8(&folder.now).unwrap().to_owned();
         let disk = || ForgetfulFolder { calls_left: usize::MAX, ..ForgetfulFolder::default() };
         let (mut numbers, mut spent) = (disk(), disk());
@@ -692,7 +692,7 @@ mod tests {
 
     /// The spent keys are written to their file before they leave the other file.
     #[test]
-    fn a_power_cut_while_keys_are_spent_forgets_none() {
+    fn power_cut_during_spending_forgets_no_key() {
         let disk = |calls_left| ForgetfulFolder { calls_left, ..ForgetfulFolder::default() };
         for calls in 0..9 {
             let mut entries = NumberEntries { most: 4, ..NumberEntries::with(Zeroizing::new([9; SECRET])) };
@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_by_its_line() {
+    fn damage_is_reported_with_its_line() {
         let mut entries = NumberEntries::with(Zeroizing::new([0xab; SECRET]));
         let marks = [(Direction::Transmit, 1), (Direction::Receive, 1), (Direction::Receive, 2)];
         for (direction, byte) in marks {

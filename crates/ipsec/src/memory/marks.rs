@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_last_from_one_second_to_four_are_as_far_ahead_as_the_last() {
+    fn distance_stays_if_a_mark_lasts_one_to_four_seconds() {
         let mut marks = SaMarks { ahead: 16, ..SaMarks::at(0) };
         marks.note(at(0), 1);
         let lasted = |milliseconds| marks.next_ahead(at(milliseconds));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn no_mark_of_a_receiver_is_behind_where_a_sender_goes_on() {
+    fn receiver_mark_does_not_exceed_the_senders() {
         for number in [1, STEP - 1, STEP, STEP + 1, 5 * STEP - 3] {
             let mut marks = SaMarks::at(0);
             for _ in 0..40 {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_sent_numbers_end_with_the_numbers() {
+    fn marks_of_sent_numbers_stop_at_the_last_number() {
         let limit = u64::from(u32::MAX);
         let marks = [1, STEP, STEP + 1, limit].map(|number| SaMarks::for_sent(number, limit));
         assert_eq!(marks, [STEP, STEP, 2 * STEP, limit]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_after_a_second() {
+    fn failed_write_is_retried_after_a_second() {
         let mut marks = SaMarks::at(0);
         assert!(marks.may_try(at(0)) && !marks.cover(1));
         marks.note_failure(at(0));

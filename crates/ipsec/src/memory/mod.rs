@@ -196,7 +196,7 @@ mod tests {
     use offload_api::EspSuite;
 
     #[test]
-    fn layers_with_real_peers_know_each_others_keys_and_number_packets_from_anywhere() {
+    fn layers_of_one_process_share_used_keys() {
         let [one, another] = [KeyMemory::process_wide(), KeyMemory::process_wide()];
         let key = EspKey::new(EspSuite::Aes128Gcm, b"of the whole process").unwrap();
         assert_eq!(one.used().begin(&key), Ok(()));

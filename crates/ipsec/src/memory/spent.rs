@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spent_is_known_and_few_others_are_taken_for_it() {
+    fn spent_keys_are_recognised_with_few_false_positives() {
         let mut spent = SpentKeyFilter::new();
         (0..1 << 20).for_each(|number| spent.insert(hash(number)));
         assert!((0..1 << 20).all(|number| spent.contains(hash(number))), "none is forgotten");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_not_read() {
+    fn malformed_table_is_refused() {
         let bytes = SpentKeyFilter::new().to_bytes();
         assert!(SpentKeyFilter::from_bytes(&bytes[1..]).is_none() && SpentKeyFilter::from_bytes(&[]).is_none());
         assert!(SpentKeyFilter::from_bytes(&[&bytes[..], &[0; 8]].concat()).is_none());

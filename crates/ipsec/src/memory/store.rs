@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_and_files_are_for_their_owner() {
+    fn folder_and_files_are_private_to_their_owner() {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("made/below");
         begin(&folder).write(&[mark(&key(3), 1)]).unwrap();
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_files_are_taken_over_for_good() {
+    fn earlier_files_are_imported_permanently() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("keys"), "").unwrap();
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn old_keys_without_an_entry_are_not_accounted_for() {
+    fn old_keys_without_an_entry_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
         let mut first = begin(folder.path());
@@ -600,7 +600,7 @@ mod tests {
 
     /// File systems give a new file the inode number of one that was removed: ext4 does so with every second file here.
     #[test]
-    fn file_that_was_replaced_twice_is_read_anew() {
+    fn file_replaced_twice_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         begin(folder.path()).write(&[mark(&key(1), 100)]).unwrap();
         let mut process = begin(folder.path());
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_cannot_be_written_are_not_taken_for_written() {
+    fn failed_marks_do_not_count_as_written() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mut process = begin(folder.path());
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_refused_and_a_line_cut_short_is_mended() {
+    fn damage_is_refused_and_an_incomplete_line_is_repaired() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("numbers");
         let mut process = begin(folder.path());

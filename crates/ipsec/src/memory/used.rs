@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_used_is_refused_however_many_came_after_it() {
+    fn used_key_is_refused_after_any_number_of_others() {
         let used = UsedKeys::default();
         // Enough keys to spend the exact hashes twice.
         let (mut refused, count) = (0, 2 * UsedKeys::WHOLE as u32 + 10);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_differ_in_their_salt_or_their_length_differ() {
+    fn keys_differ_by_salt_and_by_length() {
         let used = UsedKeys::default();
         let salted = |salt: u8| EspKey::new(EspSuite::Aes128Gcm, &[[7; 16].as_slice(), &[salt; 4]].concat()).unwrap();
         assert_eq!((used.begin(&salted(1)), used.begin(&salted(2))), (Ok(()), Ok(())));

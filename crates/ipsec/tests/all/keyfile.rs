@@ -12,7 +12,7 @@ use std::time::Duration;
 const KEY: &str = "0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1faabbccdd";
 
 #[test]
-fn says_everything_there_is_to_say() {
+fn all_statements_are_parsed() {
     // The text uses every kind of line: `ip xfrm` prefix, continuation, comment, quotes, and several statements.
     let text = format!(
         "# both ways\n\
@@ -66,7 +66,7 @@ fn says_everything_there_is_to_say() {
 }
 
 #[test]
-fn headers_of_tunnels_are_as_the_file_says() {
+fn file_sets_the_headers_of_tunnels() {
     let sa = |rest: &str| {
         let text = format!(
             "state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 mode tunnel aead rfc4106(gcm(aes)) {KEY} 128 {rest}"
@@ -82,7 +82,7 @@ fn headers_of_tunnels_are_as_the_file_says() {
 }
 
 #[test]
-fn statements_change_what_is_there_in_their_order() {
+fn statements_apply_in_order() {
     let (device, driver) = nic_sim::nic(nic_sim::NicConfig::default());
     let mut secure = ipsec::SecureDevice::new(Box::new(driver));
     // Only one end is local, so SAs without `dir` get their direction from their source.
@@ -139,7 +139,7 @@ fn statements_change_what_is_there_in_their_order() {
 }
 
 #[test]
-fn what_is_wrong_is_said_where_it_is() {
+fn errors_name_their_line() {
     let state = |rest: &str| format!("state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
     let change = |what: &str, rest: &str| format!("state {what} src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
     let gcm = format!("aead rfc4106(gcm(aes)) {KEY} 128");
@@ -201,7 +201,7 @@ fn what_is_wrong_is_said_where_it_is() {
 }
 
 #[test]
-fn an_error_shows_no_key_wherever_it_was_put() {
+fn error_never_contains_a_key() {
     let digits = &KEY[2..];
     let state = |rest: String| format!("state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
     // Keys in wrong places: too long, without prefix, split by a blank, or in place of another word.
@@ -234,7 +234,7 @@ fn an_error_shows_no_key_wherever_it_was_put() {
 }
 
 #[test]
-fn an_error_is_a_line_that_no_terminal_obeys() {
+fn error_is_one_line_without_control_characters() {
     let said = |text: &str| text.parse::<KeyFile>().unwrap_err().to_string();
     assert_eq!(said("\u{1b}[2J\u{7} add"), "line 1: `\\u{1b}[2J\\u{7}` is not state or policy");
     assert_eq!(said("\u{feff}state add"), "line 1: `\\u{feff}state` is not state or policy");

@@ -127,7 +127,7 @@ proptest! {
 
     /// Device and CPU make the same datagrams, single or segmented, and each opens the other's.
     #[test]
-    fn a_nic_protects_and_opens_as_the_cpu_does(
+    fn nic_protects_and_opens_like_the_cpu(
         algorithm in (0..=6u8).prop_map(Algorithm::from_number), integrity: bool, long: bool, sdap: bool,
         first in prop_oneof![Just(0u32), Just(4090), Just(0xfff_fff0), any::<u32>().prop_map(|count| count / 2)],
         sdus in prop::collection::vec(1usize..1400, 1..6), together in 1usize..9, cache in prop_oneof![Just(208usize), Just(4 << 20)],
@@ -177,7 +177,7 @@ proptest! {
     /// For any order, loss and duplication of a bearer's PDUs, the NIC uses the host's COUNT whenever the MAC-I proves
     /// it.
     #[test]
-    fn the_counts_of_the_nic_are_those_of_the_host(
+    fn nic_derives_the_same_counts_as_the_host(
         moves in prop::collection::vec((0usize..40, any::<bool>()), 1..120), start in prop_oneof![Just(0u32), Just(4000), Just(70_000)],
         drops: bool,
     ) {
@@ -209,7 +209,7 @@ proptest! {
 
 /// PDUs that cannot be protected do not leave. PDUs that cannot be opened are passed on unchanged.
 #[test]
-fn what_is_wrong_is_dropped_on_its_way_out_and_untouched_on_its_way_in() {
+fn invalid_pdus_are_dropped_if_sent_and_unchanged_if_received() {
     let (config, security) = (config(true), security(Some(Algorithm::Zuc128), true));
     let mut nic = Nic::new(4 << 20);
     let sealer = nic.create(Direction::Transmit, context(&config, &security, 0));
@@ -275,7 +275,7 @@ fn what_is_wrong_is_dropped_on_its_way_out_and_untouched_on_its_way_in() {
 
 /// A receiver on the host gets the same SDUs, whether or not the NIC opened their PDUs.
 #[test]
-fn the_host_takes_what_the_nic_opened() {
+fn host_delivers_sdus_that_the_nic_opened() {
     let (config, security) = (config(true), security(Some(Algorithm::Snow3g), true));
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
     let sealer = near.create(Direction::Transmit, context(&config, &security, 0));

@@ -23,7 +23,7 @@ use crate::world::*;
 /// An accelerator's queue may have one place, which is taken by the command that creates a session, or may be shared
 /// with other clients that fill it.
 #[test]
-fn a_full_queue_of_jobs_loses_nothing() {
+fn full_job_queue_loses_no_sdu() {
     for depth in [1, 2, 5] {
         let config = LookasideConfig { depth, ..LookasideConfig::default() };
         // Two generations of keys: each needs a session of the accelerator.
@@ -42,7 +42,7 @@ fn a_full_queue_of_jobs_loses_nothing() {
 /// Jobs that wait for a place in a shared queue continue when the other clients' entries are finished, without any
 /// other event, even if these entries were commands.
 #[test]
-fn room_in_a_shared_queue_is_noticed() {
+fn jobs_continue_when_a_shared_queue_has_room() {
     for with_jobs in [true, false] {
         let config = LookasideConfig { depth: 4, ..LookasideConfig::default() };
         let mut world = World::with_accelerator(9, [How::Jobs, How::Cpu], 8, LinkConfig::default(), config);
@@ -76,7 +76,7 @@ fn room_in_a_shared_queue_is_noticed() {
 /// A socket accepts nothing for a while and then everything: waiting datagrams continue, although the peer sends
 /// nothing.
 #[test]
-fn a_socket_that_takes_nothing_for_a_while_stalls_nobody() {
+fn blocked_socket_does_not_stall_bearers() {
     for queue in [None, Some(CpuQueue::new(CpuConfig::default()))] {
         let wire = LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() };
         let mut world = World::new(10, [How::Cpu, How::Cpu], 8, wire);
@@ -105,7 +105,7 @@ fn a_socket_that_takes_nothing_for_a_while_stalls_nobody() {
 
 /// A packet that is too long for the path is fragmented, whether or not a NIC has the bearer.
 #[test]
-fn a_long_sdu_arrives_in_fragments() {
+fn long_sdu_arrives_in_fragments() {
     for near in WAYS {
         let mut world = World::new(11, [near, How::Nic], 8, LinkConfig::default());
         let [near_end, far_end] = world.open(0, &config(), 0);
@@ -129,7 +129,7 @@ fn a_long_sdu_arrives_in_fragments() {
 
 /// A datagram that cannot be sent affects no other.
 #[test]
-fn an_error_of_one_datagram_ends_nothing() {
+fn error_of_one_datagram_affects_no_other() {
     let mut world = World::new(12, [How::Cpu, How::Cpu], 8, LinkConfig::default());
     let host = world.ends[0].0.clone();
     let socket = Faulty { errors: 3, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
@@ -163,7 +163,7 @@ fn message(message: GtpuMessage, payload: &[u8]) -> Bytes {
 
 /// Empty SDUs are charged too, so that a peer cannot fill a node's memory with them.
 #[test]
-fn empty_sdus_that_nobody_reads_are_bounded() {
+fn unread_empty_sdus_are_bounded() {
     let mut world = World::new(13, [How::Cpu, How::Cpu], 8, LinkConfig::default());
     let (_bearer, peer, to) = crafted(&world, config_with(10_000));
     let host = world.ends[1].0.clone();
@@ -182,7 +182,7 @@ fn empty_sdus_that_nobody_reads_are_bounded() {
 
 /// New keys end the wait for missing PDUs: held-up SDUs are delivered, and the end comes after them.
 #[test]
-fn what_new_keys_deliver_is_heard_of_before_the_end() {
+fn sdus_delivered_by_new_keys_precede_the_end() {
     for ended in [false, true] {
         // The receiver holds COUNT 1, because COUNT 0 never comes.
         let mut config = config();

@@ -18,7 +18,7 @@ proptest! {
     /// With every kind of offload, a bad wire, NIC resets and accelerators that disappear, each SDU arrives at most
     /// once, in order and unchanged.
     #[test]
-    fn schedules(
+    fn sdus_arrive_at_most_once_and_in_order(
         seed: u64, near in prop::sample::select(&WAYS[..]), far in prop::sample::select(&WAYS[..]), contexts in 0u32..4,
         loss in prop::sample::select(&["0", "0.01", "0.1"][..]), resets in prop::collection::vec((0u64..3000, 0usize..2), 0..4),
         losses in prop::collection::vec((0u64..3000, 0usize..2), 0..3), short: bool, count in 1u32..2000,
@@ -59,7 +59,7 @@ fn schedules_wanted() -> u32 {
 
 /// New keys restart at COUNT 0, and PDUs under the old keys are not mistaken for PDUs under the new ones.
 #[test]
-fn new_keys_do_not_meddle_with_old_ones() {
+fn new_keys_do_not_affect_old_pdus() {
     for near in WAYS {
         for far in WAYS {
             let mut world = World::new(3, [near, far], 8, LinkConfig::default());
@@ -79,7 +79,7 @@ fn new_keys_do_not_meddle_with_old_ones() {
 
 /// A NIC without the engine, or without room, leaves the work to the CPU.
 #[test]
-fn without_room_in_the_nic_the_cpu_does_it() {
+fn cpu_works_if_the_nic_has_no_room() {
     for contexts in [0, 1] {
         let mut world = World::new(4, [How::Nic, How::Nic], contexts, LinkConfig::default());
         let bearers: Vec<_> = (0..3).map(|number| world.open(number, &config(), 0)).collect();
@@ -98,7 +98,7 @@ fn without_room_in_the_nic_the_cpu_does_it() {
 
 /// Echo requests are answered; datagrams of unknown tunnels and other protocols are only counted.
 #[test]
-fn strangers_are_answered_or_counted() {
+fn unknown_peers_are_answered_or_counted() {
     let mut world = World::new(5, [How::Nic, How::Cpu], 8, LinkConfig::default());
     let _bearers = world.open(0, &config(), 0);
     let (host, _) = &world.ends[1];
@@ -121,7 +121,7 @@ fn strangers_are_answered_or_counted() {
 }
 
 #[test]
-fn a_tunnel_is_one_bearers_and_closed_with_it() {
+fn tunnel_has_one_bearer_and_closes_with_it() {
     let mut world = World::new(6, [How::Nic, How::Nic], 8, LinkConfig::default());
     let [near, far] = world.open(0, &config(), 0);
     let node = world.ends[0].1.clone();
@@ -145,7 +145,7 @@ fn a_tunnel_is_one_bearers_and_closed_with_it() {
 
 /// A TEID may be reused at once by another bearer with its own keys: COUNT 0 is not used again with the old keys.
 #[test]
-fn a_tunnel_that_is_opened_again_has_its_own_keys() {
+fn reopened_tunnel_uses_its_own_keys() {
     for near in WAYS {
         for far in WAYS {
             let mut world = World::new(7, [near, far], 8, LinkConfig::default());
@@ -180,7 +180,7 @@ fn a_tunnel_that_is_opened_again_has_its_own_keys() {
 /// PDUs that a NIC opened under old keys may be read after a key change. They are in clear, and must not be taken for
 /// PDUs under the new keys.
 #[test]
-fn what_old_keys_opened_is_late_under_new_ones() {
+fn pdus_opened_under_old_keys_are_stale() {
     for queues in [1, 4] {
         let mut world = World::for_queues(8, [How::Cpu, How::Nic], queues, 8, LinkConfig::default());
         let [near, far] = world.open(0, &config(), 0);

@@ -24,7 +24,7 @@ fn carry_all(world: &mut World, opened: Vec<[Bearer; 2]>, epochs: u8, count: u32
 
 /// With each kind of offload and any number of queues at either end, all SDUs arrive in order, across key changes.
 #[test]
-fn every_bearer_carries_all_whatever_its_queue() {
+fn every_bearer_carries_all_sdus_on_any_queue() {
     for near in WAYS {
         for far in WAYS {
             for queues in [1, 2, 4] {
@@ -47,7 +47,7 @@ fn every_bearer_carries_all_whatever_its_queue() {
 
 /// With contexts, a NIC steers PDUs and end markers to the queues of their bearers, and every queue has some.
 #[test]
-fn a_nic_steers_by_port_and_tunnel() {
+fn nic_steers_by_port_and_tunnel() {
     for queues in [1u16, 2, 4] {
         let mut world = World::for_queues(22, [How::Nic, How::Nic], queues, 16, LinkConfig::default());
         let opened: Vec<_> = (0..8).map(|number| world.open(number, &config(), 0)).collect();
@@ -69,7 +69,7 @@ fn a_nic_steers_by_port_and_tunnel() {
 
 /// A multi-queue NIC that is reset or full leaves the work to the CPU at the bearers' queues.
 #[test]
-fn without_room_in_a_queue_the_cpu_does_it() {
+fn cpu_works_at_bearer_queues_without_contexts() {
     for (contexts, queues) in [(0, 4), (1, 4), (3, 2)] {
         let mut world = World::for_queues(23, [How::Nic, How::Nic], queues, contexts, LinkConfig::default());
         let came = carried(&mut world, 8, 1, 100);
@@ -87,7 +87,7 @@ proptest! {
 
     /// Over a bad wire with NIC resets, each bearer's SDUs arrive at most once, in order and unchanged.
     #[test]
-    fn schedules(
+    fn sdus_arrive_at_most_once_and_in_order(
         seed: u64, near in prop::sample::select(&WAYS[..]), far in prop::sample::select(&WAYS[..]), queues in 1u16..5,
         contexts in 0u32..5, loss in prop::sample::select(&["0", "0.01", "0.1"][..]), bearers in 1u32..7,
         resets in prop::collection::vec((0u64..3000, 0usize..2), 0..4), count in 20u32..400,

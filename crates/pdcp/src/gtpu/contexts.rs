@@ -189,7 +189,7 @@ mod tests {
     /// A full device costs an idle bearer one request and then nothing. Each turn of the driver considers only bearers
     /// with PDUs.
     #[test]
-    fn refused_bearers_ask_with_their_own_pdus_only() {
+    fn refused_bearer_asks_again_only_with_its_own_pdus() {
         let mut core = NodeCore::new(QueuePlace::new(0, 1), true, false, Arc::default());
         let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
         let null = || Security::new(1, Way::Uplink).expect("an identity");

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tunnels_by_any_step_are_spread_evenly() {
+    fn teids_with_any_step_are_spread_evenly() {
         for queues in 1..=16 {
             for (first, step) in [(0, 1), (1, 1), (1, 2), (7, 3), (65_537, 1), (0, 16), (u32::MAX - 50, 1)] {
                 let mut at = vec![0usize; queues];

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_length_goes_to_the_end() {
+    fn frame_without_a_length_extends_to_the_end() {
         let mut frames = Frames::new(&[0, 0, 0, 0x0d, 4, 0x40, 7, 1, 2, 3]);
         assert!(matches!(
             frames.next().unwrap(),
@@ -264,13 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_the_last_one() {
+    fn unknown_frame_is_the_last_one() {
         let mut frames = Frames::new(&[1, 0x21, 1]);
         assert!(frames.next().is_some() && frames.next().is_none() && !frames.is_done());
     }
 
     #[test]
-    fn a_frame_is_read_as_it_was_written() {
+    fn written_frames_are_parsed_unchanged() {
         for (id, offset) in [(0, 0), (63, 64), (16_383, 16_384), (1 << 30, (1 << 62) - 3)] {
             let mut out = BytesMut::new();
             StreamFrame::write(&mut out, id, offset, true, &[1, 2]);

@@ -426,7 +426,7 @@ mod tests {
 
     /// Even if a device is reset again and again, only the latest contexts are remembered.
     #[test]
-    fn of_contexts_that_were_lost_the_last_ones_are_known() {
+    fn latest_lost_contexts_are_remembered() {
         let mut had = RecentContexts::default();
         let handles: Vec<_> =
             Handle::indices(engines::QUIC, 100).map(|index| Handle { index, generation: 1 }).collect();

@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_leave_as_a_plain_model_has_them(steps in prop::collection::vec(step(), 1..50)) {
+        fn pieces_match_a_simple_model(steps in prop::collection::vec(step(), 1..50)) {
             let (mut pieces, mut model) = (StreamPieces::default(), ArrivalModel::default());
             for step in steps {
                 match step {
@@ -228,7 +228,7 @@ mod tests {
 
     /// One byte per packet, in any order: at most two parts per kibibyte are kept.
     #[test]
-    fn tiny_ones_are_kept_together() {
+    fn tiny_pieces_are_merged() {
         let count = 64 << 10;
         for order in [0, 1, 2] {
             let mut pieces = StreamPieces::default();

@@ -334,7 +334,7 @@ mod tests {
 
     /// Every second piece of 6,000 first, then the others.
     #[test]
-    fn many_pieces_may_come_before_those_before_them() {
+    fn many_pieces_may_precede_earlier_ones() {
         let mut crafted = CraftedPair::read_from(8 << 20, 16 << 20);
         let pieces = 6000;
         for piece in (1..pieces).step_by(2) {
@@ -356,7 +356,7 @@ mod tests {
 
     /// The first byte never arrives. The peer can send at most the connection's window.
     #[test]
-    fn a_peer_that_leaves_out_a_byte_has_no_more_room_than_the_window() {
+    fn missing_byte_limits_the_peer_to_the_window() {
         let window = 1 << 20;
         let mut crafted = CraftedPair::read_from(4 << 20, window);
         let mut at = 1;
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn room_comes_back_when_the_application_has_taken_what_was_kept() {
+    fn reading_kept_bytes_returns_credit() {
         let window: u64 = 1 << 20;
         let mut crafted = CraftedPair::read_from(4 << 20, window as u32);
         for round in 0..5 {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_of_tiny_pieces_ends_by_a_bound() {
+    fn too_many_tiny_pieces_end_the_connection() {
         let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         let mut pieces = 0;
         while pieces < 10_000 && crafted.why().is_empty() {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_drops_what_was_kept_and_gives_its_room_back() {
+    fn reset_drops_kept_bytes_and_returns_credit() {
         let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         for piece in 1..500 {
             crafted.send([(1000 * piece, 1000)], false);
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_nobody_reads_any_more_gives_its_room_back() {
+    fn stopped_stream_returns_credit() {
         let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         for piece in 1..500 {
             crafted.send([(1000 * piece, 1000)], false);
@@ -429,7 +429,7 @@ mod tests {
 
     /// The state machine keeps 2,048 packets per stream, fewer than a window may have.
     #[test]
-    fn an_application_that_reads_nothing_keeps_no_more_waiting_than_the_window() {
+    fn unread_bytes_do_not_exceed_the_window() {
         let window: u64 = 6 << 20;
         let mut crafted = CraftedPair::read_from(4 << 20, window as u32);
         let mut at = 0;
@@ -443,7 +443,7 @@ mod tests {
 
     /// The application may start reading when the whole stream has arrived.
     #[test]
-    fn an_application_may_begin_late_to_read() {
+    fn application_may_start_reading_late() {
         for frame in [1024, 100] {
             let mut crafted = CraftedPair::new(4 << 20, 16 << 20);
             let bytes = 4096 * frame;
@@ -458,7 +458,7 @@ mod tests {
 
     /// A dropped stream leaves no state behind.
     #[test]
-    fn streams_that_were_dropped_are_not_remembered() {
+    fn dropped_streams_are_forgotten() {
         let mut crafted = CraftedPair::new(4 << 20, 16 << 20);
         for at in 0..10 {
             crafted.send([(100 * at, 100)], false);

@@ -254,7 +254,7 @@ mod tests {
 
     /// One large frame after many small ones: one piece is new to the state machine, the others are not.
     #[test]
-    fn frames_that_overlap_are_counted_as_what_becomes_of_them() {
+    fn overlapping_frames_are_counted_by_their_fate() {
         let mut crafted = waiting();
         let tiny = (0..20).map(|piece| (50 * piece + 5, 2));
         crafted.send(tiny.chain([(0, 1000)]), false);
@@ -264,7 +264,7 @@ mod tests {
 
     /// The state machine drops a duplicate packet together with the held bytes added to it.
     #[test]
-    fn a_packet_that_comes_twice_loses_nothing() {
+    fn duplicate_packet_loses_no_bytes() {
         let mut crafted = waiting();
         let first = crafted.packet(&[PING]);
         crafted.hand(5000, first.clone());
@@ -281,7 +281,7 @@ mod tests {
 
     /// Without room, packets count as lost and are retransmitted.
     #[test]
-    fn packets_for_which_there_is_no_room_are_lost() {
+    fn packets_without_room_are_lost() {
         let mut crafted = waiting();
         let packet = |round: u64| (0..100).map(move |piece| (8 * (100 * round + piece), 2));
         for round in 0..100 {
@@ -300,7 +300,7 @@ mod tests {
 
     /// Acknowledged bytes can be read even if the peer closes at once.
     #[test]
-    fn a_peer_that_closes_at_once_is_heard_to_its_end() {
+    fn bytes_before_a_close_can_be_read() {
         let mut crafted = waiting();
         for at in (4000..100_000).step_by(800) {
             crafted.send([(at, 800)], false);
@@ -317,7 +317,7 @@ mod tests {
 
     /// RFC 9000 9.3: with another frame in the packet, the server would take the probe for a migration.
     #[test]
-    fn a_packet_that_probes_stays_one() {
+    fn probing_packet_stays_a_probe() {
         let mut crafted = waiting();
         crafted.send((0..100).map(|piece| (8 * piece, 2)), false);
         assert!(!crafted.reading().holding.is_empty());
@@ -330,7 +330,7 @@ mod tests {
 
     /// A datagram without a length and a stream without gaps, in a packet that is rewritten.
     #[test]
-    fn other_frames_stay_what_they_are() {
+    fn other_frames_are_unchanged() {
         let mut crafted = waiting();
         let mut payload: Vec<u8> = (0..80).flat_map(|piece| frame(ID, 8 * piece, 2, false)).collect();
         payload.extend(frame(ID + 4, 0, 50, true));

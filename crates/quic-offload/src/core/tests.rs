@@ -135,7 +135,7 @@ impl Alarm for StoppedClock {
 /// A connection had no room for its packets, and then the socket takes all waiting ones: the connection continues at
 /// once, not with the next datagram or deadline.
 #[test]
-fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
+fn blocked_connection_continues_when_the_socket_has_room() {
     let socket = Socket { open: true, ..Socket::default() };
     let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
@@ -151,7 +151,7 @@ fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
 
 /// Connections and waiting tasks get the socket's error as their reason.
 #[test]
-fn a_socket_that_fails_is_told_to_all() {
+fn socket_error_reaches_connections_and_tasks() {
     let socket = Socket { open: true, fails: true, ..Socket::default() };
     let (endpoint, driver) = Endpoint::new(socket, Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
@@ -174,7 +174,7 @@ fn a_socket_that_fails_is_told_to_all() {
 /// A client closes before the event of its established connection is processed: the connection must not count as
 /// established.
 #[test]
-fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
+fn connection_closed_before_its_handshake_event_stays_closed() {
     let (mut client, mut server) = (client(), server());
     let at = connect(&mut client);
     for data in sent(&mut client) {
@@ -200,7 +200,7 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
 
 /// An endpoint that cannot send keeps only a bounded number of answers to unknown hosts.
 #[test]
-fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
+fn answers_to_unknown_hosts_are_bounded() {
     let mut server = server();
     let mut cx = Context::from_waker(Waker::noop());
     for number in 0..1000u32 {
@@ -219,7 +219,7 @@ fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
 
 /// A panic of the state machine over one client's packet ends that connection only.
 #[test]
-fn a_state_machine_that_panics_ends_its_connection_alone() {
+fn panic_over_a_packet_ends_only_its_connection() {
     let mut server = server();
     let mut clients = [3, 4].map(|seed| client_of(config(seed)));
     for (client, port) in clients.iter_mut().zip([5000, 5001]) {
@@ -273,7 +273,7 @@ fn connected<const N: usize>() -> (EndpointCore, [EndpointCore; N]) {
 /// The panic occurs while processing events, or bytes read from streams.
 #[cfg(debug_assertions)] // Sums that overflow are what panics here.
 #[test]
-fn panic_anywhere_in_a_connection_ends_it_alone() {
+fn panic_in_events_or_streams_ends_only_its_connection() {
     let spoil: [fn(&mut EndpointCore); 2] = [
         |server| {
             // The next packet overflows the counter while events are processed.
@@ -310,7 +310,7 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
 /// The state machine panics over a datagram of no connection, or over a client's first datagram: the datagram is
 /// dropped, and the tables stay consistent.
 #[test]
-fn panic_over_a_strangers_datagram_drops_it() {
+fn panic_over_an_unknown_datagram_drops_it() {
     #[derive(Debug)]
     struct FailsOnce(Arc<dyn rustls::server::ResolvesServerCert>, std::sync::atomic::AtomicBool);
     impl rustls::server::ResolvesServerCert for FailsOnce {
@@ -360,7 +360,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
 
 /// Clients that start handshakes and then stop: even as many as a program allows do not block others.
 #[test]
-fn half_open_connections_shut_out_no_client() {
+fn half_open_connections_do_not_block_clients() {
     // The limits of h3_server and reservoir.
     let mut server = server_of(Config { max_connections: 1024, ..config(2) });
     let hello = |client: &mut EndpointCore| {
@@ -403,7 +403,7 @@ fn half_open_connections_shut_out_no_client() {
 
 /// More clients than the limit shake hands at the same time: the last one is refused when its handshake is done.
 #[test]
-fn connection_is_refused_if_its_place_was_taken() {
+fn connection_beyond_the_limit_is_refused_after_its_handshake() {
     let mut server = server_of(Config { max_connections: 1, ..config(2) });
     let mut clients = [3, 4].map(|seed| client_of(config(seed)));
     for client in &mut clients {
@@ -438,7 +438,7 @@ fn connection_is_refused_if_its_place_was_taken() {
 /// RFC 9000 6.1: clients of other versions, of a draft or of RFC 9369, get the list of supported versions and nothing
 /// else.
 #[test]
-fn clients_of_other_versions_are_told_which_there_is() {
+fn other_versions_are_answered_with_supported_ones() {
     for version in [0xff00_001du32, 0xff00_0022, 0x6b33_43cf] {
         let mut server = server();
         let mut packet = BytesMut::from(&[0xc0][..]);
@@ -458,7 +458,7 @@ fn clients_of_other_versions_are_told_which_there_is() {
 
 /// RFC 9000 20.1: clients without an application code, such as nghttp3's, leave with NO_ERROR. Other codes are errors.
 #[test]
-fn close_without_an_error_is_no_fault() {
+fn close_without_an_error_ends_normally() {
     for (code, expected) in [(0, Some(0)), (1, None)] {
         let mut crafted = CraftedPair::new(1 << 20, 1 << 20);
         // A transport CONNECTION_CLOSE: code, frame type, reason.
@@ -474,7 +474,7 @@ fn close_without_an_error_is_no_fault() {
 
 /// A connection ends before the application accepts it, and another connection reuses its index.
 #[test]
-fn connection_that_ended_is_not_accepted() {
+fn ended_connection_is_not_accepted() {
     let (mut server, _clients) = connected::<2>();
     assert_eq!(server.arrived, [0, 1]);
     server.discard(0, Closed::TimedOut);

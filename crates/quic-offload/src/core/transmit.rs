@@ -339,7 +339,7 @@ mod tests {
 
     /// A device seals under one key at a time.
     #[test]
-    fn a_burst_is_cut_where_the_keys_change() {
+    fn burst_is_split_at_a_key_change() {
         for counts in [[3, 2], [1, 1], [4, 0], [0, 4], [1, 43]] {
             let (transmit, data, plain) = burst(counts);
             let parts: Vec<_> = by_key(datagram(&transmit, data.clone()), plain).collect();
@@ -357,7 +357,7 @@ mod tests {
 
     /// A sealed datagram must not overtake datagrams that wait for a device.
     #[test]
-    fn what_is_sealed_already_waits_for_its_turn() {
+    fn sealed_datagram_keeps_its_place_in_the_queue() {
         let mut core = client();
         let (transmit, data, plain) = burst([2, 0]);
         let waiting = UnassignedDatagram { at: 0, datagram: datagram(&transmit, data), plain };

@@ -53,7 +53,7 @@ mod tests {
     const ID: [u8; 8] = [0xc0, 0, 0, 0, 0xff, 0x04, 0xde, 0x1b];
 
     #[test]
-    fn a_least_delay_that_cannot_be_asked_for_is_left_out() {
+    fn excessive_min_ack_delay_is_removed() {
         let before = [0x01, 0x04, 0x80, 0, 0x75, 0x30];
         let after = [0x0f, 0x02, 1, 2];
         for (value, is_asked) in [(&[1, 0x3f][..], true), (&[2, 0x43, 0xe8], true), (&[4, 0x80, 0, 0x13, 0x88], true)] {
@@ -69,7 +69,7 @@ mod tests {
 
     /// Malformed parameters are left to the state machine, which refuses them.
     #[test]
-    fn nothing_is_found_in_what_is_cut_off() {
+    fn truncated_parameters_are_unchanged() {
         let whole = [&ID[..], &[4, 0x80, 0, 0x13, 0x88]].concat();
         for end in 0..whole.len() {
             assert_eq!(check_min_ack_delay(&whole[..end]), (Cow::Borrowed(&whole[..end]), false));

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_of_a_device_is_believed_if_all_of_it_is_right() {
+    fn device_verdict_is_accepted_only_if_all_fields_match() {
         assert!(is_believed(RIGHT));
         for wrong in [
             DeviceOpened { path: 2, ..RIGHT },

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_have_the_numbers_of_their_frames() {
+    fn path_ids_convert_to_their_numbers() {
         assert_eq!((number_of(PathId::ZERO), number_of(PathId::MAX)), (0, u32::MAX));
         let mut path = PathId::ZERO;
         for number in 0..20_000 {

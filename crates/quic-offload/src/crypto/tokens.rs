@@ -107,7 +107,7 @@ mod tests {
     use offload_base::Seed;
 
     #[test]
-    fn a_token_opens_under_its_nonce_and_key_alone() {
+    fn token_opens_only_with_its_nonce_and_key() {
         let key = TokenKey::new(&RandomSource::from(Seed(1)));
         let mut token = b"10.0.0.1".to_vec();
         key.seal(5, &mut token).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_key_is_that_of_its_secret_and_its_server_alone() {
+    fn reset_key_depends_on_secret_and_server() {
         let sign = |secret: &[u8], server: &[u8]| {
             let key = ResetKey::derive(secret, server).into_key();
             hmac::sign(&key, b"a connection ID").as_ref().to_vec()

@@ -268,7 +268,7 @@ fn last_to_server(wire: &Recorder, payload_at: usize) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn whatever_happens_streams_are_equal_and_nothing_plain_leaves() {
+fn streams_survive_any_schedule_and_never_leave_in_clear() {
     let cases = std::env::var("QUIC_SCHEDULES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(16);
     let lost = core::cell::Cell::new(0);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases, ..ProptestConfig::default() });
@@ -284,7 +284,7 @@ fn whatever_happens_streams_are_equal_and_nothing_plain_leaves() {
 /// A schedule that failed: the second of two probes had no room for the request that the state machine writes without
 /// checking.
 #[test]
-fn probes_that_ask_for_acknowledgements_are_sent_one_by_one() {
+fn probes_with_ack_requests_are_sent_singly() {
     assert!(!run(&Schedule {
         seed: 16047324336330710090,
         loss: 4,
@@ -309,7 +309,7 @@ fn probes_that_ask_for_acknowledgements_are_sent_one_by_one() {
 /// A schedule that failed: a client moved while its second path was being validated and then abandoned the first path;
 /// it was never answered again.
 #[test]
-fn a_client_that_moves_when_its_second_path_is_there_goes_on_over_it_alone() {
+fn migrating_client_continues_on_its_second_path() {
     // Two schedules with the same fault.
     for (seed, [reorder, duplicate], nic, forged, bytes) in
         [(13978326830654105697, [3, 3], 34, 24, 8888), (11285453956409508927, [1, 0], 100, 20, 7011)]

@@ -7,7 +7,7 @@ use offload_api::EventLog;
 use offload_wire::LinkConfig;
 
 #[test]
-fn life_of_a_connection_is_traced() {
+fn connection_events_are_traced() {
     let ((), lines) = EventLog::collect(|| {
         // The client's device has one context, so one direction is refused.
         let mut world = World::new(

@@ -28,7 +28,7 @@ fn share(percent: f64) -> Share {
 
 /// The device needs no resynchronization: a lost or late packet does not affect others.
 #[test]
-fn every_packet_that_arrives_is_opened_by_the_device_whatever_was_lost() {
+fn device_opens_every_packet_after_losses() {
     for (name, impairments) in [
         ("loss", Impairments { loss: share(5.0), ..Impairments::default() }),
         (
@@ -54,7 +54,7 @@ fn every_packet_that_arrives_is_opened_by_the_device_whatever_was_lost() {
 /// A stream in pieces of a few bytes, one per packet, with every second packet lost. The retransmission has very many
 /// pieces in a packet, after later bytes were read.
 #[test]
-fn what_was_lost_in_small_pieces_arrives_in_large_windows() {
+fn small_lost_pieces_arrive_in_large_windows() {
     for offload in [Offload::Both, Offload::None] {
         let link = LinkConfig { delay: Duration::from_millis(5), ..LinkConfig::default() };
         let mut world = World::new(23, [nic(), nic()], link);
@@ -147,7 +147,7 @@ fn missed(world: &World) -> [u64; 2] {
 /// Packets from before a key update arrive after the update: their key is still installed. At most 83 packets overtake
 /// one, because a packet number of one byte is ambiguous after 128 (RFC 9000 A.3).
 #[test]
-fn late_packets_of_the_key_before_are_opened_by_the_device() {
+fn device_opens_late_packets_of_the_previous_key() {
     let reorder = Some(Reorder { share: share(5.0), hold: Duration::from_millis(1) });
     for seed in 0..16 {
         let link = impaired(Impairments { reorder, ..Impairments::default() });
@@ -161,7 +161,7 @@ fn late_packets_of_the_key_before_are_opened_by_the_device() {
 }
 
 #[test]
-fn what_was_corrupted_is_lost_and_nothing_else() {
+fn only_corrupted_packets_are_lost() {
     let impairments = Impairments { corrupt: share(2.0), ..Impairments::default() };
     let mut world = World::new(4, [nic(), nic()], impaired(impairments));
     let configs = [world.config("near"), world.config("far")];
@@ -171,7 +171,7 @@ fn what_was_corrupted_is_lost_and_nothing_else() {
 
 /// Devices are reset repeatedly. The stream continues in software and returns to the device.
 #[test]
-fn a_device_that_is_reset_gets_everything_anew() {
+fn reset_device_gets_all_contexts_again() {
     let mut world = World::new(5, [nic(), nic()], impaired(Impairments::default()));
     let (near, far) = (world.near.clone(), world.far.clone());
     let resets = world.near.spawn("resets", async move {
@@ -195,7 +195,7 @@ fn a_device_that_is_reset_gets_everything_anew() {
 
 /// The device disappears at each of the first steps, at either end: the stream continues in software.
 #[test]
-fn stream_survives_a_device_that_disappears() {
+fn stream_survives_the_loss_of_its_device() {
     for step in (0..140).step_by(7) {
         for disappears in [[Some(step), None], [None, Some(step)]] {
             let mut world = World::new(24, [nic(), nic()], impaired(Impairments::default()));
@@ -242,7 +242,7 @@ fn keys_change_while_packets_are_lost() {
 /// Forty connections update their keys at once, with a control ring of eight entries: surplus commands wait, and
 /// neither driver polls in a loop.
 #[test]
-fn keys_change_though_the_control_ring_is_short() {
+fn keys_change_with_a_short_control_ring() {
     let nic = || NicConfig { control_ring: 8, ..nic() };
     let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
     let tls = world.server_tls();

@@ -15,7 +15,7 @@ fn world() -> World {
 }
 
 #[test]
-fn clients_prove_their_address_where_many_shake_hands() {
+fn clients_prove_their_address_under_load() {
     let mut world = world();
     let far = world.config("far").with(|c| c.retry_above = 0);
     let done = world.transfer([world.config("near"), far], false, 10_000, 10_000);
@@ -43,7 +43,7 @@ fn connections_beyond_the_limit_are_refused() {
 }
 
 #[test]
-fn datagrams_arrive_by_themselves() {
+fn datagrams_arrive_without_streams() {
     let mut world = world();
     let (client, _driver) = world.client(world.config("near"));
     let (server, _server_driver) = world.server(world.config("far"));
@@ -145,7 +145,7 @@ fn streams_are_reset_stopped_and_dropped() {
 /// RFC 9000 10.3: an endpoint without state sends resets, which the client understands although its device opens
 /// packets.
 #[test]
-fn an_endpoint_that_lost_its_state_resets_connections() {
+fn endpoint_without_state_resets_connections() {
     let mut world = world();
     let (client, _driver) = world.client(world.config("near"));
     let (server, driver) = rig::stoppable(&world.far, rig::PORT, world.config("far"), world.server_tls());
@@ -179,7 +179,7 @@ fn an_endpoint_that_lost_its_state_resets_connections() {
 
 /// Dropped futures leave no state behind.
 #[test]
-fn a_connection_that_nobody_waits_for_is_given_up() {
+fn dropped_connections_leave_no_state() {
     let mut world = world();
     let (client, driver) = world.client(world.config("near"));
     let (server, server_driver) = world.server(world.config("far"));
@@ -216,7 +216,7 @@ fn an_idle_connection_ends() {
 }
 
 #[test]
-fn a_name_that_the_certificate_lacks_is_found_out() {
+fn wrong_certificate_name_is_refused() {
     let mut world = world();
     let (client, _driver) = world.client(world.config("near"));
     let (_server, _server_driver) = world.server(world.config("far"));
@@ -380,7 +380,7 @@ async fn tokio_endpoint_frees_its_port_with_the_last_handle() {
 
 /// A transfer over the kernel's sockets.
 #[tokio::test]
-async fn over_the_kernels_sockets() {
+async fn transfer_runs_over_kernel_sockets() {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
     let server = TokioEndpoint::server("127.0.0.1:0".parse().unwrap(), tls).unwrap();
     let to = server.local_addr();

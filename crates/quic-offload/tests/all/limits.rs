@@ -9,7 +9,7 @@ use quic_offload::{AeadLimits, Closed, Offload};
 const WAYS: [Offload; 2] = [Offload::Both, Offload::None];
 
 #[test]
-fn keys_change_before_they_are_used_up() {
+fn keys_change_before_their_limit() {
     for offload in WAYS {
         // Slow enough for the state machine, which updates keys at most every three probe timeouts.
         let link = LinkConfig { rate: Some(50_000_000), ..LinkConfig::default() };
@@ -25,7 +25,7 @@ fn keys_change_before_they_are_used_up() {
 
 /// If keys cannot be updated fast enough, the connection ends before a key exceeds its limit.
 #[test]
-fn a_connection_ends_when_its_key_is_used_up() {
+fn connection_ends_at_the_limit_of_its_key() {
     for offload in WAYS {
         let mut world = World::new(12, [nic(), nic()], LinkConfig::default());
         let limits = AeadLimits { sealed: 10_500, ..AeadLimits::default() };

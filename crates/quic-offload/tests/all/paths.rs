@@ -12,7 +12,7 @@ use quic_offload::{Closed, Connection, Offload, PathError};
 
 /// IPv4 and IPv6 are two paths between the hosts.
 #[test]
-fn two_paths_carry_one_stream_and_one_may_go() {
+fn stream_survives_the_loss_of_one_of_two_paths() {
     let link = LinkConfig { delay: Duration::from_micros(5), ..LinkConfig::default() };
     for queues in [1, 4] {
         let nic = NicConfig { queues, ..nic() };
@@ -134,7 +134,7 @@ fn backup_path_carries_nothing_until_the_other_fails() {
 
 /// One path per wire. One wire is cut, and the stream continues on the others.
 #[test]
-fn a_cut_wire_is_survived() {
+fn stream_survives_a_cut_wire() {
     for offload in [Offload::Both, Offload::None] {
         let link = LinkConfig {
             rate: Some(1_000_000_000),
@@ -196,7 +196,7 @@ fn a_cut_wire_is_survived() {
 /// The path's wire is cut from the beginning, and keep-alives are on: the path never opens, and another one does. The
 /// result is the same if the application stops waiting earlier.
 #[test]
-fn a_path_that_never_answers_ends() {
+fn path_without_answers_ends() {
     for (offload, waits) in
         [(Offload::Both, true), (Offload::None, true), (Offload::Both, false), (Offload::None, false)]
     {
@@ -237,7 +237,7 @@ fn a_path_that_never_answers_ends() {
 
 /// Two paths that carry one stream alternately: more pieces wait for earlier ones than the state machine keeps.
 #[test]
-fn one_stream_fills_like_and_unlike_paths() {
+fn one_stream_uses_equal_and_unequal_paths() {
     for delays in [[5, 5], [5, 20]] {
         let links = delays.map(|delay| LinkConfig {
             rate: Some(1_000_000_000),
@@ -284,7 +284,7 @@ fn one_stream_fills_like_and_unlike_paths() {
 const PROBE_TIMEOUT: Duration = Duration::from_millis(2 + 1 + 25);
 
 #[test]
-fn a_peer_without_multipath_says_so() {
+fn peer_without_multipath_is_reported() {
     let mut world = World::new(9, [nic(), nic()], LinkConfig::default());
     let (client, _driver) = world.client(world.config("near").with(|c| c.paths = 3));
     let (server, _server_driver) = world.server(world.config("far"));
@@ -301,7 +301,7 @@ fn a_peer_without_multipath_says_so() {
 /// Each end abandons another path at the same time, so no path is left. The client opens one more, and the streams
 /// continue, even if a connection may have only two paths.
 #[test]
-fn ends_that_give_up_different_paths_go_on_over_another() {
+fn ends_that_abandon_different_paths_use_a_new_one() {
     for paths in [2, 3] {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
         let mut world = World::new(13, [nic(), nic()], link);
@@ -350,7 +350,7 @@ fn ends_that_give_up_different_paths_go_on_over_another() {
 
 /// A client without any path reports this. Its peer hears nothing more and times out.
 #[test]
-fn a_connection_without_a_path_ends() {
+fn connection_without_a_path_ends() {
     let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
     let mut world = World::new(14, [nic(), nic()], link);
     let config = |name| world.config(name).with(|c| c.paths = 2);

@@ -203,7 +203,7 @@ fn lossy() -> LinkConfig {
 
 /// Our client, with all combinations of device and software, and their server: a stream in each direction.
 #[test]
-fn their_server_understands_what_devices_seal() {
+fn peer_server_opens_packets_sealed_by_devices() {
     for link in [LinkConfig::default(), lossy()] {
         for offload in [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None] {
             let mut world = World::new(11, [nic(), nic()], link.clone());
@@ -250,7 +250,7 @@ fn their_server_understands_what_devices_seal() {
 
 /// Their client opens the paths and updates the keys.
 #[test]
-fn their_client_is_served_by_devices() {
+fn devices_serve_a_peer_client() {
     for link in [LinkConfig::default(), lossy()] {
         for offload in [Offload::Both, Offload::None] {
             let mut world = World::new(12, [nic(), nic()], link.clone());

@@ -19,7 +19,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 /// Their client opens a second path, updates the keys twice and its connection ID once, and abandons the first path.
 #[test]
 #[ignore = "needs picoquic: tests/linux/picoquic.sh"]
-fn a_client_of_picoquic_is_served_by_devices() {
+fn devices_serve_a_picoquic_client() {
     for (link, offload) in all() {
         let mut world = World::new(21, [nic(), nic()], link.clone());
         let (near, far) = (addresses(&world.near, 5000), addresses(&world.far, rig::PORT));
@@ -60,7 +60,7 @@ fn a_client_of_picoquic_is_served_by_devices() {
 /// Our client does so, with all combinations of device and software.
 #[test]
 #[ignore = "needs picoquic: tests/linux/picoquic.sh"]
-fn a_server_of_picoquic_understands_what_devices_seal() {
+fn picoquic_server_opens_packets_sealed_by_devices() {
     for (link, offload) in all() {
         let mut world = World::new(22, [nic(), nic()], link.clone());
         let (size, actions) = (SIZE.to_string(), "rotate@300000,renew@600000");

@@ -13,7 +13,7 @@ fn world(nics: [NicConfig; 2]) -> World {
 }
 
 #[test]
-fn a_stream_goes_both_ways_in_software() {
+fn software_carries_streams_in_both_directions() {
     for six in [false, true] {
         let mut world = world([without_quic(), without_quic()]);
         let configs = [world.config("near"), world.config("far")];
@@ -26,7 +26,7 @@ fn a_stream_goes_both_ways_in_software() {
 
 /// All combinations of offload at both ends.
 #[test]
-fn devices_seal_and_open_what_they_are_asked_to() {
+fn devices_seal_and_open_as_configured() {
     let all = [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None];
     for (near, far) in all.into_iter().flat_map(|near| all.map(|far| (near, far))) {
         let mut world = world([nic(), nic()]);
@@ -51,7 +51,7 @@ fn devices_seal_and_open_what_they_are_asked_to() {
 
 /// Equal seeds put equal bytes on the wire.
 #[test]
-fn a_run_is_repeated_to_the_byte() {
+fn equal_seeds_send_equal_bytes() {
     let run = || {
         let mut world = world([nic(), nic()]);
         let configs = [world.config("near"), world.config("far")];
@@ -76,7 +76,7 @@ fn several_queues_and_no_segmentation_change_nothing() {
 
 /// Without protection the plain text is visible, which shows that the other tests look in the right place.
 #[test]
-fn without_protection_bytes_are_there_for_all_to_see() {
+fn unprotected_bytes_are_visible() {
     let mut world = world([nic(), nic()]);
     let config = |name| world.config(name).with(|c| c.offload = Offload::Unprotected);
     let configs = [config("near"), config("far")];
@@ -87,7 +87,7 @@ fn without_protection_bytes_are_there_for_all_to_see() {
 
 /// A connection without room for its context is sealed in software, and gets a context when others leave.
 #[test]
-fn a_full_device_is_asked_again() {
+fn full_device_is_asked_again() {
     // Two contexts are enough for both directions of the first connection.
     let mut world = world([NicConfig { engines: QuicEngineConfig { contexts: 2 }.into(), ..nic() }, nic()]);
     let (client, _driver) = world.client(world.config("near"));

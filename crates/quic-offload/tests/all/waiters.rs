@@ -32,7 +32,7 @@ fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Futur
 }
 
 #[test]
-fn futures_that_are_dropped_leave_no_tasks_behind() {
+fn dropped_futures_leave_no_tasks() {
     let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
     let config = |name| world.config(name).with(|c| (c.streams, c.paths) = (1, 3));
     let (near, far) = (config("near"), config("far"));
@@ -86,7 +86,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
 
 /// Some tasks of a shared connection give up; each of the others is woken.
 #[test]
-fn each_task_that_waits_is_woken() {
+fn every_waiting_task_is_woken() {
     let mut world = World::new(2, [nic(), nic()], LinkConfig::default());
     let (client, _near_driver) = world.client(world.config("near"));
     let (server, _far_driver) = world.server(world.config("far"));

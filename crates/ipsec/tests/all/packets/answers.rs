@@ -147,7 +147,7 @@ fn shows(frame: &Frame) -> bool {
 }
 
 #[test]
-fn what_came_protected_is_shown_to_nobody_else() {
+fn protected_packet_is_not_quoted_in_clear() {
     let causes = [
         (Cause::Echo, &[false, true][..]),
         (Cause::Port, &[false, true]),
@@ -175,7 +175,7 @@ fn what_came_protected_is_shown_to_nobody_else() {
 }
 
 #[test]
-fn what_came_in_clear_is_answered_in_clear() {
+fn packet_in_clear_is_answered_in_clear() {
     for ipv6 in [false, true] {
         let mut to = End::new(2);
         for direction in [Direction::Transmit, Direction::Receive] {
@@ -192,7 +192,7 @@ fn what_came_in_clear_is_answered_in_clear() {
 }
 
 #[test]
-fn no_packet_is_put_together_of_plain_and_protected_fragments() {
+fn plain_and_protected_fragments_are_not_joined() {
     for ipv6 in [false, true] {
         let (mut stack, mut device) = (stack(), End::new(2));
         stack.bind_udp(Some(9)).unwrap();

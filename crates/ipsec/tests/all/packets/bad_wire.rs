@@ -222,7 +222,7 @@ proptest! {
     }
 
     #[test]
-    fn a_change_of_keys_loses_nothing_on_any_wire(
+    fn rekeying_loses_nothing_on_any_wire(
         seed: u64,
         sender in prop::sample::select(KINDS.to_vec()),
         receiver in prop::sample::select(KINDS.to_vec()),

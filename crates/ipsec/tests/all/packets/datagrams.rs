@@ -152,7 +152,7 @@ fn datagrams_of_all_sizes_arrive() {
 
 /// Fragments show no ports, and the policy still applies to them.
 #[test]
-fn datagrams_of_all_sizes_arrive_where_policies_name_ports() {
+fn datagrams_of_all_sizes_arrive_with_port_policies() {
     for way in Way::all() {
         let dns = Selector { protocol: Some(17), destination_port: Some(53), ..Selector::ANY };
         let [mut from, mut to] = way.hosts_that_protect(dns);
@@ -214,7 +214,7 @@ fn echoes_of_all_sizes_are_answered() {
 }
 
 #[test]
-fn datagrams_arrive_after_a_router_took_less() {
+fn datagrams_arrive_after_the_path_mtu_shrinks() {
     for way in Way::all().filter(|way| way.inner_ipv6) {
         let [mut from, mut to] = way.hosts(17);
         from.stack.bind_udp(Some(5000)).unwrap();
@@ -237,7 +237,7 @@ fn datagrams_arrive_after_a_router_took_less() {
 }
 
 #[test]
-fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
+fn tunnel_fragments_of_two_packets_are_not_joined() {
     let way = Way {
         mode: EspMode::Tunnel,
         inner_ipv6: true,
@@ -262,7 +262,7 @@ fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
 /// After ESP, fragments are identified by addresses, protocol and identification, because only the first fragment has
 /// the SPI.
 #[test]
-fn no_two_packets_of_different_sas_that_are_cut_behind_esp_are_taken_for_one() {
+fn esp_fragments_of_two_sas_are_not_joined() {
     for ipv6 in [false, true] {
         let mut ends = [End::new(1), End::new(2)];
         for (port, name) in [(53, 1), (54, 2)] {

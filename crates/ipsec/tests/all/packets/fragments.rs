@@ -57,7 +57,7 @@ fn ways() -> impl Iterator<Item = (OffloadKind, EspMode, bool)> {
 }
 
 #[test]
-fn what_a_port_has_protected_leaves_protected_in_fragments_too() {
+fn fragments_follow_a_policy_that_names_ports() {
     let secret = [b'S'; 1300];
     for (kind, mode, ipv6) in ways() {
         let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
@@ -78,7 +78,7 @@ fn what_a_port_has_protected_leaves_protected_in_fragments_too() {
 }
 
 #[test]
-fn what_is_larger_than_the_path_is_cut_again() {
+fn oversized_packet_is_fragmented_again() {
     let long: Vec<u8> = (0..4000).map(|at| at as u8).collect();
     for ipv6 in [false, true] {
         for (kind, mode) in KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))) {
@@ -103,7 +103,7 @@ fn what_is_larger_than_the_path_is_cut_again() {
 }
 
 #[test]
-fn a_port_may_be_the_only_way_out() {
+fn policy_may_permit_a_single_port() {
     for ipv6 in [false, true] {
         let mut end = End::new(1);
         add_policy(&mut end, Direction::Transmit, to_port(53), Action::Bypass);
@@ -117,7 +117,7 @@ fn a_port_may_be_the_only_way_out() {
 }
 
 #[test]
-fn fragments_in_a_tunnel_pass_no_policy_that_the_whole_does_not() {
+fn tunnel_fragments_cannot_bypass_a_policy_for_the_packet() {
     for (kind, mode, ipv6) in ways().filter(|(_, mode, _)| *mode == EspMode::Tunnel) {
         let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
         let (mut from, mut to) = (End::new(1), End::new(2));
@@ -134,7 +134,7 @@ fn fragments_in_a_tunnel_pass_no_policy_that_the_whole_does_not() {
 }
 
 #[test]
-fn fragments_from_the_wire_complete_nothing_that_is_sent() {
+fn received_fragments_do_not_complete_sent_packets() {
     for ipv6 in [false, true] {
         // The SA database does not show that the address belongs to this host.
         let mut end = End::new(1);
@@ -149,7 +149,7 @@ fn fragments_from_the_wire_complete_nothing_that_is_sent() {
 }
 
 #[test]
-fn fragments_of_another_tunnel_complete_nothing() {
+fn fragments_of_two_tunnels_are_not_joined() {
     for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let honest = |direction, kind| sa(direction, kind, EspMode::Tunnel, ipv6);
         let evil = |direction, kind| SaParams { spi: 0x6666, source: address(ipv6, 3), ..honest(direction, kind) };

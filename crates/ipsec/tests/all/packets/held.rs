@@ -31,7 +31,7 @@ fn numbers(arrived: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_before_its_sa_is_opened_when_that_comes() {
+fn packet_that_precedes_its_sa_is_opened_later() {
     for mode in MODES {
         for kind in KINDS {
             let (mut from, mut to, frames) = before(kind, mode, 3, 100);
@@ -52,7 +52,7 @@ fn what_comes_before_its_sa_is_opened_when_that_comes() {
 }
 
 #[test]
-fn nobody_waits_for_long() {
+fn kept_packets_expire_soon() {
     let (_, mut to, frames) = before(OffloadKind::None, EspMode::Transport, 2, 100);
     to.receive(frames);
     let end = to.secure.next_event().expect("their time ends");
@@ -66,7 +66,7 @@ fn nobody_waits_for_long() {
 }
 
 #[test]
-fn those_that_wait_have_bounds() {
+fn kept_packets_are_bounded() {
     let (_, mut to, frames) = before(OffloadKind::None, EspMode::Transport, 1030, 100);
     frames.chunks(100).for_each(|some| drop(to.receive(some.to_vec())));
     assert_eq!((to.counted("ipsec_rx_held"), to.counted("XfrmInNoStates")), (1030, 6));
@@ -81,7 +81,7 @@ fn those_that_wait_have_bounds() {
 }
 
 #[test]
-fn strangers_packets_are_dropped_and_forged_ones_do_not_stand_in_the_way() {
+fn only_packets_of_known_senders_wait_and_forgeries_fail() {
     let (_, mut to, frames) = before(OffloadKind::None, EspMode::Transport, 1, 100);
     let changed = |at: usize, to: u8| {
         let mut bytes = frames[0].data.to_vec();

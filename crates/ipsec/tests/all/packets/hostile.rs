@@ -47,7 +47,7 @@ impl Change {
 }
 
 #[test]
-fn a_header_that_was_damaged_is_not_mended() {
+fn damaged_header_is_not_repaired() {
     for (kind, mode) in KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))) {
         let [mut from, mut to] = pair(OffloadKind::None, kind, mode);
         let true_one = from.send(tcp(false, b"hello", None)).remove(0);
@@ -63,7 +63,7 @@ fn a_header_that_was_damaged_is_not_mended() {
 }
 
 #[test]
-fn nobody_else_sends_from_an_address_of_ours() {
+fn received_packet_with_an_own_source_is_dropped() {
     for kind in KINDS {
         let [mut from, mut to] = pair(kind, OffloadKind::None, EspMode::Transport);
         from.keying().set_default(offload_api::Direction::Receive, true);
@@ -78,7 +78,7 @@ fn nobody_else_sends_from_an_address_of_ours() {
 
 proptest! {
     #[test]
-    fn nothing_forged_is_delivered(
+    fn no_forgery_is_delivered(
         changes in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..12),
         receiver in prop::sample::select(KINDS.to_vec()),
         data in prop::collection::vec(any::<u8>(), 0..600),
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_no_packet(
+    fn garbage_is_dropped(
         frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..200), 0u8..6), 1..20),
         receiver in prop::sample::select(KINDS.to_vec()),
     ) {
@@ -151,7 +151,7 @@ fn advertisement() -> Vec<u8> {
 }
 
 #[test]
-fn who_fills_a_tunnel_is_nobodys_neighbour() {
+fn tunnelled_neighbour_discovery_is_dropped() {
     for kind in KINDS {
         for mode in MODES {
             let mut to = End::new(2);
@@ -171,7 +171,7 @@ fn who_fills_a_tunnel_is_nobodys_neighbour() {
 }
 
 #[test]
-fn esp_in_udp_ends_where_its_datagram_does() {
+fn esp_in_udp_ends_with_its_datagram() {
     let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
     for ((kind, mode), ipv6) in
         KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))).flat_map(|way| [(way, false), (way, true)])

@@ -49,7 +49,7 @@ fn counter_of(receiver: OffloadKind) -> &'static str {
 }
 
 #[test]
-fn what_the_device_opened_is_joined() {
+fn packets_opened_by_the_device_are_joined() {
     for receiver in OFFLOADED {
         for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
             let [mut from, mut to] = ends(receiver, mode, ipv6);
@@ -79,7 +79,7 @@ fn what_the_device_opened_is_joined() {
 
 /// A router's congestion mark, or a different hop limit, changes the outer header of a single packet.
 #[test]
-fn what_a_router_changed_keeps_packets_apart() {
+fn changed_outer_headers_keep_packets_separate() {
     for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         // The ECN bits and the hop limit; for IPv4 also the header checksum.
         for (at, bits) in if ipv6 { [(15, 0x10), (21, 1)] } else { [(15, 1), (22, 1)] } {
@@ -106,7 +106,7 @@ fn what_a_router_changed_keeps_packets_apart() {
 
 /// Exact limits with all headers: after 20 bytes of IPv4 come 16 of ESP and 20 of TCP, and 20 at the end.
 #[test]
-fn a_packet_is_as_long_as_it_may_be_with_what_is_around_it() {
+fn joined_packet_is_limited_by_length_with_headers() {
     for (most, expected) in [(4076, [4000, 1000]), (4075, [3000, 2000])] {
         let mut from = End::new(1);
         from.key(&[sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)]);
@@ -122,7 +122,7 @@ fn a_packet_is_as_long_as_it_may_be_with_what_is_around_it() {
 
 /// NICs may also join datagrams: lifetimes then count every header.
 #[test]
-fn datagrams_that_the_device_opened_are_joined() {
+fn datagrams_opened_by_the_device_are_joined() {
     for receiver in OFFLOADED {
         for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
             let config = NicConfig { lro_datagrams: true, ..NicConfig::default() };
@@ -152,7 +152,7 @@ fn datagrams_that_the_device_opened_are_joined() {
 
 /// To a NIC that joins datagrams, ESP in UDP looks like equal datagrams of one sender, but each is a packet of its own.
 #[test]
-fn esp_in_udp_that_software_opens_is_not_joined() {
+fn esp_in_udp_for_software_is_not_joined() {
     for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         let params = |direction| SaParams { encapsulation, ..sa(direction, OffloadKind::None, mode, ipv6) };
@@ -169,7 +169,7 @@ fn esp_in_udp_that_software_opens_is_not_joined() {
 
 /// Some NICs segment and join more than the IP length field can express. Bypassed packets pass in full.
 #[test]
-fn what_is_not_protected_may_be_longer_than_its_header_tells() {
+fn bypassed_packet_may_exceed_its_length_field() {
     for ipv6 in [false, true] {
         let [mut from, mut to] = [1, 2].map(large);
         for (end, direction) in [(&mut from, Direction::Transmit), (&mut to, Direction::Receive)] {
@@ -193,7 +193,7 @@ fn what_is_not_protected_may_be_longer_than_its_header_tells() {
 
 /// ESP counts protected bytes, so the headers of joined protected packets have their true length.
 #[test]
-fn what_is_protected_is_as_long_as_its_header_tells() {
+fn protected_packet_has_its_true_length() {
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     for offload in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
         for mode in MODES {
@@ -229,7 +229,7 @@ fn large(number: u8) -> End {
 }
 
 #[test]
-fn more_than_an_ip_packet_is_several() {
+fn oversized_joined_packet_is_split() {
     for receiver in OFFLOADED {
         let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
         let mut frames = Vec::new();
@@ -251,7 +251,7 @@ fn more_than_an_ip_packet_is_several() {
 
 /// A change of one frame splits the joined packet there and has no other effect.
 #[test]
-fn whatever_differs_keeps_packets_apart() {
+fn any_difference_keeps_packets_separate() {
     type Change = fn(&mut Vec<Frame>, usize);
     let flip: Change = |frames, at| frames[at] = changed(&frames[at], |frame| frame[60] ^= 1);
     let lose: Change = |frames, at| drop(frames.remove(at));
@@ -292,7 +292,7 @@ fn whatever_differs_keeps_packets_apart() {
 /// With packet offload, a tunnel's outer headers are removed before joining. With crypto offload they are still
 /// present.
 #[test]
-fn in_crypto_offload_outer_headers_count() {
+fn outer_headers_separate_packets_with_crypto_offload() {
     for (receiver, packets) in [(OffloadKind::Crypto, 3), (OffloadKind::Packet, 1)] {
         let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
         let mut frames = from.send(tcp(false, &stream(10_000), Some(MSS)));
@@ -305,7 +305,7 @@ fn in_crypto_offload_outer_headers_count() {
 }
 
 #[test]
-fn packets_of_two_sas_are_never_one() {
+fn packets_of_two_sas_are_not_joined() {
     for receiver in OFFLOADED {
         for mode in MODES {
             let [mut from, mut to] = pair(OffloadKind::None, receiver, mode);
@@ -332,7 +332,7 @@ fn packets_of_two_sas_are_never_one() {
 
 /// A number that the host already opened from fragments may also be part of a joined packet.
 #[test]
-fn what_came_by_the_other_path_is_delivered_once() {
+fn joined_packet_is_delivered_once_across_both_paths() {
     for receiver in OFFLOADED {
         let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
         let frames = from.send(tcp(false, &stream(5000), Some(MSS)));
@@ -372,7 +372,7 @@ proptest! {
     /// The wire loses, duplicates, swaps and corrupts frames of two alternating SAs. After splitting, the stack's
     /// packets and the counters equal the results without a device.
     #[test]
-    fn the_stack_is_handed_the_same_stream(
+    fn joining_delivers_the_same_stream(
         receiver in prop::sample::select(OFFLOADED.to_vec()),
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,

@@ -94,7 +94,7 @@ fn send_one(end: &mut End) -> Frame {
 }
 
 #[test]
-fn a_key_that_was_used_sends_by_no_second_sa() {
+fn used_key_is_refused_for_a_second_sa() {
     let mut end = End::new(1);
     end.key(&[transmitting(OffloadKind::None)]);
     let first = end.secure.sad().ids().next().unwrap();
@@ -123,7 +123,7 @@ fn a_key_that_was_used_sends_by_no_second_sa() {
 
 /// The other end counts from one as well.
 #[test]
-fn no_key_is_for_both_directions() {
+fn key_for_both_directions_is_refused() {
     let answers = |spi| SaParams {
         spi,
         source: address(false, 2),
@@ -147,7 +147,7 @@ fn no_key_is_for_both_directions() {
 }
 
 #[test]
-fn a_key_that_one_layer_used_no_other_of_the_memory_uses() {
+fn layers_with_one_memory_share_used_keys() {
     let memory = KeyMemory::new();
     let mut ends = [1, 2].map(|number| End::remembering(number, NicConfig::default(), memory.clone()));
     ends[0].key(&[transmitting(OffloadKind::None)]);
@@ -155,7 +155,7 @@ fn a_key_that_one_layer_used_no_other_of_the_memory_uses() {
 }
 
 #[test]
-fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
+fn next_process_skips_numbers_possibly_sent() {
     const STEP: u64 = 1 << 20;
     for kind in KINDS {
         let disk = Disk::default();
@@ -188,7 +188,7 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
 /// Processes share a folder, as the programs of one user do.
 #[test]
 #[cfg(target_os = "linux")]
-fn numbers_go_on_in_every_process_that_has_the_key() {
+fn numbers_continue_in_every_process_with_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let begin = || {
         let memory = KeyMemory::new().with_store(NumberFile::in_folder(folder.path()).unwrap());
@@ -210,7 +210,7 @@ fn numbers_go_on_in_every_process_that_has_the_key() {
 }
 
 #[test]
-fn a_number_that_cannot_be_written_down_is_not_sent() {
+fn number_without_a_written_mark_is_not_sent() {
     for kind in KINDS {
         let disk = Disk::default();
         disk.content().broken = true;
@@ -230,7 +230,7 @@ fn a_number_that_cannot_be_written_down_is_not_sent() {
 
 /// A trial tests whether keys would be refused before a host starts, and the host may never start.
 #[test]
-fn a_trial_writes_nothing_down() {
+fn trial_writes_no_marks() {
     for direction in [Direction::Transmit, Direction::Receive] {
         let disk = Disk::default();
         let memory = KeyMemory::new().with_store(disk.clone());
@@ -247,7 +247,7 @@ fn a_trial_writes_nothing_down() {
 
 /// A failed write may still have succeeded in full.
 #[test]
-fn numbers_that_may_have_been_written_as_they_were_are_not_gone_beyond() {
+fn failed_write_of_exact_numbers_counts_as_written() {
     for kind in KINDS {
         let disk = Disk::default();
         let mut end = begin(1, &disk);
@@ -266,7 +266,7 @@ fn numbers_that_may_have_been_written_as_they_were_are_not_gone_beyond() {
 
 /// Senders that share a key are separated by SPI: the numbers of one do not affect the other.
 #[test]
-fn sas_that_receive_under_one_key_are_each_held_to_their_own_numbers() {
+fn receiving_sas_with_one_key_have_separate_numbers() {
     let disk = Disk::default();
     let receiving = |spi| SaParams { spi, ..sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false) };
     let mut from = [0x1001, 0x1002].map(|spi| {
@@ -297,7 +297,7 @@ fn sas_that_receive_under_one_key_are_each_held_to_their_own_numbers() {
 
 /// Two peers share a key and an SPI. The remaining SA does not lower the mark of the deleted one.
 #[test]
-fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and_spi() {
+fn deleted_sa_keeps_its_mark_beside_an_equal_sa() {
     let disk = Disk::default();
     let of = |direction, from| {
         let tunnel = sa(direction, OffloadKind::None, EspMode::Tunnel, false);
@@ -324,7 +324,7 @@ fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and
 }
 
 #[test]
-fn what_was_captured_is_not_accepted_by_the_next_process() {
+fn next_process_refuses_captured_packets() {
     for kind in KINDS {
         let (mut from, disk) = (End::new(1), Disk::default());
         from.key(&[transmitting(OffloadKind::None)]);
@@ -350,7 +350,7 @@ fn what_was_captured_is_not_accepted_by_the_next_process() {
 }
 
 #[test]
-fn a_sender_that_begins_anew_is_heard_by_a_receiver_that_was_killed() {
+fn killed_receiver_accepts_a_restarted_sender() {
     let disks = [Disk::default(), Disk::default()];
     let mut ends = [begin(1, &disks[0]), begin(2, &disks[1])];
     let params =
@@ -426,7 +426,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn no_number_is_sent_or_received_twice_under_a_key(
+    fn no_number_is_used_twice_under_a_key(
         steps in prop::collection::vec(step(), 1..80),
         kinds in prop::sample::select(KINDS.into_iter().flat_map(|from| KINDS.map(|to| [from, to])).collect::<Vec<_>>()),
     ) {
@@ -516,7 +516,7 @@ proptest! {
 }
 
 #[test]
-fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_process() {
+fn lent_sa_belongs_to_the_device_and_its_key_is_used_up() {
     let disk = Disk::default();
     let mut end = begin(1, &disk);
     let whole = sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false);
@@ -563,7 +563,7 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
 }
 
 #[test]
-fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
+fn lent_receiving_sa_opens_no_packet_of_this_host() {
     let (mut sender, mut end) = (End::new(1), begin(2, &Disk::default()));
     let params = |direction, offload| sa(direction, offload, EspMode::Transport, false);
     sender.key(&[params(Direction::Transmit, OffloadKind::None)]);
@@ -581,7 +581,7 @@ fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
 /// Packets from a NIC's switch find lent SAs by the device's own policies: the newer of two SAs, and after its deletion
 /// the other.
 #[test]
-fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
+fn switch_packets_find_lent_sas_by_policy() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut host, mut eswitch) = switched_nic(config, SwitchConfig::default());
     eswitch.command(EswitchCommand::Mode(Mode::Switchdev)).unwrap();

@@ -54,7 +54,7 @@ fn fill_ring(end: &mut End) -> Vec<SaId> {
 }
 
 #[test]
-fn an_sa_added_after_a_reset_is_not_lost_with_those_before() {
+fn sa_added_after_a_reset_is_not_lost() {
     for (kind, counter) in
         [(OffloadKind::Crypto, "ipsec_crypto_rx_pkts"), (OffloadKind::Packet, "ipsec_packet_rx_pkts")]
     {
@@ -78,7 +78,7 @@ fn an_sa_added_after_a_reset_is_not_lost_with_those_before() {
 }
 
 #[test]
-fn what_waits_for_the_device_is_not_forgotten_by_a_reset() {
+fn reset_keeps_sas_that_wait_for_the_device() {
     let mut end = End::new(2);
     let added = fill_ring(&mut end);
     let (waiting, in_device) = added.split_last().unwrap();
@@ -91,7 +91,7 @@ fn what_waits_for_the_device_is_not_forgotten_by_a_reset() {
 }
 
 #[test]
-fn an_sa_that_comes_to_the_device_late_takes_late_packets_and_no_replays() {
+fn late_offload_accepts_late_packets_and_no_replays() {
     let (mut from, mut to) = (End::new(1), End::new(2));
     from.key(&[transmitting(OffloadKind::None)]);
     // With a full ring, the SA stays in software at first.
@@ -141,7 +141,7 @@ fn packets_past_the_device_count_against_a_lifetime() {
 }
 
 #[test]
-fn a_lifetime_goes_on_where_it_was_when_the_device_is_lost() {
+fn lifetime_continues_when_the_device_is_lost() {
     for direction in [Direction::Transmit, Direction::Receive] {
         let (mut ends, counting) = ([End::new(1), End::new(2)], usize::from(direction == Direction::Receive));
         let lifetime = packets(Some(3), 6);
@@ -170,7 +170,7 @@ fn a_lifetime_goes_on_where_it_was_when_the_device_is_lost() {
 }
 
 #[test]
-fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
+fn burst_beyond_the_lifetime_ends_the_sa_with_an_event() {
     for kind in ALL {
         let mut end = End::new(1);
         end.key(&[SaParams { lifetime: packets(None, 10), ..transmitting(kind) }]);
@@ -188,7 +188,7 @@ fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
 
 /// The device joins opened packets, so one joined packet may exceed the rest of the lifetime.
 #[test]
-fn joined_packets_for_which_too_few_are_left_end_the_sa_and_that_is_told() {
+fn joined_packet_beyond_the_lifetime_ends_the_sa() {
     for kind in [OffloadKind::None, OffloadKind::Crypto] {
         let (mut from, mut to) = (End::new(1), End::new(2));
         from.key(&[transmitting(OffloadKind::None)]);
@@ -205,7 +205,7 @@ fn joined_packets_for_which_too_few_are_left_end_the_sa_and_that_is_told() {
 }
 
 #[test]
-fn packets_without_an_sa_take_no_room_from_limits() {
+fn acquire_events_leave_room_for_limit_events() {
     let mut end = End::new(1);
     end.key(&[SaParams { lifetime: packets(Some(1), 2), ..transmitting(OffloadKind::None) }]);
     let mut wanted = |host: u16| {
@@ -230,7 +230,7 @@ fn packets_without_an_sa_take_no_room_from_limits() {
 }
 
 #[test]
-fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
+fn only_a_living_sa_accepts_a_new_lifetime() {
     for kind in ALL {
         let mut end = End::new(1);
         end.key(&[SaParams { lifetime: packets(None, 5), ..transmitting(kind) }]);
@@ -251,7 +251,7 @@ fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
 }
 
 #[test]
-fn no_successor_uses_nonces_of_an_sa_that_is_there() {
+fn rekeying_with_used_nonces_is_refused() {
     let key = |suite, byte| EspKey::new(suite, &[byte; 20]).unwrap();
     // GCM and GMAC with one key use the same nonces, in either order.
     for suites in [[EspSuite::Aes128Gcm, EspSuite::Aes128Gmac], [EspSuite::Aes128Gmac, EspSuite::Aes128Gcm]] {
@@ -281,7 +281,7 @@ fn no_successor_uses_nonces_of_an_sa_that_is_there() {
 }
 
 #[test]
-fn a_policy_that_is_deleted_protects_and_lets_pass_no_more() {
+fn deleted_policy_has_no_effect() {
     for kind in ALL {
         let mut end = End::new(1);
         end.key(&[transmitting(kind)]);
@@ -299,7 +299,7 @@ fn a_policy_that_is_deleted_protects_and_lets_pass_no_more() {
 }
 
 #[test]
-fn esp_in_udp_that_would_not_be_known_is_refused() {
+fn esp_in_udp_with_invalid_ports_is_refused() {
     let mut end = End::new(2);
     let mut add = |params: SaParams, source_port, destination_port| {
         let encapsulation = Some(UdpEncapsulation { source_port, destination_port });

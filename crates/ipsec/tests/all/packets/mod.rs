@@ -36,7 +36,7 @@ const MODES: [EspMode; 2] = [EspMode::Transport, EspMode::Tunnel];
 proptest! {
     /// The explicit IV is the 64-bit sequence number, so the wire does not show which component encrypted.
     #[test]
-    fn all_ways_put_the_same_bytes_on_the_wire(
+    fn all_offloads_put_the_same_bytes_on_the_wire(
         // 1358 is the largest segment that fits IPv6 in a tunnel in UDP over IPv6.
         payloads in prop::collection::vec((0usize..6000, 200u16..=1358), 1..5),
         mode in prop::sample::select(MODES.to_vec()),
@@ -75,7 +75,7 @@ fn taken(kind: OffloadKind, encapsulation: Option<UdpEncapsulation>) -> OffloadK
 }
 
 #[test]
-fn every_sender_is_heard_by_every_receiver() {
+fn every_receiver_opens_packets_of_every_sender() {
     let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
     let gmac = EspKey::new(EspSuite::Aes128Gmac, &[7; 20]).unwrap();
     let gcm = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false).key;
@@ -105,7 +105,7 @@ fn every_sender_is_heard_by_every_receiver() {
 
 /// For late, duplicated and lost packets, the device's wide window decides as the host's window does.
 #[test]
-fn a_wide_window_of_the_device_is_the_hosts() {
+fn wide_window_of_the_device_equals_the_hosts() {
     let mut order = offload_base::Seed(5).stream("late packets");
     for window in [32, 256, 512, 4096] {
         let params =
@@ -131,7 +131,7 @@ fn a_wide_window_of_the_device_is_the_hosts() {
 }
 
 #[test]
-fn a_packet_that_the_device_refuses_uses_up_no_number() {
+fn packet_refused_by_the_device_uses_no_number() {
     let [mut from, mut to] = pair(OffloadKind::Crypto, OffloadKind::None, EspMode::Transport);
     let mut frames = from.send(tcp(false, b"first", None));
     // No device paces ESP packets, so this request is refused.
@@ -147,7 +147,7 @@ fn a_packet_that_the_device_refuses_uses_up_no_number() {
 }
 
 #[test]
-fn a_reset_leaves_no_number_to_be_used_again() {
+fn reset_repeats_no_number() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let [mut from, mut to] = pair(kind, OffloadKind::None, EspMode::Tunnel);
         let mut frames = from.send(tcp(false, &[1; 4000], Some(1300)));
@@ -165,7 +165,7 @@ fn a_reset_leaves_no_number_to_be_used_again() {
 }
 
 #[test]
-fn lifetimes_are_counted_by_the_device() {
+fn device_counts_lifetimes() {
     use offload_api::{Lifetime, Limit, Limits};
     let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(3), hard: limits(6) };
@@ -209,7 +209,7 @@ fn tls_of_a_protected_flow_stays_in_software() {
 }
 
 #[test]
-fn tls_that_passes_leaves_the_device_when_it_is_given_up() {
+fn bypassed_tls_context_can_be_removed() {
     let mut end = End::new(1);
     end.keying().set_default(Direction::Receive, true);
     end.keying().set_default(Direction::Transmit, true);
@@ -231,7 +231,7 @@ fn tls_that_passes_leaves_the_device_when_it_is_given_up() {
 }
 
 #[test]
-fn what_stops_to_be_keyed_stops() {
+fn traffic_stops_when_its_sa_is_deleted() {
     for kind in KINDS {
         let mut from = End::new(1);
         from.key(&[sa(Direction::Transmit, kind, EspMode::Transport, false)]);

@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn nothing_leaves_plain(
+    fn no_packet_leaves_in_clear(
         steps in prop::collection::vec(step(), 1..60),
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,

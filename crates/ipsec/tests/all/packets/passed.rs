@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// A context encrypts the payload after the headers. Payload must not be moved into the headers, which leave
 /// unencrypted.
 #[test]
-fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
+fn payload_of_a_context_is_not_moved_into_headers() {
     for ipv6 in [false, true] {
         let device = MockDevice::default();
         let mut secure = SecureDevice::new(Box::new(device.clone()));
@@ -29,7 +29,7 @@ fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
 /// The packet asks for another engine's work, for which this layer has no context. Whatever the policy says, the packet
 /// leaves neither plain nor in ESP.
 #[test]
-fn what_another_engine_is_asked_for_does_not_leave_without_it() {
+fn packet_for_another_engine_does_not_leave_unprocessed() {
     for ipv6 in [false, true] {
         // A handle in the range of an engine other than ESP.
         let context = Handle { index: Handle::indices(engines::STANDARD, 1).start, generation: 0 };
@@ -59,7 +59,7 @@ fn what_another_engine_is_asked_for_does_not_leave_without_it() {
 /// If all packets bypass IPsec, all interfaces of the device are available except the one for SAs, which this layer
 /// uses itself. If all packets are protected, no context can be created.
 #[test]
-fn every_face_of_the_device_is_there_for_what_passes() {
+fn bypassed_packets_have_all_device_interfaces() {
     let calls = |wrap: &dyn Fn(MockDevice) -> Option<Box<dyn NetDevice>>| -> BTreeSet<String> {
         let mut device = MockDevice::default();
         match wrap(device.clone()) {

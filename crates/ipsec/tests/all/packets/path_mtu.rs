@@ -54,7 +54,7 @@ fn ends(sender: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
 }
 
 #[test]
-fn a_smaller_path_reaches_the_stack() {
+fn smaller_path_mtu_reaches_the_stack() {
     let ways = KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode)));
     for ((kind, mode), ipv6) in ways.flat_map(|way| [(way, false), (way, true)]) {
         let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
@@ -73,7 +73,7 @@ fn a_smaller_path_reaches_the_stack() {
 }
 
 #[test]
-fn what_a_router_said_is_forgotten_after_ten_minutes() {
+fn reported_path_mtu_expires_after_ten_minutes() {
     for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let [mut from, _] = ends(kind, EspMode::Tunnel, ipv6);
         let (before, frame) = (mtu(&from, ipv6), from.send(tcp(ipv6, &[1; 1000], None)).remove(0));
@@ -94,7 +94,7 @@ fn what_a_router_said_is_forgotten_after_ten_minutes() {
 }
 
 #[test]
-fn what_quotes_no_packet_of_ours_says_nothing() {
+fn report_about_a_foreign_packet_is_ignored() {
     // Offsets of SPI, number and destination in the quoted packet, and of the checksum of the message.
     for (ipv6, [spi, number, destination, checksum], least) in
         [(false, [35, 40, 33, 36], 552), (true, [55, 60, 53, 56], 1280)]
@@ -118,7 +118,7 @@ fn what_quotes_no_packet_of_ours_says_nothing() {
 }
 
 #[test]
-fn what_quotes_an_old_packet_says_nothing() {
+fn report_about_an_old_packet_is_ignored() {
     const LATELY: u32 = 1 << 16;
     for ipv6 in [false, true] {
         let mut from = End::new(1);

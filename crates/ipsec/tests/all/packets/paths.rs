@@ -46,7 +46,7 @@ fn fragments_go_to_software_and_are_counted() {
 }
 
 #[test]
-fn a_packet_that_comes_by_both_paths_is_delivered_once() {
+fn packet_received_by_both_paths_is_delivered_once() {
     for receiver in [OffloadKind::Crypto, OffloadKind::Packet] {
         for fragments_first in [true, false] {
             let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
@@ -63,7 +63,7 @@ fn a_packet_that_comes_by_both_paths_is_delivered_once() {
 /// The known weakness: while fragments wait for each other, whole packets overtake them through the device and move the replay
 /// window past the fragments.
 #[test]
-fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
+fn fragments_overtaken_beyond_the_window_are_lost() {
     for overtaken_by in [60, 70] {
         let [mut from, mut to] = pair(OffloadKind::None, OffloadKind::Packet, EspMode::Tunnel);
         let frame = sent(&mut from, &[7; 1200]);
@@ -83,7 +83,7 @@ fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
 }
 
 #[test]
-fn what_the_device_drops_has_its_name() {
+fn device_drops_are_counted_by_reason() {
     for kind in super::KINDS {
         let [mut from, mut to] = pair(OffloadKind::None, kind, EspMode::Tunnel);
         let frames = from.send(tcp(false, b"hello", None));
@@ -100,7 +100,7 @@ fn what_the_device_drops_has_its_name() {
 
 /// RFC 6980: fragmented neighbour discovery is an attempt to evade filters.
 #[test]
-fn neighbour_discovery_does_not_come_in_fragments() {
+fn fragmented_neighbour_discovery_is_dropped() {
     let mut to = End::new(2);
     to.key(&[]);
     let mut solicitation = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 44, 255];
@@ -135,7 +135,7 @@ fn neighbour_discovery_does_not_come_in_fragments() {
 
 /// RFC 3948 4: a keep-alive leaves only after an idle interval, to the peer of the last packet.
 #[test]
-fn an_idle_sa_in_udp_keeps_its_translator_awake() {
+fn idle_sa_in_udp_sends_keep_alives() {
     for (kind, ipv6) in
         [OffloadKind::None, OffloadKind::Packet].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
     {
@@ -176,7 +176,7 @@ fn an_idle_sa_in_udp_keeps_its_translator_awake() {
 }
 
 #[test]
-fn keep_alives_do_not_pile_up_before_a_device_that_stands_still() {
+fn keep_alives_are_bounded_if_the_device_stalls() {
     let mut from = End::new(1);
     let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
     let keep_alive = Some(Duration::from_secs(1));
@@ -195,7 +195,7 @@ fn keep_alives_do_not_pile_up_before_a_device_that_stands_still() {
 }
 
 #[test]
-fn a_keep_alive_goes_no_further() {
+fn received_keep_alive_is_consumed() {
     let [_, mut to] = pair(OffloadKind::None, OffloadKind::Packet, EspMode::Transport);
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 1, 0, 0, 64, 17, 0x66, 0xcd, 10, 0, 0, 1, 10, 0, 0, 2]);

@@ -30,7 +30,7 @@ fn selector() -> impl Strategy<Value = Selector> {
 
 proptest! {
     #[test]
-    fn numbers_are_those_of_the_sa_that_is_meant(
+    fn numbers_belong_to_the_policys_sa(
         policies in prop::collection::vec((selector(), 0u32..2, 1u32..4), 2..8),
         packets in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 0u8..6), 1..20),
         kind in prop::sample::select(KINDS.to_vec()),
@@ -89,7 +89,7 @@ proptest! {
 }
 
 #[test]
-fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
+fn packets_are_accepted_only_from_the_policys_tunnel() {
     for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let tunnel = |direction, offload, source: u8, destination: u8| SaParams {
             source: address(ipv6, source),
@@ -115,7 +115,7 @@ fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
 }
 
 #[test]
-fn protection_that_nobody_asked_for_is_no_harm_but_tunnels_bring_only_what_they_are_for() {
+fn unrequested_protection_passes_except_in_tunnels() {
     for (kind, mode) in KINDS.into_iter().flat_map(|kind| [(kind, EspMode::Transport), (kind, EspMode::Tunnel)]) {
         let mut from = End::new(1);
         from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, false)]);

@@ -57,7 +57,7 @@ fn frames(device: &mut Device) -> Vec<Frame> {
 }
 
 #[test]
-fn who_waits_for_room_at_anothers_queue_hears_of_it() {
+fn task_is_woken_for_room_at_another_queue() {
     for kind in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
         let (mut device, [mut home, mut other]) = queues(kind);
         let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
@@ -91,7 +91,7 @@ fn who_waits_for_room_at_anothers_queue_hears_of_it() {
 /// Bypassed packets are paced by the device, and a paced flow keeps few packets in the device. Protected packets are
 /// not paced.
 #[test]
-fn what_passes_is_paced_as_without_the_layer() {
+fn bypassed_packets_are_paced_as_without_the_layer() {
     let flow = |port| FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), ([10, 0, 0, 2], port).into());
     let rate = NonZeroU64::new(1_000_000);
     for count in [1, 2] {
@@ -122,7 +122,7 @@ fn what_passes_is_paced_as_without_the_layer() {
 
 /// Two shards may use the same identification for packets to the same host.
 #[test]
-fn fragments_of_two_shards_are_not_mixed() {
+fn fragments_of_two_shards_are_not_joined() {
     let (mut device, mut queues) = queues(OffloadKind::None);
     let payloads = [[1; 2000], [2; 2000]];
     let mut pieces = payloads.map(|payload| datagram(false, 53, &payload, 1200).into_iter());
@@ -144,7 +144,7 @@ fn fragments_of_two_shards_are_not_mixed() {
 /// A host may poll its queues in any order. Whole packets of an SA that wait at a queue, joined or not, must not be
 /// overtaken by a fragmented one, whichever queue is polled first.
 #[test]
-fn fragments_overtake_nothing_of_their_sa() {
+fn fragments_do_not_overtake_packets_of_their_sa() {
     const QUEUES: usize = 4;
     const WHOLE: usize = 200;
     let ways =
@@ -225,7 +225,7 @@ fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
 }
 
 #[test]
-fn a_layer_says_how_the_device_finds_its_places() {
+fn layer_passes_on_the_devices_resync_mode() {
     for resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
         for queues in [1, 2] {
             let (_device, drivers) = multi_queue_nic(NicConfig {

@@ -29,7 +29,7 @@ fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefused>) {
 }
 
 #[test]
-fn a_device_says_what_it_cannot_take_and_software_takes_it() {
+fn software_takes_sas_that_the_device_refuses() {
     let (out, into) = (Direction::Transmit, Direction::Receive);
     let of = |direction, offload, mode| sa(direction, offload, mode, false);
     let packets = |packets| Limits { packets: Some(packets), ..Limits::default() };
@@ -77,7 +77,7 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
 }
 
 #[test]
-fn a_device_is_full_some_time() {
+fn full_device_refuses_further_sas() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let params = sa(Direction::Receive, kind, EspMode::Transport, false);
         let (mut end, refused) =
@@ -91,7 +91,7 @@ fn a_device_is_full_some_time() {
 /// Successors are added before their predecessors are deleted. If the device is full then, the successors get in when
 /// the predecessors leave.
 #[test]
-fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
+fn waiting_sa_is_offloaded_when_another_leaves() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
         let (mut end, refused) =
@@ -124,7 +124,7 @@ fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
 }
 
 #[test]
-fn parameters_that_do_not_go_together_are_refused() {
+fn contradictory_sa_parameters_are_refused() {
     let mut end = End::new(1);
     let key = |direction| EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]).unwrap();
     let of = |direction| SaParams { key: key(direction), ..sa(direction, OffloadKind::None, EspMode::Tunnel, false) };
@@ -190,7 +190,7 @@ fn the_most_specific_sa_opens() {
 }
 
 #[test]
-fn what_is_dropped_has_its_name() {
+fn drops_are_counted_by_reason() {
     for kind in KINDS {
         // In UDP or not, and the other end expects the reverse.
         for udp in [None, UDP] {
@@ -224,7 +224,7 @@ fn what_is_dropped_has_its_name() {
 }
 
 #[test]
-fn what_becomes_of_sas_is_counted() {
+fn sa_events_are_counted() {
     for kind in KINDS {
         let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
         let lifetime = Lifetime { soft: limits(1), hard: limits(2) };

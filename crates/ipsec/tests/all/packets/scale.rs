@@ -37,7 +37,7 @@ fn add(end: &mut End, number: u32, round: u32) -> SaId {
 }
 
 #[test]
-fn ten_thousand_sas_come_and_go_under_load() {
+fn ten_thousand_sas_are_replaced_under_load() {
     let mut end = End::new(1);
     let (selector, action) = (Selector::ANY, Action::Protect(Template::transport(1)));
     end.keying().add_policy(Policy { direction: Direction::Transmit, selector, priority: 0, action }).unwrap();
@@ -72,7 +72,7 @@ fn ten_thousand_sas_come_and_go_under_load() {
 }
 
 #[test]
-fn many_receiving_ones_are_told_apart() {
+fn many_receiving_sas_are_distinguished() {
     let mut end = End::new(2);
     let (selector, action) = (Selector::ANY, Action::Protect(Template::transport(1)));
     end.keying().add_policy(Policy { direction: Direction::Receive, selector, priority: 0, action }).unwrap();

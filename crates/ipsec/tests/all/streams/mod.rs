@@ -33,7 +33,7 @@ fn every_suite_and_mode_carries_a_stream() {
 }
 
 #[test]
-fn a_bad_wire_is_no_obstacle() {
+fn stream_survives_a_bad_wire() {
     for (esn, udp, window) in [(false, false, 32), (true, false, 64), (true, true, 1024), (false, true, 4096)] {
         let pair = Pair { esn, udp, window, link: lossy(0.01, 0.01, 0.01, 0.002), ..Pair::default() };
         let outcome = pair.run(2_000_000);
@@ -53,7 +53,7 @@ fn numbers_cross_the_edge_of_32_bits() {
 }
 
 #[test]
-fn without_extended_numbers_they_end_and_nothing_leaves_plain() {
+fn exhausted_short_numbers_stop_the_stream() {
     let pair = Pair { last_number: u64::from(u32::MAX) - 100, rekey_on_events: true, ..Pair::default() };
     let outcome = pair.run(1_000_000);
     assert_eq!(outcome.received, outcome.sent, "a successor took over");
@@ -78,7 +78,7 @@ fn rekeying_under_load_loses_nothing() {
 }
 
 #[test]
-fn a_dead_sa_stops_its_packets_until_there_is_another() {
+fn expired_sa_stops_packets_until_its_successor() {
     let hard = Limits { bytes: Some(200_000), ..Limits::default() };
     let lifetime = Lifetime { hard, ..Lifetime::default() };
     let pair = Pair { lifetime, rekey_on_events: true, ..Pair::default() };
@@ -89,7 +89,7 @@ fn a_dead_sa_stops_its_packets_until_there_is_another() {
 }
 
 #[test]
-fn time_is_up_in_time() {
+fn lifetime_ends_on_time() {
     // A full device queue takes 40 ms on this line, and its packets must still arrive under the old SA.
     let limits = |millis| Limits { time: Some(Duration::from_millis(millis)), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(50), hard: limits(150) };
@@ -104,7 +104,7 @@ fn time_is_up_in_time() {
 }
 
 #[test]
-fn without_an_sa_nothing_leaves_until_one_comes() {
+fn packets_wait_for_their_sa() {
     let pair = Pair { keys_after: Some(Duration::from_millis(1500)), ..Pair::default() };
     let outcome = pair.run(100_000);
     assert_eq!(outcome.received, outcome.sent);
@@ -114,7 +114,7 @@ fn without_an_sa_nothing_leaves_until_one_comes() {
 }
 
 #[test]
-fn packets_of_esp_fit_the_wire() {
+fn esp_packets_fit_the_wire() {
     // The path MTU leaves room for ESP, so no packet is dropped or fragmented for its size.
     for mtu in [1280, 1500, 9000] {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
@@ -129,7 +129,7 @@ fn packets_of_esp_fit_the_wire() {
 }
 
 #[test]
-fn settings_of_tunnels_reach_the_wire() {
+fn tunnel_settings_reach_the_wire() {
     let pair = Pair { mode: EspMode::Tunnel, dont_fragment: DontFragment::Clear, dscp: Some(46), ..Pair::default() };
     let outcome = pair.run(50_000);
     assert_eq!(outcome.received, outcome.sent);
@@ -139,7 +139,7 @@ fn settings_of_tunnels_reach_the_wire() {
 }
 
 #[test]
-fn what_no_device_takes_is_done_in_software() {
+fn unsupported_sas_are_processed_in_software() {
     let pair = Pair { offload: OffloadKind::Packet, sas: 0, ..Pair::default() };
     let outcome = pair.run(100_000);
     assert_eq!(outcome.received, outcome.sent);
@@ -148,7 +148,7 @@ fn what_no_device_takes_is_done_in_software() {
 }
 
 #[test]
-fn an_sa_is_told_by_its_parameters() {
+fn sa_parameters_never_print_the_key() {
     let params: SaParams = Pair::default().sa(offload_api::Direction::Receive, 0, 0);
     assert!(!format!("{params:?}").contains("[7, 7"), "a key is never printed");
 }
@@ -165,7 +165,7 @@ const FAMILIES: [(EspMode, bool, bool); 6] = [
 const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
 
 #[test]
-fn either_ip_in_either() {
+fn tunnels_carry_either_ip_version_in_either() {
     for (mode, ipv6, outer_ipv6) in FAMILIES {
         for offload in KINDS {
             let what = format!("{mode:?}, {offload:?}, IPv6: {ipv6} in {outer_ipv6}");

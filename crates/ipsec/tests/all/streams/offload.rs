@@ -44,7 +44,7 @@ fn every_suite_and_mode_carries_a_stream() {
 }
 
 #[test]
-fn sas_that_lie_in_host_memory_put_the_same_on_the_wire() {
+fn sas_in_host_memory_send_the_same_bytes() {
     for (offload, window) in KINDS.into_iter().flat_map(|kind| [(kind, 256), (kind, 4096)]) {
         let run = |cached: usize| {
             let link = lossy(0.01, 0.01, 0.01, 0.002);
@@ -62,7 +62,7 @@ fn sas_that_lie_in_host_memory_put_the_same_on_the_wire() {
 }
 
 #[test]
-fn a_bad_wire_is_no_obstacle() {
+fn stream_survives_a_bad_wire() {
     for kind in KINDS {
         for (esn, window) in [(false, 32), (true, 64), (true, 256)] {
             let link = lossy(0.01, 0.01, 0.01, 0.002);
@@ -80,7 +80,7 @@ fn a_bad_wire_is_no_obstacle() {
 }
 
 #[test]
-fn esp_in_udp_is_for_packet_offload() {
+fn esp_in_udp_needs_packet_offload() {
     for (kind, mode) in
         KINDS.into_iter().flat_map(|kind| [EspMode::Transport, EspMode::Tunnel].map(|mode| (kind, mode)))
     {
@@ -110,7 +110,7 @@ fn numbers_cross_the_edge_of_32_bits() {
 }
 
 #[test]
-fn without_extended_numbers_they_end_and_nothing_leaves_plain() {
+fn exhausted_short_numbers_stop_the_stream() {
     for kind in KINDS {
         let last_number = u64::from(u32::MAX) - 100;
         let pair = Pair { last_number, rekey_on_events: true, offload: kind, ..Pair::default() };
@@ -140,7 +140,7 @@ fn rekeying_under_load_loses_nothing() {
 }
 
 #[test]
-fn a_dead_sa_stops_its_packets_until_there_is_another() {
+fn expired_sa_stops_packets_until_its_successor() {
     for kind in KINDS {
         let hard = Limits { bytes: Some(200_000), ..Limits::default() };
         let lifetime = Lifetime { hard, ..Lifetime::default() };
@@ -153,7 +153,7 @@ fn a_dead_sa_stops_its_packets_until_there_is_another() {
 }
 
 #[test]
-fn time_is_up_in_time() {
+fn lifetime_ends_on_time() {
     let limits = |millis| Limits { time: Some(Duration::from_millis(millis)), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(50), hard: limits(150) };
     for kind in KINDS {
@@ -165,7 +165,7 @@ fn time_is_up_in_time() {
 }
 
 #[test]
-fn packets_of_esp_fit_the_wire() {
+fn esp_packets_fit_the_wire() {
     for kind in KINDS {
         for mtu in [1280, 1500, 9000] {
             for mode in [EspMode::Transport, EspMode::Tunnel] {
@@ -180,7 +180,7 @@ fn packets_of_esp_fit_the_wire() {
 }
 
 #[test]
-fn what_finds_no_room_in_the_device_is_done_in_software() {
+fn sas_beyond_the_device_are_processed_in_software() {
     let outcome = Pair { offload: OffloadKind::Packet, sas: 1, ..Pair::default() }.run(100_000);
     arrived(&outcome, "half of it in software");
     assert!(outcome.counters.value("ipsec_sw_tx_pkts") > 0 && outcome.counters.value("ipsec_packet_rx_pkts") > 0);

@@ -292,7 +292,7 @@ fn pair(offload: OffloadKind) -> Pair {
 }
 
 #[test]
-fn flows_are_spread_over_shards_and_come_back_to_their_own() {
+fn flows_are_spread_and_return_to_their_shards() {
     for kind in KINDS {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
             let what = format!("{kind:?} {mode:?}");
@@ -323,7 +323,7 @@ fn flows_are_spread_over_shards_and_come_back_to_their_own() {
 }
 
 #[test]
-fn a_bad_wire_is_no_obstacle() {
+fn stream_survives_a_bad_wire() {
     for kind in KINDS {
         let link = lossy(0.01, 0.01, 0.01, 0.002);
         let outcome = talk(&Pair { link, ..pair(kind) }, Course::default(), 6, 60_000);
@@ -338,7 +338,7 @@ fn a_bad_wire_is_no_obstacle() {
 /// ESP in UDP also reaches its SA's queue if the device opens ESP. In software, it arrives at the queue of its port
 /// hash.
 #[test]
-fn in_udp() {
+fn esp_in_udp_reaches_its_queue() {
     for (kind, mode) in [
         (OffloadKind::None, EspMode::Transport),
         (OffloadKind::None, EspMode::Tunnel),
@@ -355,7 +355,7 @@ fn in_udp() {
 
 /// Whichever queue RSS chooses for ESP, the opened packets reach their original shards.
 #[test]
-fn a_table_that_changes_is_none_of_their_concern() {
+fn flows_survive_a_change_of_the_rss_table() {
     for kind in KINDS {
         let course = Course { one_queue: true, ..Course::default() };
         let outcome = talk(&pair(kind), course, 15, 5_000);
@@ -369,7 +369,7 @@ fn a_table_that_changes_is_none_of_their_concern() {
 }
 
 #[test]
-fn in_real_time() {
+fn streams_run_in_real_time() {
     for kind in KINDS {
         let course = Course { real: true, rekey_after: Some(100), ..Course::default() };
         let outcome = talk(&pair(kind), course, 3, 100_000);
@@ -395,7 +395,7 @@ fn rekeying_under_load_loses_nothing() {
 }
 
 #[test]
-fn keys_change_and_devices_forget_on_a_bad_wire() {
+fn streams_survive_rekeying_and_resets_on_a_bad_wire() {
     for kind in KINDS {
         let link = lossy(0.005, 0.01, 0.01, 0.001);
         let reset_every = (kind != OffloadKind::None).then_some(Duration::from_millis(2));
@@ -411,7 +411,7 @@ fn keys_change_and_devices_forget_on_a_bad_wire() {
 }
 
 #[test]
-fn a_run_repeats() {
+fn equal_seeds_repeat_a_run() {
     let run = || {
         let reset_every = Some(Duration::from_millis(2));
         let course = Course { rekey_after: Some(300), reset_every, ..Course::default() };
@@ -426,7 +426,7 @@ fn a_run_repeats() {
 /// A UDP receiver does not remove duplicates, so each datagram must be delivered exactly once, and at most the wire may
 /// lose one.
 #[test]
-fn a_datagram_is_delivered_once() {
+fn datagram_is_delivered_once() {
     for kind in KINDS {
         for (link, clean) in [(LinkConfig::default(), true), (lossy(0.02, 0.05, 0.2, 0.002), false)] {
             let what = format!("{kind:?}, clean: {clean}");
