@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use cellular_crypto::{Algorithm, Backend, CipherJob, Engine, Iv, Key, MacJob, SealJob, TagLen};
-use ipsec_mb::Peer;
+use ipsec_mb::IpsecMbPeer;
 
 const SIZES: [usize; 2] = [64, 1464];
 const JOBS: usize = 32;
@@ -31,7 +31,7 @@ fn main() {
         Some(numbers) => numbers.split(',').any(|number| number == algorithm.number().to_string()),
         None => true,
     };
-    let peer = Peer::build();
+    let peer = IpsecMbPeer::build();
     let mut rows: BTreeMap<(Algorithm, OperationKind), ResultRow> = BTreeMap::new();
     // Everything takes turns, so that load from other programs affects all results alike.
     for _ in 0..rounds {

@@ -1,7 +1,8 @@
 //! The application's handle of a connection.
 
 use crate::core::{
-    Conn, ConnectionRecord, EndpointCore, MAX_ACK_DELAY, SILENT, Stage, WaitFor, Waiter, WakeReason, probe_timeout,
+    Conn, ConnectionRecord, ConnectionStage, EndpointCore, MAX_ACK_DELAY, SILENT, WaitFor, Waiter, WakeReason,
+    probe_timeout,
 };
 use crate::crypto::number_of;
 use crate::crypto::session::HandshakeData;
@@ -476,7 +477,7 @@ pub(crate) fn open(conn: &mut Conn) -> Result<&mut Conn, Closed> {
 
 impl ConnectionGuard {
     /// Calls `f` with the connection, or returns the reason for its end.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(Stage, &mut Conn) -> R) -> Result<R, Closed> {
+    pub(crate) fn with<R>(&self, f: impl FnOnce(ConnectionStage, &mut Conn) -> R) -> Result<R, Closed> {
         let mut core = self.shared.lock();
         let conn = open(self.get(&mut core)?)?;
         Ok(f(conn.stage, conn))

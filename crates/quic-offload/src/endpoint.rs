@@ -2,7 +2,7 @@
 
 use crate::config::{ClientTls, Config, ServerTls};
 use crate::connection::{Connection, code_of};
-use crate::core::{Counters, EndpointCore, Stage, WaitFor, Waiter, WakeReason};
+use crate::core::{ConnectionStage, Counters, EndpointCore, WaitFor, Waiter, WakeReason};
 use crate::error::{Closed, ConnectError};
 use crate::incoming::Incoming;
 use bytes::Bytes;
@@ -203,9 +203,9 @@ impl Future for Connecting {
         let done = match held.get(&mut core) {
             Err(closed) => Err(closed),
             Ok(conn) => match conn.stage {
-                Stage::Open => Ok(()),
-                Stage::Closed => Err(conn.closed.clone().unwrap_or(Closed::Endpoint)),
-                Stage::Handshake => return waiter.wait(&mut core, cx),
+                ConnectionStage::Open => Ok(()),
+                ConnectionStage::Closed => Err(conn.closed.clone().unwrap_or(Closed::Endpoint)),
+                ConnectionStage::Handshake => return waiter.wait(&mut core, cx),
             },
         };
         drop(core);

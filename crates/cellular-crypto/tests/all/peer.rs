@@ -1,21 +1,21 @@
 //! 128-NEA and 128-NIA 1 to 3 compared with intel-ipsec-mb, where it is installed: each number of bits to 2,048, and
 //! lengths to 8,188 bytes. Its ZUC cipher takes whole bytes only.
 
-use crate::ipsec_mb::Peer;
+use crate::ipsec_mb::IpsecMbPeer;
 use cellular_crypto::{Algorithm, CipherJob, Engine, Iv, Key, MacJob, TagLen};
 
 #[test]
 fn every_length_matches_ipsec_mb() {
-    let Some(peer) = Peer::build() else { return };
+    let Some(peer) = IpsecMbPeer::build() else { return };
     let mut jobs = Vec::new();
     for algorithm in [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc128] {
         for mac in [false, true] {
             // Their ZUC cipher takes whole bytes only.
             let whole = algorithm == Algorithm::Zuc128 && !mac;
             let bits = (1..=2048).filter(|bits| !whole || bits % 8 == 0);
-            jobs.extend(bits.map(|bits| Job::new(algorithm, mac, bits)));
+            jobs.extend(bits.map(|bits| PeerJob::new(algorithm, mac, bits)));
             // A prime step keeps the test short and reaches each length modulo 64.
-            jobs.extend((257..8188).step_by(step()).chain([8188]).map(|bytes| Job::new(algorithm, mac, 8 * bytes)));
+            jobs.extend((257..8188).step_by(step()).chain([8188]).map(|bytes| PeerJob::new(algorithm, mac, 8 * bytes)));
         }
     }
     let keys: Vec<Key> = jobs.iter().map(|job| Key::new(job.algorithm, &job.key).unwrap()).collect();
@@ -61,7 +61,7 @@ fn step() -> usize {
     if std::env::var_os("IPSEC_MB_EVERY").is_some() { 1 } else { 101 }
 }
 
-struct Job {
+struct PeerJob {
     algorithm: Algorithm,
     mac: bool,
     bits: usize,
@@ -70,8 +70,8 @@ struct Job {
     message: Vec<u8>,
 }
 
-impl Job {
-    fn new(algorithm: Algorithm, mac: bool, bits: usize) -> Job {
+impl PeerJob {
+    fn new(algorithm: Algorithm, mac: bool, bits: usize) -> PeerJob {
         // A linear congruential generator, seeded differently for each job.
         let mut state = bits as u32 | u32::from(algorithm.number()) << 24 | u32::from(mac) << 31;
         let mut byte = || {
@@ -84,7 +84,7 @@ impl Job {
         if algorithm == Algorithm::Aes128 {
             iv[8..].fill(0);
         }
-        Job {
+        PeerJob {
             algorithm,
             mac,
             bits,

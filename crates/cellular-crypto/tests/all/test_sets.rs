@@ -11,13 +11,13 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Sets {
-    ciphering: Vec<Set>,
-    integrity: Vec<Set>,
+struct TestSets {
+    ciphering: Vec<TestSet>,
+    integrity: Vec<TestSet>,
 }
 
 #[derive(Deserialize)]
-struct Set {
+struct TestSet {
     set: String,
     key: String,
     count: u32,
@@ -29,7 +29,7 @@ struct Set {
     mac: Option<String>,
 }
 
-impl Set {
+impl TestSet {
     fn key(&self) -> Key {
         let number = self.set.as_bytes()[3] - b'0';
         Key::new(Algorithm::from_number(number).unwrap(), &unhex(&self.key)).unwrap()
@@ -43,7 +43,7 @@ impl Set {
 
 #[test]
 fn test_sets_of_3gpp_pass() {
-    let sets: Sets = serde_json::from_str(include_str!("vectors/3gpp_128.json")).unwrap();
+    let sets: TestSets = serde_json::from_str(include_str!("vectors/3gpp_128.json")).unwrap();
     assert_eq!((sets.ciphering.len(), sets.integrity.len()), (12, 17));
     for set in &sets.ciphering {
         let (key, mut data) = (set.key(), unhex(&set.message));

@@ -47,14 +47,14 @@ fn zuc_256_vectors_pass() {
 fn dpdk_vectors_pass() {
     #[derive(Deserialize)]
     struct Dpdk {
-        tests: Vec<Vector>,
+        tests: Vec<TestVector>,
     }
     let mut file: Dpdk = serde_json::from_str(include_str!("vectors/dpdk_nxan.json")).unwrap();
     assert_eq!(file.tests.len(), 66);
     for algorithm in [Algorithm::Snow5g, Algorithm::Aes256, Algorithm::Zuc256] {
-        for (kind, check) in [("NEA", check_cipher as fn(_, &[Vector])), ("NIA", check_mac), ("NCA", check_aead)] {
+        for (kind, check) in [("NEA", check_cipher as fn(_, &[TestVector])), ("NIA", check_mac), ("NCA", check_aead)] {
             let name = format!("{kind}{}", algorithm.number());
-            let (mut of_kind, rest): (Vec<Vector>, _) =
+            let (mut of_kind, rest): (Vec<TestVector>, _) =
                 file.tests.into_iter().partition(|vector| vector.alg.as_ref() == Some(&name));
             file.tests = rest;
             assert!(!of_kind.is_empty());
@@ -69,21 +69,21 @@ fn dpdk_vectors_pass() {
 }
 
 #[derive(Deserialize)]
-struct File {
+struct VectorFile {
     #[serde(rename = "testGroups")]
-    groups: Vec<Group>,
+    groups: Vec<VectorGroup>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Group {
+struct VectorGroup {
     #[serde(default)]
     tag_size: usize,
-    tests: Vec<Vector>,
+    tests: Vec<TestVector>,
 }
 
 #[derive(Deserialize)]
-struct Vector {
+struct TestVector {
     alg: Option<String>,
     key: String,
     iv: String,
@@ -99,7 +99,7 @@ struct Vector {
     tag_size: usize,
 }
 
-impl Vector {
+impl TestVector {
     fn key(&self, algorithm: Algorithm) -> Key {
         Key::new(algorithm, &unhex(&self.key)).unwrap()
     }
@@ -122,8 +122,8 @@ impl Vector {
     }
 }
 
-fn vectors(file: &str) -> Vec<Vector> {
-    let file: File = serde_json::from_str(file).unwrap();
+fn vectors(file: &str) -> Vec<TestVector> {
+    let file: VectorFile = serde_json::from_str(file).unwrap();
     let mut vectors = Vec::new();
     for mut group in file.groups {
         group.tests.iter_mut().for_each(|vector| vector.tag_size = group.tag_size);
@@ -142,7 +142,7 @@ fn cipher(algorithm: Algorithm, file: &str) -> usize {
     vectors.len()
 }
 
-fn check_cipher(algorithm: Algorithm, vectors: &[Vector]) {
+fn check_cipher(algorithm: Algorithm, vectors: &[TestVector]) {
     let keys: Vec<Key> = vectors.iter().map(|vector| vector.key(algorithm)).collect();
     for engine in engines() {
         // Single messages, a batch smaller than the lanes, and the whole file.
@@ -174,7 +174,7 @@ fn mac(algorithm: Algorithm, file: &str) -> usize {
     vectors.len()
 }
 
-fn check_mac(algorithm: Algorithm, vectors: &[Vector]) {
+fn check_mac(algorithm: Algorithm, vectors: &[TestVector]) {
     let keys: Vec<Key> = vectors.iter().map(|vector| vector.key(algorithm)).collect();
     let messages: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.msg)).collect();
     for engine in engines() {
@@ -211,7 +211,7 @@ fn aead(algorithm: Algorithm, file: &str) -> usize {
     vectors.len()
 }
 
-fn check_aead(algorithm: Algorithm, vectors: &[Vector]) {
+fn check_aead(algorithm: Algorithm, vectors: &[TestVector]) {
     let keys: Vec<Key> = vectors.iter().map(|vector| vector.key(algorithm)).collect();
     let aads: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.aad)).collect();
     let tags: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.tag)).collect();

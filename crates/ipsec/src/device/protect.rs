@@ -2,7 +2,7 @@
 //!
 //! Invariant: a sequence number is taken only when its packet is on its way, and no other sender takes the same number.
 
-use super::segment::Segments;
+use super::segment::PlainSegments;
 use super::transmit::flow_of;
 use super::{PolicyDecision, SaWorker, SecureDevice};
 use crate::keying::{SaEvent, SaId};
@@ -91,7 +91,7 @@ impl SecureDevice {
             Err(WrapError::Fragment) => return Err(self.refuse(|counters| &mut counters.out_state_mode_error)),
             Err(_) => return Err(self.refuse(|counters| &mut counters.out_error)),
         };
-        let packets = Segments::count(packet);
+        let packets = PlainSegments::count(packet);
         let in_front = packet.header.len() - ETHERNET;
         let largest = in_front + packet.ask.mss.map_or(packet.payload_len(), usize::from);
         // The protected part must begin inside the header, and IP lengths have 16 bits.

@@ -8,7 +8,7 @@ use offload_formats::{Headers, Transport, Version};
 use smallvec::SmallVec;
 
 /// An iterator over the segments of a large packet.
-pub(super) struct Segments<'a> {
+pub(super) struct PlainSegments<'a> {
     packet: &'a TxPacket,
     transport: Option<Transport>,
     version: Version,
@@ -27,9 +27,9 @@ pub(super) struct Segment<'a> {
     pub(super) pieces: SmallVec<[&'a [u8]; 4]>,
 }
 
-impl<'a> Segments<'a> {
-    pub(super) fn new(packet: &'a TxPacket, view: &IpView) -> Segments<'a> {
-        Segments {
+impl<'a> PlainSegments<'a> {
+    pub(super) fn new(packet: &'a TxPacket, view: &IpView) -> PlainSegments<'a> {
+        PlainSegments {
             packet,
             transport: Headers::parse_unfinished(&packet.header).transport(),
             version: if view.is_ipv6() { Version::Six } else { Version::Four },
@@ -62,7 +62,7 @@ impl<'a> Segments<'a> {
     }
 }
 
-impl<'a> Iterator for Segments<'a> {
+impl<'a> Iterator for PlainSegments<'a> {
     type Item = Segment<'a>;
 
     fn next(&mut self) -> Option<Segment<'a>> {

@@ -2,7 +2,7 @@
 
 use super::protect::ProtectionPlan;
 use super::queues::DeviceQueue;
-use super::segment::{Segment, Segments};
+use super::segment::{PlainSegments, Segment};
 use crate::sad::Sa;
 use bytes::{Buf, BytesMut};
 use offload_api::fragmentation::fragment;
@@ -44,7 +44,7 @@ impl PacketWrapper {
         let _framing = cost::work(Work::Framing);
         let ProtectionPlan { outer, mtu, flow, .. } = plan;
         let mut failed = 0;
-        for (segment, number) in Segments::new(packet, view).zip(plan.number..) {
+        for (segment, number) in PlainSegments::new(packet, view).zip(plan.number..) {
             let bytes = segment.header.len() + segment.pieces.iter().map(|piece| piece.len()).sum::<usize>();
             let wrapped = ETHERNET + outer.wrapped_len(bytes - ETHERNET);
             let mut frame = if wrapped <= FRAME_BYTES { self.frames.take() } else { BytesMut::with_capacity(wrapped) };

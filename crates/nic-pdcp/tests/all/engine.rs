@@ -16,13 +16,13 @@ use proptest::prelude::*;
 
 const TUNNEL: u32 = 0x1234_5678;
 
-struct Nic {
+struct PdcpNic {
     device: Device,
     driver: Driver,
 }
 
-impl Nic {
-    fn new(cache: usize) -> Nic {
+impl PdcpNic {
+    fn new(cache: usize) -> PdcpNic {
         let config = NicConfig {
             delays: Delays::NONE,
             line_rate: None,
@@ -31,7 +31,7 @@ impl Nic {
             ..NicConfig::default()
         };
         let (device, driver) = nic_with(config, |engines| engines.add_packet(PdcpPackets, 8));
-        Nic { device, driver }
+        PdcpNic { device, driver }
     }
 
     fn counters(&self) -> PdcpCounters {
@@ -135,7 +135,7 @@ proptest! {
         let mut config = config(long);
         config.clear = sdap.into();
         let security = security(algorithm, integrity);
-        let (mut near, mut far) = (Nic::new(cache), Nic::new(cache));
+        let (mut near, mut far) = (PdcpNic::new(cache), PdcpNic::new(cache));
         let sealer = near.create(Direction::Transmit, context(&config, &security, 0));
         let opener = far.create(Direction::Receive, context(&config, &security, first.into()));
         // Each length is one transmission: the PDUs of one length can be segmented.
@@ -182,7 +182,7 @@ proptest! {
         drops: bool,
     ) {
         let (config, security) = (config(false), security(Some(Algorithm::Aes128), true));
-        let mut nic = Nic::new(4 << 20);
+        let mut nic = PdcpNic::new(4 << 20);
         nic.create(Direction::Receive, PdcpContext { drops_duplicates: drops, ..context(&config, &security, start.into()) });
         // Each move sends one PDU up to 40 COUNTs early, once or twice.
         let mut seen = std::collections::BTreeSet::new();
@@ -211,7 +211,7 @@ proptest! {
 #[test]
 fn invalid_pdus_are_dropped_if_sent_and_unchanged_if_received() {
     let (config, security) = (config(true), security(Some(Algorithm::Zuc128), true));
-    let mut nic = Nic::new(4 << 20);
+    let mut nic = PdcpNic::new(4 << 20);
     let sealer = nic.create(Direction::Transmit, context(&config, &security, 0));
     let opener = nic.create(Direction::Receive, context(&config, &security, 0));
     let pdu = |count| clear(&config, &security, count, b"an SDU");
@@ -277,7 +277,7 @@ fn invalid_pdus_are_dropped_if_sent_and_unchanged_if_received() {
 #[test]
 fn host_delivers_sdus_that_the_nic_opened() {
     let (config, security) = (config(true), security(Some(Algorithm::Snow3g), true));
-    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+    let (mut near, mut far) = (PdcpNic::new(4 << 20), PdcpNic::new(4 << 20));
     let sealer = near.create(Direction::Transmit, context(&config, &security, 0));
     far.create(Direction::Receive, context(&config, &security, 0));
     let mut receiver = Receiver::new(config.clone(), security.clone()).unwrap();

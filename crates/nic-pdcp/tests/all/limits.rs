@@ -13,7 +13,7 @@ use offload_formats::{Gtpu, GtpuMessage};
 use offload_jobs::{CpuConfig, CpuQueue};
 use offload_transforms::Transform;
 use pdcp::crypto::Direction;
-use pdcp::gtpu::{Bearer, BearerError, OpenError, Protection, Tunnel};
+use pdcp::gtpu::{Bearer, BearerError, BearerOpenError, PduProtection, Tunnel};
 use pdcp::{BearerKind, Config, Security, SnLen};
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ fn full_job_queue_loses_no_sdu() {
     for depth in [1, 2, 5] {
         let config = LookasideConfig { depth, ..LookasideConfig::default() };
         // Two generations of keys: each needs a session of the accelerator.
-        let mut world = World::with_accelerator(8, [How::Jobs, How::Jobs], 8, LinkConfig::default(), config);
+        let mut world =
+            PdcpTestbed::with_accelerator(8, [PduPath::Jobs, PduPath::Jobs], 8, LinkConfig::default(), config);
         let bearers = world.open(0, &config_with(8 << 20), 0);
         let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
         let came = world.bed.run_within(Duration::from_secs(60), carry(hosts, bearers, 2, 100));
@@ -45,7 +46,8 @@ fn full_job_queue_loses_no_sdu() {
 fn jobs_continue_when_a_shared_queue_has_room() {
     for with_jobs in [true, false] {
         let config = LookasideConfig { depth: 4, ..LookasideConfig::default() };
-        let mut world = World::with_accelerator(9, [How::Jobs, How::Cpu], 8, LinkConfig::default(), config);
+        let mut world =
+            PdcpTestbed::with_accelerator(9, [PduPath::Jobs, PduPath::Cpu], 8, LinkConfig::default(), config);
         let [near, far] = world.open(0, &config_with(8 << 20), 0);
         // The other client fills all four entries.
         let mut other = world.ends[0].0.accelerator().unwrap().client();
@@ -79,14 +81,14 @@ fn jobs_continue_when_a_shared_queue_has_room() {
 fn blocked_socket_does_not_stall_bearers() {
     for queue in [None, Some(CpuQueue::new(CpuConfig::default()))] {
         let wire = LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() };
-        let mut world = World::new(10, [How::Cpu, How::Cpu], 8, wire);
+        let mut world = PdcpTestbed::new(10, [PduPath::Cpu, PduPath::Cpu], 8, wire);
         let host = world.ends[0].0.clone();
         // The socket accepts nothing in the first 2 ms.
         let gate = Some((host.runtime().alarm(), Instant::ZERO + Duration::from_millis(2)));
         let socket = Faulty { gate, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
         // A queue without the engine: each job fails at once, and the CPU does the work.
         let jobs = queue.is_some();
-        let protection = queue.map_or(Protection::Cpu, |queue| Protection::Jobs(Box::new(queue)));
+        let protection = queue.map_or(PduProtection::Cpu, |queue| PduProtection::Jobs(Box::new(queue)));
         let (near, far) = world.pair(socket, protection, config_with(200_000));
         let sending = host.spawn("sends", async move {
             for number in 0..3000 {
@@ -107,7 +109,7 @@ fn blocked_socket_does_not_stall_bearers() {
 #[test]
 fn long_sdu_arrives_in_fragments() {
     for near in WAYS {
-        let mut world = World::new(11, [near, How::Nic], 8, LinkConfig::default());
+        let mut world = PdcpTestbed::new(11, [near, PduPath::Nic], 8, LinkConfig::default());
         let [near_end, far_end] = world.open(0, &config(), 0);
         let host = world.ends[0].0.clone();
         let came = world.bed.run_within(Duration::from_secs(5), async move {
@@ -130,10 +132,10 @@ fn long_sdu_arrives_in_fragments() {
 /// A datagram that cannot be sent affects no other.
 #[test]
 fn error_of_one_datagram_affects_no_other() {
-    let mut world = World::new(12, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+    let mut world = PdcpTestbed::new(12, [PduPath::Cpu, PduPath::Cpu], 8, LinkConfig::default());
     let host = world.ends[0].0.clone();
     let socket = Faulty { errors: 3, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
-    let (near, far) = world.pair(socket, Protection::Cpu, config());
+    let (near, far) = world.pair(socket, PduProtection::Cpu, config());
     let got = world.bed.run_within(Duration::from_secs(5), async move {
         for number in 0..8 {
             near.send(sdu(0, number)).await.unwrap();
@@ -146,7 +148,7 @@ fn error_of_one_datagram_affects_no_other() {
 }
 
 /// Returns a bearer without keys and a socket as its peer, by which the test sends hand-made messages.
-fn crafted(world: &World, config: Config) -> (Bearer, offload_host_stack::UdpSocket, SocketAddr) {
+fn crafted(world: &PdcpTestbed, config: Config) -> (Bearer, offload_host_stack::UdpSocket, SocketAddr) {
     let null = || Security::new(1, Direction::Uplink).unwrap();
     let peer = SocketAddr::from((world.ends[1].0.address(), 4000));
     let bearer = world.ends[0].1.open(Tunnel { local: 1, remote: 2, peer }, config, null(), null()).unwrap();
@@ -164,7 +166,7 @@ fn message(message: GtpuMessage, payload: &[u8]) -> Bytes {
 /// Empty SDUs are charged too, so that a peer cannot fill a node's memory with them.
 #[test]
 fn unread_empty_sdus_are_bounded() {
-    let mut world = World::new(13, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+    let mut world = PdcpTestbed::new(13, [PduPath::Cpu, PduPath::Cpu], 8, LinkConfig::default());
     let (_bearer, peer, to) = crafted(&world, config_with(10_000));
     let host = world.ends[1].0.clone();
     world.bed.run(async move {
@@ -190,7 +192,7 @@ fn sdus_delivered_by_new_keys_precede_the_end() {
         if ended {
             config.reordering = Some(Duration::from_secs(100));
         }
-        let mut world = World::new(14, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+        let mut world = PdcpTestbed::new(14, [PduPath::Cpu, PduPath::Cpu], 8, LinkConfig::default());
         let (bearer, peer, to) = crafted(&world, config);
         let bearer = std::sync::Arc::new(bearer);
         let (reads, host) = (bearer.clone(), world.ends[0].0.clone());
@@ -218,7 +220,7 @@ fn sdus_delivered_by_new_keys_precede_the_end() {
 #[test]
 fn all_tasks_that_wait_for_room_are_woken() {
     let wire = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
-    let mut world = World::new(15, [How::Cpu, How::Cpu], 8, wire);
+    let mut world = PdcpTestbed::new(15, [PduPath::Cpu, PduPath::Cpu], 8, wire);
     // The buffer has room for a few SDUs only.
     let [near, far] = world.open(0, &config_with(3000), 0);
     let (near, host) = (Arc::new(near), world.ends[0].0.clone());
@@ -240,7 +242,7 @@ fn all_tasks_that_wait_for_room_are_woken() {
 /// A dropped future does not take another task's wake-up.
 #[test]
 fn dropped_receive_leaves_the_other_waiting_task() {
-    let mut world = World::new(16, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+    let mut world = PdcpTestbed::new(16, [PduPath::Cpu, PduPath::Cpu], 8, LinkConfig::default());
     let [near, far] = world.open(0, &config(), 0);
     let (far, host) = (Arc::new(far), world.ends[1].0.clone());
     let reads = far.clone();
@@ -260,20 +262,20 @@ fn dropped_receive_leaves_the_other_waiting_task() {
 }
 
 /// A task that never runs and ends with its last waker. It owns a bearer of the node that holds the waker.
-struct Task {
+struct BearerTask {
     _bearer: Bearer,
 }
 
-impl std::task::Wake for Task {
+impl std::task::Wake for BearerTask {
     fn wake(self: Arc<Self>) {}
 }
 
 #[test]
 fn task_that_ends_with_a_dropped_receive_closes_its_bearer() {
     for moves in [false, true] {
-        let world = World::new(23, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+        let world = PdcpTestbed::new(23, [PduPath::Cpu, PduPath::Cpu], 8, LinkConfig::default());
         let ([_, far], [_, other]) = (world.open(0, &config(), 0), world.open(1, &config(), 0));
-        let task = Arc::new(Task { _bearer: other });
+        let task = Arc::new(BearerTask { _bearer: other });
         let known = Arc::downgrade(&task);
         let waker = Waker::from(task);
         let mut receiving = Box::pin(far.receive());
@@ -294,22 +296,22 @@ fn task_that_ends_with_a_dropped_receive_closes_its_bearer() {
 #[test]
 fn slow_jobs_lose_no_pdu() {
     for (how, sn, latency) in [
-        (How::Cpu, SnLen::Twelve, 3000),
-        (How::Jobs, SnLen::Eighteen, 3000),
-        (How::Jobs, SnLen::Twelve, 300),
-        (How::Jobs, SnLen::Twelve, 3000),
+        (PduPath::Cpu, SnLen::Twelve, 3000),
+        (PduPath::Jobs, SnLen::Eighteen, 3000),
+        (PduPath::Jobs, SnLen::Twelve, 300),
+        (PduPath::Jobs, SnLen::Twelve, 3000),
     ] {
         // Jobs of two units overtake each other.
         let unit = Unit { latency: Duration::from_micros(latency), rate: None };
         let other = Unit { latency: Duration::from_micros(latency / 3), rate: None };
         let accelerator = LookasideConfig { units: vec![unit, other], ..LookasideConfig::default() };
         let wire = LinkConfig { rate: Some(100_000_000_000), ..LinkConfig::default() };
-        let mut world = World::with_accelerator(17, [How::Cpu, how], 8, wire, accelerator);
+        let mut world = PdcpTestbed::with_accelerator(17, [PduPath::Cpu, how], 8, wire, accelerator);
         let mut config = Config::data(BearerKind::Unacknowledged, sn);
         config.reordering = Some(Duration::from_millis(50));
         let bearers = world.open(0, &config, 0);
         let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
-        let flow = Flow { bearer: 0, epochs: 1, count: 10_000, burst: 100 };
+        let flow = SduFlow { bearer: 0, epochs: 1, count: 10_000, burst: 100 };
         let came = world.bed.run_within(Duration::from_secs(60), carry_on(flow, hosts, bearers));
         let counters = world.counters(1);
         assert_eq!(came.len(), 10_000, "{how:?}, {sn:?}, {latency} us: {counters:?}");
@@ -325,7 +327,8 @@ fn pdus_behind_a_slow_job_are_bounded() {
     let slow = Unit { latency: Duration::from_secs(10), rate: Some(1000) };
     let fast = Unit { latency: Duration::from_micros(10), rate: None };
     let accelerator = LookasideConfig { units: vec![slow, fast], ..LookasideConfig::default() };
-    let mut world = World::with_accelerator(22, [How::Cpu, How::Jobs], 8, LinkConfig::default(), accelerator);
+    let mut world =
+        PdcpTestbed::with_accelerator(22, [PduPath::Cpu, PduPath::Jobs], 8, LinkConfig::default(), accelerator);
     let [near, _far] = world.open(0, &config_with(100_000), 0);
     let host = world.ends[0].0.clone();
     world.bed.run_within(Duration::from_secs(5), async move {
@@ -343,13 +346,13 @@ fn pdus_behind_a_slow_job_are_bounded() {
 /// If an accelerator's thread ends, the node continues with the CPU.
 #[test]
 fn node_goes_on_without_its_accelerator() {
-    let mut world = World::new(18, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+    let mut world = PdcpTestbed::new(18, [PduPath::Cpu, PduPath::Cpu], 8, LinkConfig::default());
     let (device, mut queues) =
         nic_sim::lookaside(LookasideConfig::default(), |engines| engines.add_job(nic_pdcp::PdcpBatches, 64));
     // The accelerator is gone before the first job.
     drop(device);
     let socket = world.ends[0].0.stack().bind_udp(Some(PORT + 1)).unwrap();
-    let (near, far) = world.pair(socket, Protection::Jobs(Box::new(queues.remove(0))), config());
+    let (near, far) = world.pair(socket, PduProtection::Jobs(Box::new(queues.remove(0))), config());
     let got = world.bed.run_within(Duration::from_secs(5), async move {
         let mut got = Vec::new();
         for number in 0..200 {
@@ -367,7 +370,7 @@ fn node_goes_on_without_its_accelerator() {
 #[test]
 fn node_refuses_keys_that_it_has_used() {
     for queues in [1, 4] {
-        let mut world = World::for_queues(19, [How::Cpu, How::Cpu], queues, 8, LinkConfig::default());
+        let mut world = PdcpTestbed::for_queues(19, [PduPath::Cpu, PduPath::Cpu], queues, 8, LinkConfig::default());
         let node = world.ends[0].1.clone();
         let peer = SocketAddr::from((world.ends[1].0.address(), PORT));
         let open = |local, bearer, epoch| {
@@ -375,7 +378,7 @@ fn node_refuses_keys_that_it_has_used() {
             node.open(Tunnel { local, remote: local, peer }, config(), sent, received)
         };
         let [near, far] = world.open(0, &config(), 0);
-        assert!(matches!(open(7, 0, 0), Err(OpenError::RepeatedKeys(_))), "another bearer has them");
+        assert!(matches!(open(7, 0, 0), Err(BearerOpenError::RepeatedKeys(_))), "another bearer has them");
         // A refused key change leaves the bearer with its old keys.
         let used = world.bed.run(async move {
             near.send(sdu(0, 0)).await.unwrap();
@@ -403,14 +406,15 @@ fn waiting_pdus_of_old_keys_are_dropped() {
     for by_jobs in [false, true] {
         let unit = Unit { latency: Duration::from_millis(3), rate: None };
         let accelerator = LookasideConfig { units: vec![unit], ..LookasideConfig::default() };
-        let mut world = World::with_accelerator(20, [How::Cpu, How::Cpu], 8, LinkConfig::default(), accelerator);
+        let mut world =
+            PdcpTestbed::with_accelerator(20, [PduPath::Cpu, PduPath::Cpu], 8, LinkConfig::default(), accelerator);
         let host = world.ends[0].0.clone();
         // The socket accepts nothing until all SDUs have been sent.
         let gate = Some((host.runtime().alarm(), Instant::ZERO + Duration::from_millis(8)));
         let socket = Faulty { gate, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
         let protection = match by_jobs {
-            true => Protection::Jobs(Box::new(host.accelerator().unwrap().client())),
-            false => Protection::Device,
+            true => PduProtection::Jobs(Box::new(host.accelerator().unwrap().client())),
+            false => PduProtection::Device,
         };
         let (node, near, far) = world.pair_of(socket, protection, config());
         let got = world.bed.run_within(Duration::from_secs(5), async move {
@@ -448,7 +452,8 @@ fn waiting_pdus_of_old_keys_are_dropped() {
 fn jobs_of_old_keys_deliver_nothing() {
     let unit = Unit { latency: Duration::from_millis(3), rate: None };
     let accelerator = LookasideConfig { units: vec![unit], ..LookasideConfig::default() };
-    let mut world = World::with_accelerator(21, [How::Cpu, How::Jobs], 8, LinkConfig::default(), accelerator);
+    let mut world =
+        PdcpTestbed::with_accelerator(21, [PduPath::Cpu, PduPath::Jobs], 8, LinkConfig::default(), accelerator);
     let [near, far] = world.open(0, &config(), 0);
     let host = world.ends[0].0.clone();
     let got = world.bed.run_within(Duration::from_secs(5), async move {

@@ -6,7 +6,7 @@ use core::time::Duration;
 use nic_sim::wire::LinkConfig;
 use offload_formats::{Gtpu, GtpuMessage};
 use pdcp::SnLen;
-use pdcp::gtpu::{OpenError, Tunnel};
+use pdcp::gtpu::{BearerOpenError, Tunnel};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +23,7 @@ proptest! {
         loss in prop::sample::select(&["0", "0.01", "0.1"][..]), resets in prop::collection::vec((0u64..3000, 0usize..2), 0..4),
         losses in prop::collection::vec((0u64..3000, 0usize..2), 0..3), short: bool, count in 1u32..2000,
     ) {
-        let mut world = World::new(seed, [near, far], contexts, bad_wire(loss));
+        let mut world = PdcpTestbed::new(seed, [near, far], contexts, bad_wire(loss));
         let mut config = config();
         if short {
             config.sn = SnLen::Twelve;
@@ -62,7 +62,7 @@ fn schedules_wanted() -> u32 {
 fn new_keys_do_not_affect_old_pdus() {
     for near in WAYS {
         for far in WAYS {
-            let mut world = World::new(3, [near, far], 8, LinkConfig::default());
+            let mut world = PdcpTestbed::new(3, [near, far], 8, LinkConfig::default());
             let bearers = world.open(0, &config(), 0);
             let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
             let came = world.bed.run_within(Duration::from_secs(60), carry(hosts, bearers, 3, 300));
@@ -70,9 +70,9 @@ fn new_keys_do_not_affect_old_pdus() {
             assert_eq!(came, all, "{near:?} to {far:?}");
             // The first SDUs of each epoch are sent before the NIC has the context.
             let by_nic = world.counters(0).protected_by_device;
-            assert_eq!(by_nic >= 800, near == How::Nic, "{near:?}: {by_nic}");
+            assert_eq!(by_nic >= 800, near == PduPath::Nic, "{near:?}: {by_nic}");
             let opened = world.counters(1).opened_by_device;
-            assert_eq!(opened >= 800, far != How::Cpu, "{far:?}: {opened}");
+            assert_eq!(opened >= 800, far != PduPath::Cpu, "{far:?}: {opened}");
         }
     }
 }
@@ -81,7 +81,7 @@ fn new_keys_do_not_affect_old_pdus() {
 #[test]
 fn cpu_works_if_the_nic_has_no_room() {
     for contexts in [0, 1] {
-        let mut world = World::new(4, [How::Nic, How::Nic], contexts, LinkConfig::default());
+        let mut world = PdcpTestbed::new(4, [PduPath::Nic, PduPath::Nic], contexts, LinkConfig::default());
         let bearers: Vec<_> = (0..3).map(|number| world.open(number, &config(), 0)).collect();
         let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
         for bearers in bearers {
@@ -99,7 +99,7 @@ fn cpu_works_if_the_nic_has_no_room() {
 /// Echo requests are answered; datagrams of unknown tunnels and other protocols are only counted.
 #[test]
 fn unknown_peers_are_answered_or_counted() {
-    let mut world = World::new(5, [How::Nic, How::Cpu], 8, LinkConfig::default());
+    let mut world = PdcpTestbed::new(5, [PduPath::Nic, PduPath::Cpu], 8, LinkConfig::default());
     let _bearers = world.open(0, &config(), 0);
     let (host, _) = &world.ends[1];
     let stranger = host.stack().bind_udp(Some(4000)).unwrap();
@@ -122,7 +122,7 @@ fn unknown_peers_are_answered_or_counted() {
 
 #[test]
 fn tunnel_has_one_bearer_and_closes_with_it() {
-    let mut world = World::new(6, [How::Nic, How::Nic], 8, LinkConfig::default());
+    let mut world = PdcpTestbed::new(6, [PduPath::Nic, PduPath::Nic], 8, LinkConfig::default());
     let [near, far] = world.open(0, &config(), 0);
     let node = world.ends[0].1.clone();
     let tunnel = Tunnel { local: 1, remote: 9, peer: (world.ends[1].0.address(), PORT).into() };
@@ -130,7 +130,7 @@ fn tunnel_has_one_bearer_and_closes_with_it() {
         let [sent, received] = keys(0, 0, 0);
         node.open(tunnel, config(), sent, received)
     };
-    assert!(matches!(open(), Err(OpenError::InUse(1))));
+    assert!(matches!(open(), Err(BearerOpenError::InUse(1))));
     let (host, settled) = (world.ends[0].0.clone(), Duration::from_millis(5));
     world.bed.run(async { host.runtime().sleep(settled).await });
     // One context per direction.
@@ -148,7 +148,7 @@ fn tunnel_has_one_bearer_and_closes_with_it() {
 fn reopened_tunnel_uses_its_own_keys() {
     for near in WAYS {
         for far in WAYS {
-            let mut world = World::new(7, [near, far], 8, LinkConfig::default());
+            let mut world = PdcpTestbed::new(7, [near, far], 8, LinkConfig::default());
             let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
             // Each epoch opens the same TEIDs with other keys.
             for epoch in 0..3 {
@@ -182,7 +182,7 @@ fn reopened_tunnel_uses_its_own_keys() {
 #[test]
 fn pdus_opened_under_old_keys_are_stale() {
     for queues in [1, 4] {
-        let mut world = World::for_queues(8, [How::Cpu, How::Nic], queues, 8, LinkConfig::default());
+        let mut world = PdcpTestbed::for_queues(8, [PduPath::Cpu, PduPath::Nic], queues, 8, LinkConfig::default());
         let [near, far] = world.open(0, &config(), 0);
         let (host, keeps) = (world.ends[0].0.clone(), world.keeps[1].clone());
         let came = world.bed.run_within(Duration::from_secs(5), async move {

@@ -10,14 +10,14 @@ use proptest::prelude::*;
 use crate::world::*;
 
 /// Returns the SDUs received on each of several concurrent bearers.
-fn carried(world: &mut World, bearers: u32, epochs: u8, count: u32) -> Vec<Vec<(u8, u32)>> {
+fn carried(world: &mut PdcpTestbed, bearers: u32, epochs: u8, count: u32) -> Vec<Vec<(u8, u32)>> {
     let opened: Vec<_> = (0..bearers).map(|number| world.open(number, &config(), 0)).collect();
     carry_all(world, opened, epochs, count)
 }
 
-fn carry_all(world: &mut World, opened: Vec<[Bearer; 2]>, epochs: u8, count: u32) -> Vec<Vec<(u8, u32)>> {
+fn carry_all(world: &mut PdcpTestbed, opened: Vec<[Bearer; 2]>, epochs: u8, count: u32) -> Vec<Vec<(u8, u32)>> {
     let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
-    let flow = |bearer| Flow { bearer, epochs, count, burst: 5 };
+    let flow = |bearer| SduFlow { bearer, epochs, count, burst: 5 };
     let all: Vec<_> = (0..).zip(opened).map(|(number, ends)| carry_on(flow(number), hosts.clone(), ends)).collect();
     world.bed.run_within(Duration::from_secs(60), join_all(all))
 }
@@ -28,18 +28,22 @@ fn every_bearer_carries_all_sdus_on_any_queue() {
     for near in WAYS {
         for far in WAYS {
             for queues in [1, 2, 4] {
-                let mut world = World::for_queues(21, [near, far], queues, 16, LinkConfig::default());
+                let mut world = PdcpTestbed::for_queues(21, [near, far], queues, 16, LinkConfig::default());
                 let all: Vec<_> = (0..2).flat_map(|epoch| (0..100).map(move |number| (epoch, number))).collect();
                 for (bearer, came) in carried(&mut world, 6, 2, 100).iter().enumerate() {
                     assert_eq!(*came, all, "bearer {bearer}, {near:?} to {far:?}, {queues} queues");
                 }
                 // Of 1200 PDUs, a NIC misses only the first of each bearer and epoch.
                 let (sent, received) = (world.counters(0), world.counters(1));
-                assert_eq!(sent.protected_by_device > 1000, near == How::Nic, "{sent:?}");
-                assert_eq!(received.opened_by_device > 1000, far != How::Cpu, "{received:?}");
+                assert_eq!(sent.protected_by_device > 1000, near == PduPath::Nic, "{sent:?}");
+                assert_eq!(received.opened_by_device > 1000, far != PduPath::Cpu, "{received:?}");
                 assert_eq!((received.handed_drops, received.no_tunnel, received.given_up), (0, 0, 0), "{received:?}");
                 // All bearers have the same addresses and ports, so datagrams without a context arrive at one queue.
-                assert_eq!(received.handed_on > 100, queues > 1 && far != How::Nic, "{far:?}, {queues}: {received:?}");
+                assert_eq!(
+                    received.handed_on > 100,
+                    queues > 1 && far != PduPath::Nic,
+                    "{far:?}, {queues}: {received:?}"
+                );
             }
         }
     }
@@ -49,7 +53,7 @@ fn every_bearer_carries_all_sdus_on_any_queue() {
 #[test]
 fn nic_steers_by_port_and_tunnel() {
     for queues in [1u16, 2, 4] {
-        let mut world = World::for_queues(22, [How::Nic, How::Nic], queues, 16, LinkConfig::default());
+        let mut world = PdcpTestbed::for_queues(22, [PduPath::Nic, PduPath::Nic], queues, 16, LinkConfig::default());
         let opened: Vec<_> = (0..8).map(|number| world.open(number, &config(), 0)).collect();
         // All contexts are installed before the first PDU.
         let (host, settled) = (world.ends[0].0.clone(), Duration::from_millis(5));
@@ -71,7 +75,8 @@ fn nic_steers_by_port_and_tunnel() {
 #[test]
 fn cpu_works_at_bearer_queues_without_contexts() {
     for (contexts, queues) in [(0, 4), (1, 4), (3, 2)] {
-        let mut world = World::for_queues(23, [How::Nic, How::Nic], queues, contexts, LinkConfig::default());
+        let mut world =
+            PdcpTestbed::for_queues(23, [PduPath::Nic, PduPath::Nic], queues, contexts, LinkConfig::default());
         let came = carried(&mut world, 8, 1, 100);
         assert!(came.iter().all(|came| came.len() == 100), "{:?}", world.counters(1));
         // Bearers without a context are opened at their queues, after forwarding.
@@ -92,7 +97,7 @@ proptest! {
         contexts in 0u32..5, loss in prop::sample::select(&["0", "0.01", "0.1"][..]), bearers in 1u32..7,
         resets in prop::collection::vec((0u64..3000, 0usize..2), 0..4), count in 20u32..400,
     ) {
-        let mut world = World::for_queues(seed, [near, far], queues, contexts, bad_wire(loss));
+        let mut world = PdcpTestbed::for_queues(seed, [near, far], queues, contexts, bad_wire(loss));
         for (after, end) in resets {
             let host = world.ends[end].0.clone();
             drop(world.ends[0].0.spawn("reset", async move {

@@ -15,7 +15,7 @@ use offload_host_stack::{Host, TcpConfig};
 use offload_testbed::Testbed;
 use offload_testbed::bed::BedHost;
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, GtpuCounters, Node, Protection, Tunnel};
+use pdcp::gtpu::{Bearer, GtpuCounters, Node, PduProtection, Tunnel};
 use pdcp::{BearerKind, Config, Security, SnLen};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,50 +25,56 @@ use crate::faulty::Faulty;
 pub(crate) const PORT: u16 = 2152;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum PduPath {
     Cpu,
     Nic,
     Jobs,
 }
 
-pub(crate) const WAYS: [How; 3] = [How::Cpu, How::Nic, How::Jobs];
+pub(crate) const WAYS: [PduPath; 3] = [PduPath::Cpu, PduPath::Nic, PduPath::Jobs];
 
-pub(crate) struct World {
+pub(crate) struct PdcpTestbed {
     pub(crate) bed: Testbed,
     pub(crate) ends: [(BedHost, Node); 2],
     /// Whether an end's sockets hold back received datagrams.
     pub(crate) keeps: [Arc<AtomicBool>; 2],
 }
 
-impl World {
+impl PdcpTestbed {
     /// Creates two hosts with room for `contexts` contexts in each NIC.
-    pub(crate) fn new(seed: u64, hows: [How; 2], contexts: u32, wire: LinkConfig) -> World {
-        World::with_accelerator(seed, hows, contexts, wire, LookasideConfig::default())
+    pub(crate) fn new(seed: u64, hows: [PduPath; 2], contexts: u32, wire: LinkConfig) -> PdcpTestbed {
+        PdcpTestbed::with_accelerator(seed, hows, contexts, wire, LookasideConfig::default())
     }
 
     /// Creates two hosts with multi-queue NICs, each with room for `contexts` contexts.
-    pub(crate) fn for_queues(seed: u64, hows: [How; 2], queues: u16, contexts: u32, wire: LinkConfig) -> World {
-        World::with(seed, hows, queues, contexts, wire, LookasideConfig::default())
+    pub(crate) fn for_queues(
+        seed: u64,
+        hows: [PduPath; 2],
+        queues: u16,
+        contexts: u32,
+        wire: LinkConfig,
+    ) -> PdcpTestbed {
+        PdcpTestbed::with(seed, hows, queues, contexts, wire, LookasideConfig::default())
     }
 
     pub(crate) fn with_accelerator(
         seed: u64,
-        hows: [How; 2],
+        hows: [PduPath; 2],
         contexts: u32,
         wire: LinkConfig,
         accelerator: LookasideConfig,
-    ) -> World {
-        World::with(seed, hows, 1, contexts, wire, accelerator)
+    ) -> PdcpTestbed {
+        PdcpTestbed::with(seed, hows, 1, contexts, wire, accelerator)
     }
 
     fn with(
         seed: u64,
-        hows: [How; 2],
+        hows: [PduPath; 2],
         queues: u16,
         contexts: u32,
         wire: LinkConfig,
         accelerator: LookasideConfig,
-    ) -> World {
+    ) -> PdcpTestbed {
         let nic = NicConfig { lro_datagrams: true, context_cache_bytes: 3 * 208, queues, ..NicConfig::default() };
         let mut builder = Testbed::builder(Seed(seed));
         for name in ["near", "far"] {
@@ -81,9 +87,9 @@ impl World {
         let ends = [0, 1].map(|number| {
             let host = bed.host(number).clone();
             let protection = || match hows[number] {
-                How::Cpu => Protection::Cpu,
-                How::Nic => Protection::Device,
-                How::Jobs => Protection::Jobs(Box::new(host.accelerator().unwrap().client())),
+                PduPath::Cpu => PduProtection::Cpu,
+                PduPath::Nic => PduProtection::Device,
+                PduPath::Jobs => PduProtection::Jobs(Box::new(host.accelerator().unwrap().client())),
             };
             let socket = |shard: &Host| {
                 let socket = Faulty::new(shard.bind_udp(Some(PORT)).unwrap());
@@ -94,7 +100,7 @@ impl World {
             drivers.into_iter().for_each(|driver| drop(host.spawn("pdcp", driver)));
             (host, node)
         });
-        World { bed, ends, keeps }
+        PdcpTestbed { bed, ends, keeps }
     }
 
     /// Opens a bearer at both ends.
@@ -112,7 +118,7 @@ impl World {
     pub(crate) fn pair(
         &self,
         socket: impl DatagramSocket + 'static,
-        protection: Protection,
+        protection: PduProtection,
         config: Config,
     ) -> (Bearer, Bearer) {
         let (_, near, far) = self.pair_of(socket, protection, config);
@@ -123,7 +129,7 @@ impl World {
     pub(crate) fn pair_of(
         &self,
         socket: impl DatagramSocket + 'static,
-        protection: Protection,
+        protection: PduProtection,
         config: Config,
     ) -> (Node, Bearer, Bearer) {
         let host = &self.ends[0].0;
@@ -184,11 +190,11 @@ pub(crate) fn sdu(epoch: u8, number: u32) -> Bytes {
 
 /// Sends `count` SDUs per epoch, receives until the end marker, and returns the received SDUs.
 pub(crate) async fn carry(hosts: [BedHost; 2], bearers: [Bearer; 2], epochs: u8, count: u32) -> Vec<(u8, u32)> {
-    carry_on(Flow { bearer: 0, epochs, count, burst: 25 }, hosts, bearers).await
+    carry_on(SduFlow { bearer: 0, epochs, count, burst: 25 }, hosts, bearers).await
 }
 
 /// The traffic of one bearer.
-pub(crate) struct Flow {
+pub(crate) struct SduFlow {
     pub(crate) bearer: u32,
     pub(crate) epochs: u8,
     /// SDUs per epoch of keys.
@@ -198,8 +204,8 @@ pub(crate) struct Flow {
 }
 
 /// Carries the traffic of one of several bearers.
-pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bearer; 2]) -> Vec<(u8, u32)> {
-    let Flow { bearer, epochs, count, burst } = flow;
+pub(crate) async fn carry_on(flow: SduFlow, hosts: [BedHost; 2], [near, far]: [Bearer; 2]) -> Vec<(u8, u32)> {
+    let SduFlow { bearer, epochs, count, burst } = flow;
     let runtime = hosts[0].runtime();
     let sending = hosts[0].spawn("sends", async move {
         for epoch in 0..epochs {

@@ -7,7 +7,7 @@ use super::queues::QueuePlace;
 use super::sending::OutgoingPdus;
 use super::used_keys::RecentKeys;
 use super::waiting::WakerList;
-use super::{BearerError, OpenError, Tunnel, contexts};
+use super::{BearerError, BearerOpenError, Tunnel, contexts};
 use crate::config::cost as cost_of;
 use crate::{Config, Entity, Incoming, Sdu, Security};
 use ::core::task::Waker;
@@ -229,9 +229,9 @@ impl NodeCore {
         config: Config,
         keys: [Security; 2],
         entity: Entity,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), BearerOpenError> {
         if self.bearers.contains_key(&tunnel.local) {
-            return Err(OpenError::InUse(tunnel.local));
+            return Err(BearerOpenError::InUse(tunnel.local));
         }
         // Only sending keys are checked, because the peer chooses the COUNTs of received PDUs.
         self.used_keys().insert(&keys[0])?;

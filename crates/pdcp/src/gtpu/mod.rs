@@ -48,7 +48,7 @@ pub use self::core::GtpuCounters;
 /// use offload_testbed::wire::LinkConfig;
 /// use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
 /// use pdcp::crypto::{Algorithm, Direction, Key};
-/// use pdcp::gtpu::{Bearer, Driver, Node, Protection, Tunnel};
+/// use pdcp::gtpu::{Bearer, Driver, Node, PduProtection, Tunnel};
 /// use pdcp::{BearerKind, Config, Security, SnLen};
 ///
 /// let mut bed = Testbed::builder(Seed(1))
@@ -63,7 +63,7 @@ pub use self::core::GtpuCounters;
 ///     let host = bed.host(at).clone();
 ///     // These NICs lack the engine, so the CPU does the work: nic-pdcp provides one.
 ///     let (node, driver): (Node, Driver) =
-///         Node::new(host.stack().bind_udp(Some(2152))?, host.runtime(), Protection::Device);
+///         Node::new(host.stack().bind_udp(Some(2152))?, host.runtime(), PduProtection::Device);
 ///     drop(host.spawn("gtp-u", driver));
 ///     let peer = (bed.host(1 - at).address(), 2152).into();
 ///     let tunnel = Tunnel { local: 1 + at as u32, remote: 2 - at as u32, peer };
@@ -100,11 +100,11 @@ impl NodeShared {
 /// The component that ciphers and authenticates.
 ///
 /// ```
-/// use pdcp::gtpu::Protection;
+/// use pdcp::gtpu::PduProtection;
 ///
-/// assert_eq!(format!("{:?}", Protection::Device), "Device");
+/// assert_eq!(format!("{:?}", PduProtection::Device), "Device");
 /// ```
-pub enum Protection {
+pub enum PduProtection {
     /// The CPU.
     Cpu,
     /// The socket's NIC if it has the engine and room, otherwise the CPU.
@@ -114,12 +114,12 @@ pub enum Protection {
     Jobs(Box<dyn JobQueue>),
 }
 
-impl fmt::Debug for Protection {
+impl fmt::Debug for PduProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Protection::Cpu => "Cpu",
-            Protection::Device => "Device",
-            Protection::Jobs(_) => "Jobs(..)",
+            PduProtection::Cpu => "Cpu",
+            PduProtection::Device => "Device",
+            PduProtection::Jobs(_) => "Jobs(..)",
         })
     }
 }
@@ -140,13 +140,13 @@ pub struct Tunnel {
 /// Error of the caller: the reason why a bearer was not opened.
 ///
 /// ```
-/// use pdcp::gtpu::OpenError;
+/// use pdcp::gtpu::BearerOpenError;
 ///
-/// assert_eq!(OpenError::InUse(7).to_string(), "TEID 7 is another bearer's: choose one that is free");
+/// assert_eq!(BearerOpenError::InUse(7).to_string(), "TEID 7 is another bearer's: choose one that is free");
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum BearerOpenError {
     /// Another bearer has this TEID.
     #[error("TEID {0} is another bearer's: choose one that is free")]
     InUse(u32),
@@ -190,7 +190,7 @@ impl Node {
     pub fn new(
         socket: impl DatagramSocket + 'static,
         timers: Arc<dyn Timers>,
-        protection: Protection,
+        protection: PduProtection,
     ) -> (Node, Driver) {
         let (node, mut drivers) = Node::for_queues([(socket, protection)], timers);
         (node, drivers.remove(0))
@@ -202,14 +202,14 @@ impl Node {
     ///
     /// ```
     /// use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
-    /// use pdcp::gtpu::{Node, Protection};
+    /// use pdcp::gtpu::{Node, PduProtection};
     ///
     /// let nic = NicConfig { queues: 4, ..NicConfig::default() };
     /// // The crate nic-pdcp has the engine that this NIC would need; without the engine, the CPU does the work.
     /// let bed = Testbed::builder(Seed(1)).host("gateway", nic, TcpConfig::default()).build()?;
     /// let host = bed.host(0);
     /// let sockets: Vec<_> = host.shards().iter().map(|shard| shard.bind_udp(Some(2152))).collect::<Result<_, _>>()?;
-    /// let queues = sockets.into_iter().map(|socket| (socket, Protection::Device));
+    /// let queues = sockets.into_iter().map(|socket| (socket, PduProtection::Device));
     /// let (_node, drivers) = Node::for_queues(queues, host.runtime());
     /// assert_eq!(drivers.len(), 4);
     /// drivers.into_iter().for_each(|driver| drop(host.spawn("gtp-u", driver)));
@@ -219,15 +219,15 @@ impl Node {
     /// # Panics
     /// If there is no queue.
     pub fn for_queues<S: DatagramSocket + 'static>(
-        queues: impl IntoIterator<Item = (S, Protection)>,
+        queues: impl IntoIterator<Item = (S, PduProtection)>,
         timers: Arc<dyn Timers>,
     ) -> (Node, Vec<Driver>) {
         let queues: Vec<_> = queues.into_iter().collect();
         assert!(!queues.is_empty(), "a node has a socket");
         let parted = queues.into_iter().map(|(socket, protection)| match protection {
-            Protection::Cpu => (socket, false, None),
-            Protection::Device => (socket, true, None),
-            Protection::Jobs(queue) => (socket, false, Some(batches::JobBatches::new(queue))),
+            PduProtection::Cpu => (socket, false, None),
+            PduProtection::Device => (socket, true, None),
+            PduProtection::Jobs(queue) => (socket, false, Some(batches::JobBatches::new(queue))),
         });
         let parted: Vec<_> = parted.collect();
         let count = parted.len();
@@ -261,12 +261,12 @@ impl Node {
         config: Config,
         sent: Security,
         received: Security,
-    ) -> Result<Bearer, OpenError> {
+    ) -> Result<Bearer, BearerOpenError> {
         let entity = Entity::new(config.clone(), sent.clone(), received.clone())?;
         let shared = &self.queues[queue_of(tunnel.local, self.queues.len())];
         let mut core = shared.lock();
         if core.ended {
-            return Err(OpenError::Ended);
+            return Err(BearerOpenError::Ended);
         }
         core.open(tunnel, config, [sent, received], entity)?;
         Ok(Bearer { shared: shared.clone(), tunnel })

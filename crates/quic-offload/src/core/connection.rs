@@ -33,7 +33,7 @@ pub(crate) struct Conn {
     pub(super) handshake_until: Option<Instant>,
     /// Whether the handshake was ever finished.
     was_open: bool,
-    pub(crate) stage: Stage,
+    pub(crate) stage: ConnectionStage,
     pub(crate) closed: Option<Closed>,
     pub(crate) record: Arc<ConnectionRecord>,
     /// The parent of the connection's trace events.
@@ -77,7 +77,7 @@ impl ConnectionRecord {
 
 /// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ConnectionStage {
     Handshake,
     Open,
     Closed,
@@ -150,7 +150,7 @@ impl Conn {
             is_client,
             handshake_until,
             was_open: false,
-            stage: Stage::Handshake,
+            stage: ConnectionStage::Handshake,
             closed: None,
             record: Arc::default(),
             waiting: ConnectionTasks::default(),
@@ -174,7 +174,7 @@ impl Conn {
 
     /// Tests whether this is a client's connection during the handshake.
     pub(super) fn is_half_open_client(&self) -> bool {
-        !self.is_client && self.stage == Stage::Handshake
+        !self.is_client && self.stage == ConnectionStage::Handshake
     }
 
     /// Returns the number of paths that are open or being opened.
@@ -219,7 +219,7 @@ impl Conn {
             tracing::debug!(parent: &*span, %why, "connection closed");
         }
         self.waiting.wake_all(woken);
-        self.stage = Stage::Closed;
+        self.stage = ConnectionStage::Closed;
     }
 }
 
@@ -240,7 +240,7 @@ impl EndpointCore {
         while let Some(event) = conn.noq.poll() {
             match event {
                 // The connection was closed before this event.
-                Event::Connected if conn.stage != Stage::Handshake => {}
+                Event::Connected if conn.stage != ConnectionStage::Handshake => {}
                 // Other handshakes may have filled the endpoint since this one began.
                 Event::Connected if !conn.is_client && self.established >= self.config.max_connections => {
                     self.counters.refused += 1;
@@ -248,7 +248,7 @@ impl EndpointCore {
                     conn.end(Closed::Here, woken);
                 }
                 Event::Connected => {
-                    (conn.stage, conn.was_open, conn.handshake_until) = (Stage::Open, true, None);
+                    (conn.stage, conn.was_open, conn.handshake_until) = (ConnectionStage::Open, true, None);
                     self.established += 1;
                     self.counters.connections += 1;
                     tracing::debug!(parent: &conn.span, "connection opened");
@@ -301,7 +301,7 @@ impl EndpointCore {
             }
         }
         if let Some(path) = conn.reopening
-            && conn.stage == Stage::Open
+            && conn.stage == ConnectionStage::Open
         {
             // draft-ietf-quic-multipath-21 3.4: a client may open another path within a probe timeout. The connection
             // IDs for it may not have arrived yet.

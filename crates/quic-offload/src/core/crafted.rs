@@ -3,7 +3,7 @@
 use super::connection::Conn;
 use super::reading::{ReadResult, UnorderedReader, lock};
 use super::tests::{NOW, client_of, config, connect, datagram, sent, server_of};
-use super::{EndpointCore, Stage};
+use super::{ConnectionStage, EndpointCore};
 use crate::config::Config;
 use crate::crypto::keyring::PlainPacket;
 use bytes::BytesMut;
@@ -38,7 +38,10 @@ impl CraftedPair {
             }
             sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, 5000, data)));
         }
-        assert_eq!((at, client.connections[0].stage, server.connections[0].stage), (0, Stage::Open, Stage::Open));
+        assert_eq!(
+            (at, client.connections[0].stage, server.connections[0].stage),
+            (0, ConnectionStage::Open, ConnectionStage::Open)
+        );
         CraftedPair { server, client, cid, number: 1000, at: 0 }
     }
 

@@ -24,7 +24,7 @@ use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{ClientHandshake, ServerHandshake};
 use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
 use crate::error::{Closed, ConnectError};
-pub(crate) use connection::{Conn, ConnectionRecord, Stage};
+pub(crate) use connection::{Conn, ConnectionRecord, ConnectionStage};
 use core::net::SocketAddr;
 use core::task::Waker;
 use noq_proto::{

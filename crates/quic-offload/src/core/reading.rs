@@ -60,7 +60,7 @@ pub(super) struct UnorderedStream {
     is_begun: bool,
     /// The final size, if known.
     pub(super) size: Option<u64>,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<StreamEnd>,
 }
 
 /// The peer's credit in the state machine. The module reduces a window by granting nothing for the next bytes that are
@@ -77,7 +77,7 @@ struct Credit {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End {
+pub(super) enum StreamEnd {
     Finished,
     Reset(u64),
     Closed,
@@ -166,7 +166,7 @@ impl UnorderedReader {
             owes |= credit.grant_credit(*bytes + of.pieces.bytes() - before.0, noq);
             let mut stream = noq.recv_stream(id);
             let Ok(mut chunks) = stream.read(false) else {
-                of.end = Some(End::Closed);
+                of.end = Some(StreamEnd::Closed);
                 break;
             };
             // Without a debt, the peer has used all its credit and all of it was read.
@@ -177,11 +177,11 @@ impl UnorderedReader {
                     credit.debt = credit.debt.saturating_sub(chunk.bytes.len() as u64);
                     of.pieces.insert(chunk.offset, chunk.bytes);
                 }
-                Ok(None) => of.end = Some(End::Finished),
+                Ok(None) => of.end = Some(StreamEnd::Finished),
                 Err(ReadError::Reset(code)) => {
                     // RFC 9000 3.2: data received before a reset may be dropped.
                     of.pieces = StreamPieces::default();
-                    of.end = Some(End::Reset(code.into_inner()));
+                    of.end = Some(StreamEnd::Reset(code.into_inner()));
                 }
                 Err(ReadError::Blocked) => break,
             }
@@ -198,9 +198,9 @@ impl UnorderedReader {
             // After the connection's end, the state machine may never learn that the stream is complete.
             None if is_over && of.size == Some(of.pieces.next()) => ReadResult::Finished,
             None => ReadResult::Nothing,
-            Some(End::Finished) => ReadResult::Finished,
-            Some(End::Reset(code)) => ReadResult::Reset(code),
-            Some(End::Closed) => ReadResult::Closed,
+            Some(StreamEnd::Finished) => ReadResult::Finished,
+            Some(StreamEnd::Reset(code)) => ReadResult::Reset(code),
+            Some(StreamEnd::Closed) => ReadResult::Closed,
         }
     }
 

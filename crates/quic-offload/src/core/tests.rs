@@ -75,13 +75,13 @@ fn sent_at(core: &mut EndpointCore, now: Instant) -> Vec<BytesMut> {
 
 /// A socket that takes all datagrams or none, and counts them.
 #[derive(Clone, Default)]
-pub(super) struct Socket {
+pub(super) struct CountingSocket {
     open: bool,
     sent: Arc<AtomicUsize>,
     fails: bool,
 }
 
-impl DatagramSocket for Socket {
+impl DatagramSocket for CountingSocket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(address(443))
     }
@@ -136,7 +136,7 @@ impl Alarm for StoppedClock {
 /// once, not with the next datagram or deadline.
 #[test]
 fn blocked_connection_continues_when_the_socket_has_room() {
-    let socket = Socket { open: true, ..Socket::default() };
+    let socket = CountingSocket { open: true, ..CountingSocket::default() };
     let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let _connecting = endpoint.connect(&tls, address(443), &server_name().to_str()).unwrap();
@@ -152,7 +152,7 @@ fn blocked_connection_continues_when_the_socket_has_room() {
 /// Connections and waiting tasks get the socket's error as their reason.
 #[test]
 fn socket_error_reaches_connections_and_tasks() {
-    let socket = Socket { open: true, fails: true, ..Socket::default() };
+    let socket = CountingSocket { open: true, fails: true, ..CountingSocket::default() };
     let (endpoint, driver) = Endpoint::new(socket, Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let connect = || endpoint.connect(&tls, address(443), &server_name().to_str());
@@ -189,12 +189,12 @@ fn connection_closed_before_its_handshake_event_stays_closed() {
         client.receive(NOW, datagram(443, 5000, data));
     }
     client.work(NOW);
-    assert_eq!((client.established, client.connections[at].stage), (0, Stage::Handshake));
+    assert_eq!((client.established, client.connections[at].stage), (0, ConnectionStage::Handshake));
     // The application closes the connection before it is told that the connection is open.
     client.close(at, NOW, VarInt::from_u32(0), bytes::Bytes::new());
     client.outgoing.batch.clear();
     client.work(NOW);
-    assert_eq!((client.established, client.connections[at].stage), (0, Stage::Closed));
+    assert_eq!((client.established, client.connections[at].stage), (0, ConnectionStage::Closed));
     assert_eq!(client.counters.connections, 0);
 }
 
@@ -211,7 +211,7 @@ fn answers_to_unknown_hosts_are_bounded() {
         packet.extend_from_slice(&[8, 9, 9, 9, 9, 9, 9, 9, 9]);
         packet.resize(1200, 0);
         server.receive(NOW, datagram(5000, 443, packet));
-        assert!(!server.poll_send(&mut cx, &mut Socket::default()) || number == 0);
+        assert!(!server.poll_send(&mut cx, &mut CountingSocket::default()) || number == 0);
     }
     assert_eq!(server.outgoing.batch.len(), MAX_WAITING);
     assert_eq!(server.counters.dropped, 1000 - MAX_WAITING as u64);
@@ -228,7 +228,7 @@ fn panic_over_a_packet_ends_only_its_connection() {
             sent(client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
             sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
         }
-        assert_eq!(client.connections[0].stage, Stage::Open);
+        assert_eq!(client.connections[0].stage, ConnectionStage::Open);
     }
     assert_eq!(server.connections.len(), 2);
     let ended = server.connections[0].record.clone();
@@ -264,7 +264,7 @@ fn connected<const N: usize>() -> (EndpointCore, [EndpointCore; N]) {
             sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
             sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
         }
-        assert_eq!(client.connections[0].stage, Stage::Open);
+        assert_eq!(client.connections[0].stage, ConnectionStage::Open);
         client
     });
     (server, clients)
@@ -390,7 +390,7 @@ fn half_open_connections_do_not_block_clients() {
             client.receive(now, datagram(443, 5000, data));
         }
     }
-    assert_eq!((client.connections[0].stage, server.established), (Stage::Open, 1));
+    assert_eq!((client.connections[0].stage, server.established), (ConnectionStage::Open, 1));
     // Half-open connections end at their deadline.
     let late = NOW + Config::default().handshake;
     server.expire(late);
@@ -485,5 +485,5 @@ fn ended_connection_is_not_accepted() {
         sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5009, 443, data)));
         sent(&mut server).into_iter().for_each(|data| third.receive(NOW, datagram(443, 5009, data)));
     }
-    assert_eq!((server.arrived, third.connections[0].stage), (VecDeque::from([1, 0]), Stage::Open));
+    assert_eq!((server.arrived, third.connections[0].stage), (VecDeque::from([1, 0]), ConnectionStage::Open));
 }

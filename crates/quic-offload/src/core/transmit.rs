@@ -307,7 +307,7 @@ const AEAD_LIMIT_REACHED: u32 = 0x0f;
 mod tests {
     use super::*;
     use crate::config::AeadLimits;
-    use crate::core::tests::{Socket, address, client};
+    use crate::core::tests::{CountingSocket, address, client};
     use crate::crypto::keyring::Keyring;
     use core::task::Waker;
     use offload_api::QuicCipher;
@@ -365,7 +365,7 @@ mod tests {
         core.outgoing.put_plain(&transmit, vec![0; 77]);
         let (sealed_later, sealed) = (2 * BYTES, 77);
         let lengths = |core: &EndpointCore| core.outgoing.batch.iter().map(TxDatagram::payload_len).collect::<Vec<_>>();
-        assert!(!core.poll_send(&mut Context::from_waker(Waker::noop()), &mut Socket::default()));
+        assert!(!core.poll_send(&mut Context::from_waker(Waker::noop()), &mut CountingSocket::default()));
         assert_eq!(lengths(&core), [sealed_later, sealed]);
         core.outgoing.put_plain(&transmit, vec![0; 55]);
         assert_eq!(lengths(&core), [sealed_later, sealed, 55]);

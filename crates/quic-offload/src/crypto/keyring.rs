@@ -36,11 +36,11 @@ pub(crate) struct Keyring {
     /// Whether packets are neither sealed nor opened at all, for comparison.
     unprotected: bool,
     limits: AeadLimits,
-    inner: Mutex<Inner>,
+    inner: Mutex<KeyringState>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Inner {
+pub(crate) struct KeyringState {
     transmit: Option<KeyChain>,
     receive: Option<KeyChain>,
     /// The device's verdict on the packet that the state machine processes next.
@@ -124,7 +124,7 @@ impl Keyring {
         Keyring { cid_bytes, unprotected, limits, inner: Mutex::default() }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, KeyringState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +145,7 @@ impl Keyring {
     /// Creates the next generation.
     pub(crate) fn next(self: &Arc<Self>) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
         let mut inner = self.lock();
-        let Inner { transmit: Some(transmit), receive: Some(receive), .. } = &mut *inner else { return None };
+        let KeyringState { transmit: Some(transmit), receive: Some(receive), .. } = &mut *inner else { return None };
         transmit.advance();
         receive.advance();
         Some(self.pair(transmit, receive))
@@ -159,7 +159,7 @@ impl Keyring {
     }
 }
 
-impl Inner {
+impl KeyringState {
     /// Returns the header key of a direction, for a device. `None` before the handshake.
     pub(crate) fn header(&self, transmit: bool) -> Option<QuicHeaderKey> {
         Some(self.chain(transmit)?.header.clone())

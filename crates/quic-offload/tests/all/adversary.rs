@@ -5,7 +5,7 @@
 //!
 //! `QUIC_SCHEDULES` sets the number of schedules; the default is 16.
 
-use crate::rig::{self, PORT, Plan, World, nic, without_quic};
+use crate::rig::{self, PORT, QuicTestbed, TransferPlan, nic, without_quic};
 use bytes::Bytes;
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
@@ -17,7 +17,7 @@ use quic_offload::{Closed, Config, Endpoint, Offload, StreamError};
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Debug)]
-struct Schedule {
+struct FaultSchedule {
     seed: u64,
     /// In percent, like the following three.
     loss: u8,
@@ -42,7 +42,7 @@ struct Schedule {
     bytes: [u32; 2],
 }
 
-fn schedules() -> impl Strategy<Value = Schedule> {
+fn schedules() -> impl Strategy<Value = FaultSchedule> {
     let wire = (0u8..6, 0u8..6, 0u8..4, 0u8..4);
     let ends = (any::<[u8; 2]>(), any::<[u8; 2]>(), 0u8..12, 0u16..300);
     let rest = (prop::option::of(20_000u32..200_000), any::<[bool; 4]>(), [1u32..400_000, 0u32..200_000]);
@@ -57,7 +57,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
             (update_every, [six, second, gives_up_near, gives_up_far], bytes),
             (moves, forgets, disappears),
         )| {
-            Schedule {
+            FaultSchedule {
                 seed,
                 loss,
                 reorder,
@@ -94,7 +94,7 @@ fn nic_of(kind: u8) -> NicConfig {
 
 /// Runs a schedule. Returns whether no path was left, which can happen if the ends abandon different paths and their
 /// messages are lost.
-fn run(schedule: &Schedule) -> bool {
+fn run(schedule: &FaultSchedule) -> bool {
     let share = |percent: u8| Share::new(f64::from(percent) / 100.0).unwrap();
     // If a server's challenge to a new address is lost, noq-proto 1.4.0 sends no other one, and the connection starves:
     // see docs/quic.md.
@@ -108,7 +108,7 @@ fn run(schedule: &Schedule) -> bool {
         ..Impairments::default()
     };
     let link = LinkConfig { delay: Duration::from_micros(5), impairments, ..LinkConfig::default() };
-    let mut world = World::new(schedule.seed, schedule.nics.map(nic_of), link);
+    let mut world = QuicTestbed::new(schedule.seed, schedule.nics.map(nic_of), link);
     let offload = |kind: u8| [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None][usize::from(kind % 4)];
     let [near, far] = schedule.offloads.map(offload);
     let paths = if schedule.second { 3 } else { 1 };
@@ -150,14 +150,21 @@ fn run(schedule: &Schedule) -> bool {
             host.runtime().sleep(Duration::from_micros(3)).await;
         }
     });
-    let Schedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
+    let FaultSchedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
     if lossless == 0 {
         // A device that disappears loses its unsent packets.
         disappears = [None; 2];
     }
     let every = schedule.update_every.map(|bytes| bytes as usize);
-    let plan =
-        Plan { six, bytes: schedule.bytes.map(|bytes| bytes as usize), every, second, gives_up, moves, disappears };
+    let plan = TransferPlan {
+        six,
+        bytes: schedule.bytes.map(|bytes| bytes as usize),
+        every,
+        second,
+        gives_up,
+        moves,
+        disappears,
+    };
     let (done, lost) = match schedule.forgets {
         None => {
             let done = world.transfer_by(configs, plan);
@@ -172,7 +179,7 @@ fn run(schedule: &Schedule) -> bool {
 }
 
 /// Replaces the server by one with the same keys and no state. The client is reset or times out, and connects again.
-fn forget(world: &mut World, configs: [Config; 2], six: bool, after: u16) -> String {
+fn forget(world: &mut QuicTestbed, configs: [Config; 2], six: bool, after: u16) -> String {
     let [near, far] = configs.map(|config| config.with(|c| c.idle = Duration::from_secs(2)));
     let (client, driver) = world.client(near);
     let (server, stop) = rig::stoppable(&world.far, PORT, far.clone(), world.server_tls());
@@ -285,7 +292,7 @@ fn streams_survive_any_schedule_and_never_leave_in_clear() {
 /// checking.
 #[test]
 fn probes_with_ack_requests_are_sent_singly() {
-    assert!(!run(&Schedule {
+    assert!(!run(&FaultSchedule {
         seed: 16047324336330710090,
         loss: 4,
         reorder: 2,
@@ -314,7 +321,7 @@ fn migrating_client_continues_on_its_second_path() {
     for (seed, [reorder, duplicate], nic, forged, bytes) in
         [(13978326830654105697, [3, 3], 34, 24, 8888), (11285453956409508927, [1, 0], 100, 20, 7011)]
     {
-        assert!(!run(&Schedule {
+        assert!(!run(&FaultSchedule {
             seed,
             loss: 0,
             reorder,

@@ -1,6 +1,6 @@
 //! Trace events of the crate `tracing`.
 
-use crate::rig::{World, connect, nic};
+use crate::rig::{QuicTestbed, connect, nic};
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_api::EventLog;
@@ -10,7 +10,7 @@ use offload_wire::LinkConfig;
 fn connection_events_are_traced() {
     let ((), lines) = EventLog::collect(|| {
         // The client's device has one context, so one direction is refused.
-        let mut world = World::new(
+        let mut world = QuicTestbed::new(
             7,
             [NicConfig { engines: QuicEngineConfig { contexts: 1 }.into(), ..nic() }, nic()],
             LinkConfig::default(),

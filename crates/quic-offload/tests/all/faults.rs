@@ -1,6 +1,6 @@
 //! Loss, reordering, corruption and device resets, with key updates meanwhile.
 
-use crate::rig::{self, Plan, World, nic};
+use crate::rig::{self, QuicTestbed, TransferPlan, nic};
 use bytes::Bytes;
 use core::future::{Future, poll_fn};
 use core::ops::Range;
@@ -39,7 +39,7 @@ fn device_opens_every_packet_after_losses() {
             },
         ),
     ] {
-        let mut world = World::new(3, [nic(), nic()], impaired(impairments));
+        let mut world = QuicTestbed::new(3, [nic(), nic()], impaired(impairments));
         let configs = [world.config("near"), world.config("far")];
         let done = world.transfer(configs, false, 4 * MEGABYTE, MEGABYTE);
         for end in [done.client, done.server] {
@@ -57,7 +57,7 @@ fn device_opens_every_packet_after_losses() {
 fn small_lost_pieces_arrive_in_large_windows() {
     for offload in [Offload::Both, Offload::None] {
         let link = LinkConfig { delay: Duration::from_millis(5), ..LinkConfig::default() };
-        let mut world = World::new(23, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(23, [nic(), nic()], link);
         let at = Instant::from_nanos(500_000_000);
         // The server's acknowledgements are lost as well, so that the client retransmits everything at once.
         let mut every = [2, 1].into_iter();
@@ -140,7 +140,7 @@ impl Impairment for Every {
 }
 
 /// Returns the packets that the devices had a context for and could not open, because of a wrong tag or a missing key.
-fn missed(world: &World) -> [u64; 2] {
+fn missed(world: &QuicTestbed) -> [u64; 2] {
     ["quic_rx_auth_fail", "quic_rx_no_key"].map(|name| world.counters().value(name))
 }
 
@@ -152,7 +152,7 @@ fn device_opens_late_packets_of_the_previous_key() {
     for seed in 0..16 {
         let link = impaired(Impairments { reorder, ..Impairments::default() });
         let link = LinkConfig { rate: Some(1_000_000_000), ..link };
-        let mut world = World::new(seed, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(seed, [nic(), nic()], link);
         let configs = [world.config("near"), world.config("far")];
         let done = world.transfer(configs, false, 2 * MEGABYTE, MEGABYTE);
         assert!(done.updates > 0 && done.server.opened_by_device > 1000, "{seed}: {done:?}");
@@ -163,7 +163,7 @@ fn device_opens_late_packets_of_the_previous_key() {
 #[test]
 fn only_corrupted_packets_are_lost() {
     let impairments = Impairments { corrupt: share(2.0), ..Impairments::default() };
-    let mut world = World::new(4, [nic(), nic()], impaired(impairments));
+    let mut world = QuicTestbed::new(4, [nic(), nic()], impaired(impairments));
     let configs = [world.config("near"), world.config("far")];
     let done = world.transfer(configs, false, 2 * MEGABYTE, MEGABYTE / 2);
     assert!(done.server.opened_by_device > 1000, "{done:?}");
@@ -172,7 +172,7 @@ fn only_corrupted_packets_are_lost() {
 /// Devices are reset repeatedly. The stream continues in software and returns to the device.
 #[test]
 fn reset_device_gets_all_contexts_again() {
-    let mut world = World::new(5, [nic(), nic()], impaired(Impairments::default()));
+    let mut world = QuicTestbed::new(5, [nic(), nic()], impaired(Impairments::default()));
     let (near, far) = (world.near.clone(), world.far.clone());
     let resets = world.near.spawn("resets", async move {
         for _ in 0..20 {
@@ -198,9 +198,10 @@ fn reset_device_gets_all_contexts_again() {
 fn stream_survives_the_loss_of_its_device() {
     for step in (0..140).step_by(7) {
         for disappears in [[Some(step), None], [None, Some(step)]] {
-            let mut world = World::new(24, [nic(), nic()], impaired(Impairments::default()));
+            let mut world = QuicTestbed::new(24, [nic(), nic()], impaired(Impairments::default()));
             let configs = [world.config("near"), world.config("far")];
-            let plan = Plan { bytes: [300_000, 300_000], every: Some(100_000), disappears, ..Plan::default() };
+            let plan =
+                TransferPlan { bytes: [300_000, 300_000], every: Some(100_000), disappears, ..TransferPlan::default() };
             let done = world.transfer_by(configs, plan);
             let [gone, other] =
                 if disappears[0].is_some() { [done.client, done.server] } else { [done.server, done.client] };
@@ -214,7 +215,7 @@ fn stream_survives_the_loss_of_its_device() {
 #[test]
 fn contexts_may_lie_in_host_memory() {
     let nic = NicConfig { context_cache_bytes: 208, ..nic() };
-    let mut world = World::new(6, [nic.clone(), nic], impaired(Impairments::default()));
+    let mut world = QuicTestbed::new(6, [nic.clone(), nic], impaired(Impairments::default()));
     let configs = [world.config("near"), world.config("far")];
     let done = world.transfer(configs, false, MEGABYTE, MEGABYTE);
     assert!(done.server.opened_by_software < 20 && done.client.opened_by_software < 20, "{done:?}");
@@ -226,10 +227,12 @@ fn contexts_may_lie_in_host_memory() {
 fn keys_change_while_packets_are_lost() {
     for loss in [0.0, 1.0] {
         let impairments = Impairments { loss: share(loss), ..Impairments::default() };
-        let mut world = World::new(7, [nic(), nic()], impaired(impairments));
+        let mut world = QuicTestbed::new(7, [nic(), nic()], impaired(impairments));
         let configs: [Config; 2] = [world.config("near"), world.config("far")];
-        let done =
-            world.transfer_by(configs, Plan { bytes: [3_000_000, 1000], every: Some(200_000), ..Plan::default() });
+        let done = world.transfer_by(
+            configs,
+            TransferPlan { bytes: [3_000_000, 1000], every: Some(200_000), ..TransferPlan::default() },
+        );
         assert!(done.updates >= 10, "{} updates", done.updates);
         for end in [done.client, done.server] {
             let software = end.opened_by_software;
@@ -244,7 +247,7 @@ fn keys_change_while_packets_are_lost() {
 #[test]
 fn keys_change_with_a_short_control_ring() {
     let nic = || NicConfig { control_ring: 8, ..nic() };
-    let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(1, [nic(), nic()], LinkConfig::default());
     let tls = world.server_tls();
     let (client, polls_near) = counted(&world.near, 5000, world.config("client"), None);
     let (server, polls_far) = counted(&world.far, rig::PORT, world.config("server"), Some(tls));
@@ -305,7 +308,7 @@ fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) ->
 #[test]
 fn connection_ids_of_any_configured_length_work() {
     for cid_bytes in [20, 0, 1, 21, 22, 24, 255] {
-        let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(1, [nic(), nic()], LinkConfig::default());
         let config = |name: &str| world.config(name).with(|c| c.cid_bytes = cid_bytes);
         let done = world.transfer([config("near"), config("far")], false, MEGABYTE, MEGABYTE);
         for end in [done.client, done.server] {

@@ -1,7 +1,7 @@
 //! Results of handshakes: server name, application protocol, certificates, exported keys; and decisions of the
 //! application about clients.
 
-use crate::rig::{self, World, connect, nic};
+use crate::rig::{self, QuicTestbed, connect, nic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_testbed::identity::{self, Randomness};
@@ -52,7 +52,7 @@ fn both_ends_see_the_results_of_the_handshake() {
         let (certificate, key) = client_identity();
         // The client presents a certificate that the server trusts.
         let (server_tls, client_tls) = tls(&certificate, Some((certificate.clone(), key)));
-        let mut world = World::new(3, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(3, [nic(), nic()], LinkConfig::default());
         let config = |name| world.config(name).with(|c| c.offload = offload);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = rig::start(&world.far, rig::PORT, config("far"), Some(server_tls));
@@ -90,7 +90,7 @@ fn client_without_a_trusted_certificate_is_refused() {
     for offload in [Offload::Both, Offload::None] {
         for shows_another in [true, false] {
             let (server_tls, client_tls) = tls(&client_identity().0, shows_another.then(client_identity));
-            let mut world = World::new(4, [nic(), nic()], LinkConfig::default());
+            let mut world = QuicTestbed::new(4, [nic(), nic()], LinkConfig::default());
             let config = |name| world.config(name).with(|c| c.offload = offload);
             let (client, _driver) = world.client(config("near"));
             let (server, _server_driver) = rig::start(&world.far, rig::PORT, config("far"), Some(server_tls));
@@ -110,13 +110,13 @@ fn client_without_a_trusted_certificate_is_refused() {
 }
 
 /// Returns a server's configuration that leaves decisions to the application.
-fn deciding(world: &World) -> Config {
+fn deciding(world: &QuicTestbed) -> Config {
     world.config("far").with(|c| c.decides = true)
 }
 
 #[test]
 fn application_decides_about_clients() {
-    let mut world = World::new(5, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(5, [nic(), nic()], LinkConfig::default());
     let (client, _driver) = world.client(world.config("near"));
     let (server, _server_driver) = world.server(deciding(&world));
     let (tls, to, from) = (world.client_tls(), world.to(false), world.near.address());
@@ -151,7 +151,7 @@ fn application_decides_about_clients() {
 
 #[test]
 fn undecided_clients_are_refused_when_the_endpoint_closes() {
-    let mut world = World::new(6, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(6, [nic(), nic()], LinkConfig::default());
     let (client, _driver) = world.client(world.config("near"));
     let (server, server_driver) = world.server(deciding(&world));
     let (tls, to, host) = (world.client_tls(), world.to(false), world.far.clone());

@@ -1,7 +1,7 @@
 //! The lifecycle of connections and streams: limits, address validation, datagrams, resets, stopped streams, dropped
 //! halves, cancelled futures.
 
-use crate::rig::{self, World, nic, without_quic};
+use crate::rig::{self, QuicTestbed, nic, without_quic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_base::Seed;
@@ -10,8 +10,8 @@ use offload_wire::LinkConfig;
 use quic_offload::{ClientTls, Closed, ConnectError, ServerTls, StreamError, TokioEndpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn world() -> World {
-    World::new(2, [nic(), without_quic()], LinkConfig::default())
+fn world() -> QuicTestbed {
+    QuicTestbed::new(2, [nic(), without_quic()], LinkConfig::default())
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Usage limits of keys (RFC 9001 6.6), in software and in a device.
 
-use crate::rig::{self, Plan, World, nic};
+use crate::rig::{self, QuicTestbed, TransferPlan, nic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_wire::LinkConfig;
@@ -13,11 +13,12 @@ fn keys_change_before_their_limit() {
     for offload in WAYS {
         // Slow enough for the state machine, which updates keys at most every three probe timeouts.
         let link = LinkConfig { rate: Some(50_000_000), ..LinkConfig::default() };
-        let mut world = World::new(11, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(11, [nic(), nic()], link);
         let limits = AeadLimits { sealed: 12_000, ..AeadLimits::default() };
         let config = |name| world.config(name).with(|c| (c.offload, c.limits) = (offload, limits));
         let configs = [config("near"), config("far")];
-        let done = world.transfer_without_looking(configs, Plan { bytes: [10_000_000, 1000], ..Plan::default() });
+        let done = world
+            .transfer_without_looking(configs, TransferPlan { bytes: [10_000_000, 1000], ..TransferPlan::default() });
         assert!(done.updates >= 3, "{} updates by {offload:?}", done.updates);
         assert_eq!((done.client.keys_used_up, done.server.keys_used_up), (0, 0));
     }
@@ -27,7 +28,7 @@ fn keys_change_before_their_limit() {
 #[test]
 fn connection_ends_at_the_limit_of_its_key() {
     for offload in WAYS {
-        let mut world = World::new(12, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(12, [nic(), nic()], LinkConfig::default());
         let limits = AeadLimits { sealed: 10_500, ..AeadLimits::default() };
         let (client, _driver) = world.client(world.config("near").with(|c| (c.offload, c.limits) = (offload, limits)));
         let (server, _server_driver) = world.server(world.config("far"));
@@ -61,7 +62,7 @@ fn connection_ends_at_the_limit_of_its_key() {
 #[test]
 fn forged_packets_are_counted_once_and_end_the_connection() {
     for offload in WAYS {
-        let mut world = World::new(13, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(13, [nic(), nic()], LinkConfig::default());
         let (client, _driver) = world.client(world.config("near").with(|c| c.offload = offload));
         let limits = AeadLimits { forged: 50, ..AeadLimits::default() };
         let (server, _server_driver) =

@@ -1,6 +1,6 @@
 //! Several paths of one connection (draft-ietf-quic-multipath-21).
 
-use crate::rig::{self, World, nic};
+use crate::rig::{self, QuicTestbed, nic};
 use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,7 +16,7 @@ fn stream_survives_the_loss_of_one_of_two_paths() {
     let link = LinkConfig { delay: Duration::from_micros(5), ..LinkConfig::default() };
     for queues in [1, 4] {
         let nic = NicConfig { queues, ..nic() };
-        let mut world = World::new(8, [nic.clone(), nic], link.clone());
+        let mut world = QuicTestbed::new(8, [nic.clone(), nic], link.clone());
         let config = |name| world.config(name).with(|c| c.paths = 3);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -74,7 +74,7 @@ fn stream_survives_the_loss_of_one_of_two_paths() {
 fn backup_path_carries_nothing_until_the_other_fails() {
     for offload in [Offload::Both, Offload::None] {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-        let mut world = World::wired(15, [nic(), nic()], vec![link; 2]);
+        let mut world = QuicTestbed::wired(15, [nic(), nic()], vec![link; 2]);
         let config = |name| world.config(name).with(|c| (c.paths, c.offload) = (2, offload));
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -142,7 +142,7 @@ fn stream_survives_a_cut_wire() {
             overflow: Overflow::Drop,
             ..LinkConfig::default()
         };
-        let mut world = World::wired(10, [nic(), nic()], vec![link; 3]);
+        let mut world = QuicTestbed::wired(10, [nic(), nic()], vec![link; 3]);
         let config = |name| world.config(name).with(|c| (c.paths, c.offload) = (3, offload));
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -201,7 +201,7 @@ fn path_without_answers_ends() {
         [(Offload::Both, true), (Offload::None, true), (Offload::Both, false), (Offload::None, false)]
     {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-        let mut world = World::wired(12, [nic(), nic()], vec![link; 3]);
+        let mut world = QuicTestbed::wired(12, [nic(), nic()], vec![link; 3]);
         world.bed.cable(1).impair(|| Cut::new(Instant::ZERO..Instant::MAX));
         let keep_alive = Some(Duration::from_millis(100));
         let config = |name| world.config(name).with(|c| (c.paths, c.keep_alive, c.offload) = (2, keep_alive, offload));
@@ -246,7 +246,7 @@ fn one_stream_uses_equal_and_unequal_paths() {
             queue_limit: 2_500_000,
             ..LinkConfig::default()
         });
-        let mut world = World::wired(11, [nic(), nic()], links);
+        let mut world = QuicTestbed::wired(11, [nic(), nic()], links);
         // The windows exceed the product of bandwidth and delay of both paths together.
         let config =
             |name| world.config(name).with(|c| (c.paths, c.stream_window, c.receive_window) = (2, 40 << 20, 40 << 20));
@@ -285,7 +285,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(2 + 1 + 25);
 
 #[test]
 fn peer_without_multipath_is_reported() {
-    let mut world = World::new(9, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(9, [nic(), nic()], LinkConfig::default());
     let (client, _driver) = world.client(world.config("near").with(|c| c.paths = 3));
     let (server, _server_driver) = world.server(world.config("far"));
     let (tls, to) = (world.client_tls(), world.to(false));
@@ -304,7 +304,7 @@ fn peer_without_multipath_is_reported() {
 fn ends_that_abandon_different_paths_use_a_new_one() {
     for paths in [2, 3] {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-        let mut world = World::new(13, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(13, [nic(), nic()], link);
         let config = |name| world.config(name).with(|c| c.paths = paths);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -352,7 +352,7 @@ fn ends_that_abandon_different_paths_use_a_new_one() {
 #[test]
 fn connection_without_a_path_ends() {
     let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-    let mut world = World::new(14, [nic(), nic()], link);
+    let mut world = QuicTestbed::new(14, [nic(), nic()], link);
     let config = |name| world.config(name).with(|c| c.paths = 2);
     let (client, _driver) = world.client(config("near"));
     let (server, _server_driver) = world.server(config("far"));

@@ -7,7 +7,7 @@ use super::proto::{
     StreamId,
 };
 use super::{endpoint, handle, open_path, poll_transmit, transport};
-use crate::rig::{self, World, nic};
+use crate::rig::{self, QuicTestbed, nic};
 use bytes::{Bytes, BytesMut};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -40,7 +40,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(host: &BedHost, port: u16, server: bool, world: &World) -> Peer {
+    fn new(host: &BedHost, port: u16, server: bool, world: &QuicTestbed) -> Peer {
         let config = Arc::new(EndpointConfig::new(Arc::new(ring_key())));
         let tls = identity::server_config(Randomness::Seeded(world.seed.derive("peer")), None);
         let server = server.then(|| {
@@ -68,7 +68,7 @@ impl Peer {
         self.epoch + (self.host.now() - offload_base::Instant::ZERO)
     }
 
-    fn connect(&mut self, world: &World, to: SocketAddr) {
+    fn connect(&mut self, world: &QuicTestbed, to: SocketAddr) {
         let tls = identity::client_config(Randomness::Seeded(world.seed.derive("peer")), None);
         let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         config.transport_config(transport());
@@ -206,7 +206,7 @@ fn lossy() -> LinkConfig {
 fn peer_server_opens_packets_sealed_by_devices() {
     for link in [LinkConfig::default(), lossy()] {
         for offload in [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None] {
-            let mut world = World::new(11, [nic(), nic()], link.clone());
+            let mut world = QuicTestbed::new(11, [nic(), nic()], link.clone());
             let mut theirs = Peer::new(&world.far, rig::PORT, true, &world);
             (theirs.to_send, theirs.key_updates) = (BYTES, true);
             let serving = world.far.spawn("peer", theirs.run());
@@ -253,7 +253,7 @@ fn peer_server_opens_packets_sealed_by_devices() {
 fn devices_serve_a_peer_client() {
     for link in [LinkConfig::default(), lossy()] {
         for offload in [Offload::Both, Offload::None] {
-            let mut world = World::new(12, [nic(), nic()], link.clone());
+            let mut world = QuicTestbed::new(12, [nic(), nic()], link.clone());
             let mut theirs = Peer::new(&world.near, 5000, false, &world);
             theirs.connect(&world, world.to(false));
             (theirs.to_send, theirs.key_updates) = (BYTES, true);

@@ -3,7 +3,7 @@
 //!
 //! `tests/linux/picoquic.sh` fetches it and runs these tests, which are ignored otherwise.
 
-use crate::rig::{self, World, nic};
+use crate::rig::{self, QuicTestbed, nic};
 use bytes::{Bytes, BytesMut};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -21,7 +21,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 #[ignore = "needs picoquic: tests/linux/picoquic.sh"]
 fn devices_serve_a_picoquic_client() {
     for (link, offload) in all() {
-        let mut world = World::new(21, [nic(), nic()], link.clone());
+        let mut world = QuicTestbed::new(21, [nic(), nic()], link.clone());
         let (near, far) = (addresses(&world.near, 5000), addresses(&world.far, rig::PORT));
         // The numbers are transferred bytes.
         let actions = "path@100000,rotate@200000,renew@400000,rotate@600000,abandon@800000";
@@ -62,7 +62,7 @@ fn devices_serve_a_picoquic_client() {
 #[ignore = "needs picoquic: tests/linux/picoquic.sh"]
 fn picoquic_server_opens_packets_sealed_by_devices() {
     for (link, offload) in all() {
-        let mut world = World::new(22, [nic(), nic()], link.clone());
+        let mut world = QuicTestbed::new(22, [nic(), nic()], link.clone());
         let (size, actions) = (SIZE.to_string(), "rotate@300000,renew@600000");
         let args = ["server", &file("server.pem"), &file("server.key"), &size, &size, actions];
         let serving = world.far.spawn("picoquic", Picoquic::start(&world.far, rig::PORT, &args).run());
@@ -131,7 +131,7 @@ struct Picoquic {
     standing: String,
 }
 
-type Sent = (SocketAddr, Bytes);
+type SentData = (SocketAddr, Bytes);
 
 impl Picoquic {
     fn start(host: &BedHost, port: u16, args: &[&str]) -> Picoquic {
@@ -172,7 +172,7 @@ impl Picoquic {
     }
 
     /// Passes a datagram and the time to the process. Returns the time of its next call and the datagrams to send.
-    fn step(&mut self, came: Option<(BytesMut, SocketAddr)>) -> (u64, Vec<Sent>) {
+    fn step(&mut self, came: Option<(BytesMut, SocketAddr)>) -> (u64, Vec<SentData>) {
         let mut said = self.host.now().as_nanos().to_be_bytes().to_vec();
         said.extend(u32::from(came.is_some()).to_be_bytes());
         if let Some((data, from)) = came {

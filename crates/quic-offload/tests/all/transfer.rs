@@ -1,6 +1,6 @@
 //! Transfers between a client and a server with devices at both ends, at one end or at neither.
 
-use crate::rig::{Plan, World, nic, without_quic};
+use crate::rig::{QuicTestbed, TransferPlan, nic, without_quic};
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_wire::LinkConfig;
@@ -8,8 +8,8 @@ use quic_offload::Offload;
 
 const MEGABYTE: usize = 1 << 20;
 
-fn world(nics: [NicConfig; 2]) -> World {
-    World::new(1, nics, LinkConfig::default())
+fn world(nics: [NicConfig; 2]) -> QuicTestbed {
+    QuicTestbed::new(1, nics, LinkConfig::default())
 }
 
 #[test]
@@ -80,7 +80,8 @@ fn unprotected_bytes_are_visible() {
     let mut world = world([nic(), nic()]);
     let config = |name| world.config(name).with(|c| c.offload = Offload::Unprotected);
     let configs = [config("near"), config("far")];
-    let done = world.transfer_without_looking(configs, Plan { bytes: [MEGABYTE, 1000], ..Plan::default() });
+    let done =
+        world.transfer_without_looking(configs, TransferPlan { bytes: [MEGABYTE, 1000], ..TransferPlan::default() });
     assert!(world.wire.contains(crate::rig::MARKER));
     assert_eq!(done.client.sealed_by_device + done.client.sealed_by_software + done.server.opened_by_device, 0);
 }

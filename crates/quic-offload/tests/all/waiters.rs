@@ -1,6 +1,6 @@
 //! Waiting tasks: an event wakes them all, and a dropped future leaves no entry behind.
 
-use crate::rig::{World, connect, nic};
+use crate::rig::{QuicTestbed, connect, nic};
 use bytes::Bytes;
 use core::future::Future;
 use core::pin::{Pin, pin};
@@ -11,17 +11,17 @@ use quic_offload::Closed;
 use std::sync::{Arc, Weak};
 
 /// A task that never runs. The library keeps it alive as long as the library keeps the task's waker.
-struct Task;
+struct CountedTask;
 
-impl std::task::Wake for Task {
+impl std::task::Wake for CountedTask {
     fn wake(self: Arc<Self>) {}
 }
 
 /// Polls and drops `count` futures, each in its own task. Returns the number of tasks that are still alive.
 fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Future<Output = T> + 'a>>) -> usize {
-    let tasks: Vec<Weak<Task>> = (0..count)
+    let tasks: Vec<Weak<CountedTask>> = (0..count)
         .map(|_| {
-            let task = Arc::new(Task);
+            let task = Arc::new(CountedTask);
             let known = Arc::downgrade(&task);
             let waker = Waker::from(task);
             assert!(future().as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -33,7 +33,7 @@ fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Futur
 
 #[test]
 fn dropped_futures_leave_no_tasks() {
-    let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(1, [nic(), nic()], LinkConfig::default());
     let config = |name| world.config(name).with(|c| (c.streams, c.paths) = (1, 3));
     let (near, far) = (config("near"), config("far"));
     let (client, _near_driver) = world.client(near);
@@ -87,7 +87,7 @@ fn dropped_futures_leave_no_tasks() {
 /// Some tasks of a shared connection give up; each of the others is woken.
 #[test]
 fn every_waiting_task_is_woken() {
-    let mut world = World::new(2, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(2, [nic(), nic()], LinkConfig::default());
     let (client, _near_driver) = world.client(world.config("near"));
     let (server, _far_driver) = world.server(world.config("far"));
     let (tls, to) = (world.client_tls(), world.to(false));

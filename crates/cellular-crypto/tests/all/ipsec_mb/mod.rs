@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// The program, in a temporary folder that is removed when the value is dropped.
-pub(crate) struct Peer {
+pub(crate) struct IpsecMbPeer {
     folder: PathBuf,
 }
 
-impl Peer {
+impl IpsecMbPeer {
     /// Returns `None` if it cannot be built, with the reason on standard error.
-    pub(crate) fn build() -> Option<Peer> {
+    pub(crate) fn build() -> Option<IpsecMbPeer> {
         let folder = std::env::temp_dir().join(format!("ipsec-mb-peer-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("the folder for temporary files takes a folder");
-        let peer = Peer { folder };
+        let peer = IpsecMbPeer { folder };
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/ipsec_mb/peer.c");
         let built = Command::new("cc").args(["-O2", "-o"]).arg(peer.program()).args([source, "-lIPSec_MB"]).output();
         match built {
@@ -54,7 +54,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for IpsecMbPeer {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }

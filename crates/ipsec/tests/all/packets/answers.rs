@@ -1,7 +1,7 @@
 //! ICMP messages quote the packet that they answer. A quote of a protected packet must not leave unprotected.
 
 use super::KINDS;
-use super::rig::{End, NOW, address, datagram, sa};
+use super::rig::{NOW, SecureEnd, address, datagram, sa};
 use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -28,7 +28,7 @@ enum Cause {
 
 /// The protection that applies to the answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Out {
+enum ReplyProtection {
     Plain,
     /// Authenticated but not encrypted.
     Authentic,
@@ -74,8 +74,8 @@ fn cause(cause: Cause, ipv6: bool) -> Vec<TxPacket> {
 }
 
 /// Returns host 2's answers to packets that arrive by an SA, if its own packets get `out`.
-fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) -> (Vec<Frame>, u64) {
-    let (mut from, mut to) = (End::new(1), End::new(2));
+fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: ReplyProtection) -> (Vec<Frame>, u64) {
+    let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
     let template = |from: u8| match mode {
         EspMode::Transport => Template::transport(1),
         EspMode::Tunnel => Template::tunnel(address(ipv6, from), address(ipv6, 3 - from), 1),
@@ -93,9 +93,9 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
     }
     // The reply's protection is independent of the request's.
     let suite = match out {
-        Out::Plain => None,
-        Out::Authentic => Some(EspSuite::Aes128Gmac),
-        Out::Secret => Some(EspSuite::Aes128Gcm),
+        ReplyProtection::Plain => None,
+        ReplyProtection::Authentic => Some(EspSuite::Aes128Gmac),
+        ReplyProtection::Secret => Some(EspSuite::Aes128Gcm),
     };
     let action = suite.map_or(Action::Bypass, |_| Action::Protect(template(2)));
     to.keying()
@@ -137,7 +137,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
     (frames, to.counted("ipsec_tx_icmp_unprotected"))
 }
 
-fn poll(end: &mut End, stack: &mut Stack, now: Instant) -> Vec<Frame> {
+fn poll(end: &mut SecureEnd, stack: &mut Stack, now: Instant) -> Vec<Frame> {
     while stack.poll(now, &mut end.secure) {}
     end.frames()
 }
@@ -161,12 +161,12 @@ fn protected_packet_is_not_quoted_in_clear() {
                 continue;
             }
             for kind in KINDS {
-                for out in [Out::Plain, Out::Authentic, Out::Secret] {
+                for out in [ReplyProtection::Plain, ReplyProtection::Authentic, ReplyProtection::Secret] {
                     let what = format!("{cause:?}, IPv6: {ipv6}, {mode:?}, {kind:?}, {out:?}");
                     let (frames, kept) = answers(cause, ipv6, mode, kind, out);
                     assert!(!frames.iter().any(shows), "{what}");
                     // Only a reply that is encrypted again may quote an encrypted packet.
-                    let leaves = u64::from(out == Out::Secret);
+                    let leaves = u64::from(out == ReplyProtection::Secret);
                     assert_eq!((frames.len() as u64, kept), (leaves, 1 - leaves), "{what}");
                 }
             }
@@ -177,7 +177,7 @@ fn protected_packet_is_not_quoted_in_clear() {
 #[test]
 fn packet_in_clear_is_answered_in_clear() {
     for ipv6 in [false, true] {
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         for direction in [Direction::Transmit, Direction::Receive] {
             to.keying().set_default(direction, true);
         }
@@ -194,7 +194,7 @@ fn packet_in_clear_is_answered_in_clear() {
 #[test]
 fn plain_and_protected_fragments_are_not_joined() {
     for ipv6 in [false, true] {
-        let (mut stack, mut device) = (stack(), End::new(2));
+        let (mut stack, mut device) = (stack(), SecureEnd::new(2));
         stack.bind_udp(Some(9)).unwrap();
         let pieces = datagram(ipv6, 9, &[SECRET, &[0; 1400]].concat(), 1300);
         let mut receive = |piece: usize, protection| {

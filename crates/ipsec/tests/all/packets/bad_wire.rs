@@ -1,6 +1,6 @@
 //! A seeded wire that loses, duplicates, delays and forges frames: delivery through it, and rekeying over it.
 
-use super::rig::{End, NOW, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, payload, sa, tcp};
 use super::{KINDS, MODES};
 use ipsec::{SaEvent, SaId};
 use nic_sim::frame::Frame;
@@ -13,16 +13,16 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Frames under way, by arrival time.
-struct Wire {
+struct BadWire {
     fate: Rng,
     under_way: BTreeMap<(u64, u64), Frame>,
     now: u64,
     taken: u64,
 }
 
-impl Wire {
-    fn new(seed: Seed) -> Wire {
-        Wire { fate: seed.stream("wire"), under_way: BTreeMap::new(), now: 0, taken: 0 }
+impl BadWire {
+    fn new(seed: Seed) -> BadWire {
+        BadWire { fate: seed.stream("wire"), under_way: BTreeMap::new(), now: 0, taken: 0 }
     }
 
     /// Adds a frame. Returns whether the frame will arrive.
@@ -64,10 +64,10 @@ impl Wire {
 }
 
 /// Two ends and the wire between them. The payload of each packet is its number.
-struct Course {
-    from: End,
-    to: End,
-    wire: Wire,
+struct WireRun {
+    from: SecureEnd,
+    to: SecureEnd,
+    wire: BadWire,
     load: Rng,
     ipv6: bool,
     sent: u64,
@@ -78,16 +78,16 @@ struct Course {
     all: Vec<Frame>,
 }
 
-impl Course {
-    fn new(seed: Seed, [sender, receiver]: [SaParams; 2]) -> Course {
-        let (mut from, mut to) = (End::new(1), End::new(2));
+impl WireRun {
+    fn new(seed: Seed, [sender, receiver]: [SaParams; 2]) -> WireRun {
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         let ipv6 = sender.source.is_ipv6();
         from.key(&[sender]);
         to.key(&[receiver]);
-        Course {
+        WireRun {
             from,
             to,
-            wire: Wire::new(seed),
+            wire: BadWire::new(seed),
             load: seed.stream("load"),
             ipv6,
             sent: 0,
@@ -145,8 +145,8 @@ struct Keyer {
 }
 
 impl Keyer {
-    fn new(course: &Course) -> Keyer {
-        let only = |end: &End| end.secure.sad().ids().next().expect("an SA");
+    fn new(course: &WireRun) -> Keyer {
+        let only = |end: &SecureEnd| end.secure.sad().ids().next().expect("an SA");
         Keyer { current: [only(&course.from), only(&course.to)], before: None, rounds: 0 }
     }
 
@@ -154,7 +154,7 @@ impl Keyer {
         0x1001 + 0x1000 * round
     }
 
-    fn advance(&mut self, course: &mut Course) {
+    fn advance(&mut self, course: &mut WireRun) {
         let next = self.rounds + 1;
         let key = EspKey::new(EspSuite::Aes128Gcm, &[next as u8; 20]).expect("as long as its suite wants");
         let spi = self.spi(next);
@@ -181,7 +181,7 @@ impl Keyer {
     }
 }
 
-fn reset(end: &mut End) {
+fn reset(end: &mut SecureEnd) {
     end.device.reset(NOW);
     for _ in 0..4 {
         end.device.process(NOW);
@@ -208,7 +208,7 @@ proptest! {
         edge in prop::sample::select(vec![1u64 << 31, 1 << 32, 5 << 32, u64::MAX - 2000]),
         before in 0u64..400,
     ) {
-        let mut course = Course::new(Seed(seed), ends([sender, receiver], mode, ipv6, edge - before));
+        let mut course = WireRun::new(Seed(seed), ends([sender, receiver], mode, ipv6, edge - before));
         while course.sent < before + 600 {
             course.step();
         }
@@ -230,7 +230,7 @@ proptest! {
         ipv6: bool,
         resets: bool,
     ) {
-        let mut course = Course::new(Seed(seed), ends([sender, receiver], mode, ipv6, 0));
+        let mut course = WireRun::new(Seed(seed), ends([sender, receiver], mode, ipv6, 0));
         let (mut keyer, mut moment) = (Keyer::new(&course), Seed(seed).stream("moments"));
         // Changes and resets happen at random moments between bursts.
         while keyer.rounds < 4 {

@@ -1,7 +1,7 @@
 //! Datagrams of all sizes arrive whole, under every kind of protection: the host or the NIC fragments them if
 //! necessary.
 
-use super::rig::{End, NOW, address, sa};
+use super::rig::{NOW, SecureEnd, address, sa};
 use super::{KINDS, MODES};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
@@ -15,13 +15,13 @@ use offload_base::Seed;
 use offload_host_stack::{Config, Ipv6Config, Stack};
 
 /// A host with a stack.
-struct Host {
-    end: End,
+struct DatagramHost {
+    end: SecureEnd,
     stack: Stack,
 }
 
-impl Host {
-    fn new(number: u8, end: End) -> Host {
+impl DatagramHost {
+    fn new(number: u8, end: SecureEnd) -> DatagramHost {
         let mac = |number| [2, 0, 0, 0, 0, number];
         let (own, other) = ([10, 0, 0, number], 3 - number);
         let IpAddr::V6(six) = address(true, number) else { unreachable!("IPv6 was asked for") };
@@ -29,7 +29,7 @@ impl Host {
             .with_ipv6(Ipv6Config::new(six))
             .with_neighbour(address(false, other), mac(other))
             .with_neighbour(address(true, other), mac(other));
-        Host { end, stack: Stack::new(config) }
+        DatagramHost { end, stack: Stack::new(config) }
     }
 
     fn poll(&mut self) -> Vec<Frame> {
@@ -54,7 +54,7 @@ impl Host {
 
 /// The kind of connection between the hosts: inner and outer family, mode, and kind of offload.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct DatagramPath {
     mode: EspMode,
     inner_ipv6: bool,
     outer_ipv6: bool,
@@ -62,8 +62,8 @@ struct Way {
     dont_fragment: DontFragment,
 }
 
-impl Way {
-    fn all() -> impl Iterator<Item = Way> {
+impl DatagramPath {
+    fn all() -> impl Iterator<Item = DatagramPath> {
         let modes = MODES.into_iter().flat_map(|mode| [false, true].map(|inner_ipv6| (mode, inner_ipv6)));
         let outer = |(mode, inner_ipv6): (EspMode, bool)| {
             let outers: &[bool] = if mode == EspMode::Tunnel { &[false, true] } else { &[inner_ipv6] };
@@ -72,7 +72,7 @@ impl Way {
         modes.flat_map(outer).flat_map(|(mode, inner_ipv6, outer_ipv6)| {
             let bits = [DontFragment::Copy, DontFragment::Set, DontFragment::Clear];
             KINDS.into_iter().flat_map(move |kind| {
-                bits.map(|dont_fragment| Way { mode, inner_ipv6, outer_ipv6, kind, dont_fragment })
+                bits.map(|dont_fragment| DatagramPath { mode, inner_ipv6, outer_ipv6, kind, dont_fragment })
             })
         })
     }
@@ -86,14 +86,14 @@ impl Way {
     }
 
     /// Returns two hosts that protect `protocol` of the inner family and bypass all other packets.
-    fn hosts(&self, protocol: u8) -> [Host; 2] {
+    fn hosts(&self, protocol: u8) -> [DatagramHost; 2] {
         self.hosts_that_protect(Selector { protocol: Some(protocol), ..Selector::ANY })
     }
 
     /// Returns two hosts that protect the packets matched by `sent`, and the replies.
-    fn hosts_that_protect(&self, sent: Selector) -> [Host; 2] {
+    fn hosts_that_protect(&self, sent: Selector) -> [DatagramHost; 2] {
         [1, 2].map(|number| {
-            let mut end = End::with(number, NicConfig::default());
+            let mut end = SecureEnd::with(number, NicConfig::default());
             for (direction, from) in [(Direction::Transmit, number), (Direction::Receive, 3 - number)] {
                 let selector = if from == 1 { sent } else { sent.reversed() };
                 let action = Action::Protect(self.template(from));
@@ -112,7 +112,7 @@ impl Way {
                 end.keying().set_default(direction, true);
             }
             end.drain();
-            Host::new(number, end)
+            DatagramHost::new(number, end)
         })
     }
 }
@@ -131,7 +131,7 @@ fn only_esp(frames: &[Frame]) -> bool {
 
 #[test]
 fn datagrams_of_all_sizes_arrive() {
-    for way in Way::all() {
+    for way in DatagramPath::all() {
         let [mut from, mut to] = way.hosts(17);
         from.stack.bind_udp(Some(5000)).unwrap();
         to.stack.bind_udp(Some(53)).unwrap();
@@ -153,7 +153,7 @@ fn datagrams_of_all_sizes_arrive() {
 /// Fragments show no ports, and the policy still applies to them.
 #[test]
 fn datagrams_of_all_sizes_arrive_with_port_policies() {
-    for way in Way::all() {
+    for way in DatagramPath::all() {
         let dns = Selector { protocol: Some(17), destination_port: Some(53), ..Selector::ANY };
         let [mut from, mut to] = way.hosts_that_protect(dns);
         from.stack.bind_udp(Some(5000)).unwrap();
@@ -196,7 +196,7 @@ fn echo_request(ipv6: bool, bytes: usize) -> Vec<TxPacket> {
 
 #[test]
 fn echoes_of_all_sizes_are_answered() {
-    for way in Way::all() {
+    for way in DatagramPath::all() {
         let [mut from, mut to] = way.hosts(if way.inner_ipv6 { 58 } else { 1 });
         for bytes in sizes().filter(|bytes| *bytes >= 24) {
             let requests = echo_request(way.inner_ipv6, bytes);
@@ -215,12 +215,12 @@ fn echoes_of_all_sizes_are_answered() {
 
 #[test]
 fn datagrams_arrive_after_the_path_mtu_shrinks() {
-    for way in Way::all().filter(|way| way.inner_ipv6) {
+    for way in DatagramPath::all().filter(|way| way.inner_ipv6) {
         let [mut from, mut to] = way.hosts(17);
         from.stack.bind_udp(Some(5000)).unwrap();
         to.stack.bind_udp(Some(53)).unwrap();
         let there = SocketAddr::new(address(true, 2), 53);
-        let send = |from: &mut Host, bytes: usize| {
+        let send = |from: &mut DatagramHost, bytes: usize| {
             from.stack.send_datagram(NOW, 5000, there, vec![b'S'; bytes].into(), &from.end.secure).unwrap();
             from.poll()
         };
@@ -238,7 +238,7 @@ fn datagrams_arrive_after_the_path_mtu_shrinks() {
 
 #[test]
 fn tunnel_fragments_of_two_packets_are_not_joined() {
-    let way = Way {
+    let way = DatagramPath {
         mode: EspMode::Tunnel,
         inner_ipv6: true,
         outer_ipv6: true,
@@ -264,7 +264,7 @@ fn tunnel_fragments_of_two_packets_are_not_joined() {
 #[test]
 fn esp_fragments_of_two_sas_are_not_joined() {
     for ipv6 in [false, true] {
-        let mut ends = [End::new(1), End::new(2)];
+        let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
         for (port, name) in [(53, 1), (54, 2)] {
             let selector = Selector { protocol: Some(17), destination_port: Some(port), ..Selector::ANY };
             for (end, direction) in ends.iter_mut().zip([Direction::Transmit, Direction::Receive]) {

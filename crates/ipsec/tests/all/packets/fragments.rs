@@ -1,6 +1,6 @@
 //! Policies that name ports, and fragments, most of which have no ports (RFC 4301 7).
 
-use super::rig::{End, NOW, address, datagram, frame, sa};
+use super::rig::{NOW, SecureEnd, address, datagram, frame, sa};
 use super::{KINDS, MODES};
 use nic_sim::frame::Frame;
 use offload_api::{
@@ -13,7 +13,7 @@ fn to_port(port: u16) -> Selector {
     Selector { protocol: Some(17), destination_port: Some(port), ..Selector::ANY }
 }
 
-fn add_policy(end: &mut End, direction: Direction, selector: Selector, action: Action) {
+fn add_policy(end: &mut SecureEnd, direction: Direction, selector: Selector, action: Action) {
     end.keying().add_policy(Policy { direction, selector, priority: 0, action }).unwrap();
 }
 
@@ -25,8 +25,8 @@ fn template(mode: EspMode, ipv6: bool) -> Template {
 }
 
 /// Returns host 1, which protects packets to port 53 by an SA and bypasses all others.
-fn sender(kind: OffloadKind, mode: EspMode, ipv6: bool) -> End {
-    let mut end = End::new(1);
+fn sender(kind: OffloadKind, mode: EspMode, ipv6: bool) -> SecureEnd {
+    let mut end = SecureEnd::new(1);
     end.keying().add_sa(NOW, sa(Direction::Transmit, kind, mode, ipv6)).unwrap();
     add_policy(&mut end, Direction::Transmit, to_port(53), Action::Protect(template(mode, ipv6)));
     end.keying().set_default(Direction::Transmit, true);
@@ -34,7 +34,7 @@ fn sender(kind: OffloadKind, mode: EspMode, ipv6: bool) -> End {
     end
 }
 
-fn send_all(end: &mut End, packets: Vec<TxPacket>) -> Vec<Frame> {
+fn send_all(end: &mut SecureEnd, packets: Vec<TxPacket>) -> Vec<Frame> {
     packets.into_iter().flat_map(|packet| end.send(packet)).collect()
 }
 
@@ -62,7 +62,7 @@ fn fragments_follow_a_policy_that_names_ports() {
     for (kind, mode, ipv6) in ways() {
         let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
         let mut from = sender(kind, mode, ipv6);
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         to.key(&[sa(Direction::Receive, OffloadKind::None, mode, ipv6)]);
         let fragments = datagram(ipv6, 53, &secret, 900);
         assert_eq!(fragments.len(), 2);
@@ -84,7 +84,7 @@ fn oversized_packet_is_fragmented_again() {
         for (kind, mode) in KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))) {
             let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
             let mut from = sender(kind, mode, ipv6);
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             to.key(&[sa(Direction::Receive, OffloadKind::None, mode, ipv6)]);
             // In a tunnel, each fragment has its own ESP header.
             let in_its_place = kind != OffloadKind::None && mode == EspMode::Transport;
@@ -105,7 +105,7 @@ fn oversized_packet_is_fragmented_again() {
 #[test]
 fn policy_may_permit_a_single_port() {
     for ipv6 in [false, true] {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         add_policy(&mut end, Direction::Transmit, to_port(53), Action::Bypass);
         assert_eq!(send_all(&mut end, datagram(ipv6, 53, &[1; 2000], 1400)).len(), 2);
         let fragments = datagram(ipv6, 80, &[1; 2000], 1400);
@@ -120,7 +120,7 @@ fn policy_may_permit_a_single_port() {
 fn tunnel_fragments_cannot_bypass_a_policy_for_the_packet() {
     for (kind, mode, ipv6) in ways().filter(|(_, mode, _)| *mode == EspMode::Tunnel) {
         let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
-        let (mut from, mut to) = (End::new(1), End::new(2));
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, ipv6)]);
         to.key(&[sa(Direction::Receive, kind, mode, ipv6)]);
         add_policy(&mut to, Direction::Receive, to_port(53), Action::Discard);
@@ -137,7 +137,7 @@ fn tunnel_fragments_cannot_bypass_a_policy_for_the_packet() {
 fn received_fragments_do_not_complete_sent_packets() {
     for ipv6 in [false, true] {
         // The SA database does not show that the address belongs to this host.
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         add_policy(&mut end, Direction::Transmit, to_port(53), Action::Bypass);
         let mut fragments = datagram(ipv6, 53, &[b'S'; 1300], 900);
         let mut evil = fragments.pop().unwrap();
@@ -153,7 +153,7 @@ fn fragments_of_two_tunnels_are_not_joined() {
     for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let honest = |direction, kind| sa(direction, kind, EspMode::Tunnel, ipv6);
         let evil = |direction, kind| SaParams { spi: 0x6666, source: address(ipv6, 3), ..honest(direction, kind) };
-        let (mut from, mut other, mut to) = (End::new(1), End::new(3), End::new(2));
+        let (mut from, mut other, mut to) = (SecureEnd::new(1), SecureEnd::new(3), SecureEnd::new(2));
         from.key(&[honest(Direction::Transmit, OffloadKind::None)]);
         other.key(&[evil(Direction::Transmit, OffloadKind::None)]);
         to.key(&[honest(Direction::Receive, kind)]);

@@ -1,7 +1,7 @@
 //! ESP packets that arrive before their SA, because the peer uses a successor that this host's keying daemon has not
 //! added yet.
 
-use super::rig::{End, NOW, pair, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, pair, payload, sa, tcp};
 use super::{KINDS, MODES};
 use core::time::Duration;
 use nic_sim::frame::Frame;
@@ -14,7 +14,7 @@ fn successor(direction: Direction, offload: OffloadKind, mode: EspMode) -> SaPar
 }
 
 /// Returns a sender, a receiver that lacks the successor SA, and packets sent by that SA.
-fn before(offload: OffloadKind, mode: EspMode, packets: usize, bytes: usize) -> (End, End, Vec<Frame>) {
+fn before(offload: OffloadKind, mode: EspMode, packets: usize, bytes: usize) -> (SecureEnd, SecureEnd, Vec<Frame>) {
     let [mut from, to] = pair(OffloadKind::None, offload, mode);
     from.key(&[successor(Direction::Transmit, OffloadKind::None, mode)]);
     let frames = (0..packets).flat_map(|number| from.send(tcp(false, &vec![number as u8; bytes], None))).collect();

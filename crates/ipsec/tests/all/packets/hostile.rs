@@ -1,6 +1,6 @@
 //! Hostile packets: a forged packet is never delivered, and never keeps the genuine packet out.
 
-use super::rig::{End, address, pair, payload, sa, tcp};
+use super::rig::{SecureEnd, address, pair, payload, sa, tcp};
 use super::{KINDS, MODES};
 use bytes::BytesMut;
 use nic_sim::frame::Frame;
@@ -10,33 +10,33 @@ use proptest::prelude::*;
 
 /// A change of a frame on the wire.
 #[derive(Clone, Debug)]
-enum Change {
+enum FrameDamage {
     Flip(prop::sample::Index, u8),
     Cut(prop::sample::Index),
     Append(Vec<u8>),
     Replace(prop::sample::Index, Vec<u8>),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = FrameDamage> {
     let bytes = || prop::collection::vec(any::<u8>(), 1..40);
     prop_oneof![
-        (any::<prop::sample::Index>(), 0u8..8).prop_map(|(at, bit)| Change::Flip(at, bit)),
-        any::<prop::sample::Index>().prop_map(Change::Cut),
-        bytes().prop_map(Change::Append),
-        (any::<prop::sample::Index>(), bytes()).prop_map(|(at, bytes)| Change::Replace(at, bytes)),
+        (any::<prop::sample::Index>(), 0u8..8).prop_map(|(at, bit)| FrameDamage::Flip(at, bit)),
+        any::<prop::sample::Index>().prop_map(FrameDamage::Cut),
+        bytes().prop_map(FrameDamage::Append),
+        (any::<prop::sample::Index>(), bytes()).prop_map(|(at, bytes)| FrameDamage::Replace(at, bytes)),
     ]
 }
 
-impl Change {
+impl FrameDamage {
     fn make(&self, frame: &mut Vec<u8>) {
         match self {
-            Change::Flip(at, bit) => {
+            FrameDamage::Flip(at, bit) => {
                 let at = at.index(frame.len());
                 frame[at] ^= 1 << bit;
             }
-            Change::Cut(at) => frame.truncate(at.index(frame.len()) + 1),
-            Change::Append(bytes) => frame.extend_from_slice(bytes),
-            Change::Replace(at, bytes) => {
+            FrameDamage::Cut(at) => frame.truncate(at.index(frame.len()) + 1),
+            FrameDamage::Append(bytes) => frame.extend_from_slice(bytes),
+            FrameDamage::Replace(at, bytes) => {
                 let at = at.index(frame.len());
                 for (old, new) in frame[at..].iter_mut().zip(bytes) {
                     *old = *new;
@@ -154,7 +154,7 @@ fn advertisement() -> Vec<u8> {
 fn tunnelled_neighbour_discovery_is_dropped() {
     for kind in KINDS {
         for mode in MODES {
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             to.key(&[sa(Direction::Receive, kind, mode, true)]);
             let sender = sa(Direction::Transmit, OffloadKind::None, mode, true);
             let mut wrapped = BytesMut::new();
@@ -177,7 +177,7 @@ fn esp_in_udp_ends_with_its_datagram() {
         KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))).flat_map(|way| [(way, false), (way, true)])
     {
         let what = format!("{kind:?}, {mode:?}, IPv6: {ipv6}");
-        let (mut from, mut to) = (End::new(1), End::new(2));
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         let params = |direction, kind| SaParams { encapsulation, ..sa(direction, kind, mode, ipv6) };
         from.key(&[params(Direction::Transmit, OffloadKind::None)]);
         to.key(&[params(Direction::Receive, super::taken(kind, encapsulation))]);

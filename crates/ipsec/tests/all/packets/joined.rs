@@ -3,7 +3,7 @@
 
 use super::MODES;
 use super::paths::fragments;
-use super::rig::{End, NOW, datagram, pair, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, datagram, pair, payload, sa, tcp};
 use bytes::Bytes;
 use ipsec::SaUse;
 use nic_sim::NicConfig;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const OFFLOADED: [OffloadKind; 2] = [OffloadKind::Crypto, OffloadKind::Packet];
 const MSS: u16 = 1000;
 
-fn receive(end: &mut End, frames: impl IntoIterator<Item = Frame>) -> Vec<RxPacket> {
+fn receive(end: &mut SecureEnd, frames: impl IntoIterator<Item = Frame>) -> Vec<RxPacket> {
     for frame in frames {
         end.device.receive_frame(NOW, frame);
     }
@@ -31,14 +31,14 @@ fn stream(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| ((at * 7) >> 3) as u8).collect()
 }
 
-fn used(end: &mut End) -> Vec<SaUse> {
+fn used(end: &mut SecureEnd) -> Vec<SaUse> {
     let ids: Vec<_> = end.secure.sad().ids().collect();
     ids.into_iter().filter_map(|id| end.keying().sa_use(id)).collect()
 }
 
 /// Returns ends with an SA from the first to the second.
-fn ends(receiver: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
-    let mut ends = [End::new(1), End::new(2)];
+fn ends(receiver: OffloadKind, mode: EspMode, ipv6: bool) -> [SecureEnd; 2] {
+    let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
     ends[0].key(&[sa(Direction::Transmit, OffloadKind::None, mode, ipv6)]);
     ends[1].key(&[sa(Direction::Receive, receiver, mode, ipv6)]);
     ends
@@ -108,9 +108,9 @@ fn changed_outer_headers_keep_packets_separate() {
 #[test]
 fn joined_packet_is_limited_by_length_with_headers() {
     for (most, expected) in [(4076, [4000, 1000]), (4075, [3000, 2000])] {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)]);
-        let mut to = End::with(2, NicConfig { lro_max_bytes: most, ..NicConfig::default() });
+        let mut to = SecureEnd::with(2, NicConfig { lro_max_bytes: most, ..NicConfig::default() });
         to.key(&[sa(Direction::Receive, OffloadKind::Crypto, EspMode::Transport, false)]);
         let frames = from.send(tcp(false, &stream(5000), Some(MSS)));
         assert_eq!(frames[0].data.len(), 14 + 76 + 1000);
@@ -126,10 +126,10 @@ fn datagrams_opened_by_the_device_are_joined() {
     for receiver in OFFLOADED {
         for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
             let config = NicConfig { lro_datagrams: true, ..NicConfig::default() };
-            let mut from = End::new(1);
+            let mut from = SecureEnd::new(1);
             from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, ipv6)]);
             let [mut to, mut software] = [receiver, OffloadKind::None].map(|offload| {
-                let mut end = End::with(2, config.clone());
+                let mut end = SecureEnd::with(2, config.clone());
                 end.key(&[sa(Direction::Receive, offload, mode, ipv6)]);
                 end
             });
@@ -156,7 +156,8 @@ fn esp_in_udp_for_software_is_not_joined() {
     for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         let params = |direction| SaParams { encapsulation, ..sa(direction, OffloadKind::None, mode, ipv6) };
-        let (mut from, mut to) = (End::new(1), End::with(2, NicConfig { lro_datagrams: true, ..NicConfig::default() }));
+        let (mut from, mut to) =
+            (SecureEnd::new(1), SecureEnd::with(2, NicConfig { lro_datagrams: true, ..NicConfig::default() }));
         from.key(&[params(Direction::Transmit)]);
         to.key(&[params(Direction::Receive)]);
         let data = stream(20 * usize::from(MSS));
@@ -224,8 +225,8 @@ fn protected_packet_has_its_true_length() {
     }
 }
 
-fn large(number: u8) -> End {
-    End::with(number, NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, ..NicConfig::default() })
+fn large(number: u8) -> SecureEnd {
+    SecureEnd::with(number, NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, ..NicConfig::default() })
 }
 
 #[test]
@@ -252,14 +253,14 @@ fn oversized_joined_packet_is_split() {
 /// A change of one frame splits the joined packet there and has no other effect.
 #[test]
 fn any_difference_keeps_packets_separate() {
-    type Change = fn(&mut Vec<Frame>, usize);
-    let flip: Change = |frames, at| frames[at] = changed(&frames[at], |frame| frame[60] ^= 1);
-    let lose: Change = |frames, at| drop(frames.remove(at));
-    let double: Change = |frames, at| frames.insert(at, frames[at].clone());
-    let swap: Change = |frames, at| frames.swap(at, at + 1);
+    type FrameEdit = fn(&mut Vec<Frame>, usize);
+    let flip: FrameEdit = |frames, at| frames[at] = changed(&frames[at], |frame| frame[60] ^= 1);
+    let lose: FrameEdit = |frames, at| drop(frames.remove(at));
+    let double: FrameEdit = |frames, at| frames.insert(at, frames[at].clone());
+    let swap: FrameEdit = |frames, at| frames.swap(at, at + 1);
     // An unprotected packet that pretends to be part of the stream.
-    let insert: Change = |frames, at| frames.insert(at, plain(at));
-    let hops: Change = |frames, at| {
+    let insert: FrameEdit = |frames, at| frames.insert(at, plain(at));
+    let hops: FrameEdit = |frames, at| {
         frames[at] = changed(&frames[at], |frame| {
             frame[22] -= 1;
             offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
@@ -318,7 +319,7 @@ fn packets_of_two_sas_are_not_joined() {
                 let params = sa(direction, offload, mode, false);
                 SaParams { spi: 0x1002, last_number: 5, ..params }
             };
-            let mut heir = End::new(1);
+            let mut heir = SecureEnd::new(1);
             heir.key(&[successor(Direction::Transmit, OffloadKind::None)]);
             to.key(&[successor(Direction::Receive, receiver)]);
             frames.extend(heir.send(part(&data, 5)));
@@ -350,7 +351,7 @@ fn joined_packet_is_delivered_once_across_both_paths() {
 fn numbers_stay_in_order() {
     for receiver in OFFLOADED {
         for in_fragments in [false, true] {
-            let [mut from, mut to] = [End::new(1), End::new(2)];
+            let [mut from, mut to] = [SecureEnd::new(1), SecureEnd::new(2)];
             let sa = |direction, kind| SaParams { replay_window: 32, ..sa(direction, kind, EspMode::Tunnel, false) };
             from.key(&[sa(Direction::Transmit, OffloadKind::None)]);
             to.key(&[sa(Direction::Receive, receiver)]);
@@ -384,7 +385,7 @@ proptest! {
             [SaParams { spi: 0x1002, ..first.clone() }, first]
         };
         let mut senders = sas(Direction::Transmit, OffloadKind::None).map(|sa| {
-            let mut end = End::new(1);
+            let mut end = SecureEnd::new(1);
             end.key(&[sa]);
             end
         });
@@ -413,7 +414,7 @@ proptest! {
         }
         // The same frames reach a receiver with offload and one without.
         let outcomes = [receiver, OffloadKind::None].map(|kind| {
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             to.key(&sas(Direction::Receive, kind));
             let packets = receive(&mut to, frames.clone());
             let segments: Vec<_> = packets.iter().flat_map(|packet| cut(packet, ipv6)).collect();
@@ -453,7 +454,7 @@ fn part(data: &[u8], segments: u16) -> TxPacket {
 
 /// Returns segment `at` of the stream as an attacker without the key would forge it.
 fn plain(at: usize) -> Frame {
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.keying().set_default(Direction::Transmit, true);
     end.send(part(&stream(10_000)[..(at + 1) * usize::from(MSS)], at as u16)).remove(0)
 }

@@ -2,7 +2,7 @@
 //! layer, or in a later process.
 
 use super::KINDS;
-use super::rig::{End, NOW, address, frame, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, frame, sa, tcp};
 use core::time::Duration;
 use ipsec::{KeyMemory, KeyedDevice, KeyingError, NumberFile, NumberMark, NumberStore, SaEvent, SaId, SecureDevice};
 use nic_sim::eswitch::EswitchCommand;
@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex};
 
 /// The store that survives a process.
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<Content>>);
+struct SharedDisk(Arc<Mutex<DiskContent>>);
 
 #[derive(Clone, Debug, Default)]
-struct Content {
+struct DiskContent {
     marks: BTreeMap<(bool, Vec<u8>, u32), u64>,
     written: usize,
     broken: bool,
@@ -33,8 +33,8 @@ struct Content {
     unsure: bool,
 }
 
-impl Disk {
-    fn content(&self) -> std::sync::MutexGuard<'_, Content> {
+impl SharedDisk {
+    fn content(&self) -> std::sync::MutexGuard<'_, DiskContent> {
         self.0.lock().unwrap()
     }
 
@@ -48,7 +48,7 @@ fn entry(direction: Direction, key: &EspKey, spi: u32) -> (bool, Vec<u8>, u32) {
     (sent, [key.key(), key.salt()].concat(), if sent { 0 } else { spi })
 }
 
-impl NumberStore for Disk {
+impl NumberStore for SharedDisk {
     fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
         self.content().marks.get(&entry(direction, key, spi)).copied().unwrap_or(0)
     }
@@ -70,12 +70,12 @@ impl NumberStore for Disk {
 }
 
 /// Starts a process: a host with this number and the last process's store.
-fn begin(number: u8, disk: &Disk) -> End {
-    End::remembering(number, NicConfig::default(), KeyMemory::new().with_store(disk.clone()))
+fn begin(number: u8, disk: &SharedDisk) -> SecureEnd {
+    SecureEnd::remembering(number, NicConfig::default(), KeyMemory::new().with_store(disk.clone()))
 }
 
 /// Kills a process, so that its final writes are missing.
-fn kill(end: End, disk: &Disk) {
+fn kill(end: SecureEnd, disk: &SharedDisk) {
     let before = disk.content().clone();
     drop(end);
     *disk.content() = before;
@@ -89,13 +89,13 @@ fn number_of(frame: &Frame) -> u64 {
     u64::from_be_bytes(frame.data[42..50].try_into().unwrap())
 }
 
-fn send_one(end: &mut End) -> Frame {
+fn send_one(end: &mut SecureEnd) -> Frame {
     end.send(tcp(false, b"one", None)).remove(0)
 }
 
 #[test]
 fn used_key_is_refused_for_a_second_sa() {
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.key(&[transmitting(OffloadKind::None)]);
     let first = end.secure.sad().ids().next().unwrap();
     let again = SaParams { spi: 0x2001, reqid: 2, ..transmitting(OffloadKind::None) };
@@ -131,13 +131,13 @@ fn key_for_both_directions_is_refused() {
         ..sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)
     };
     let refused = Err(KeyingError::KeyOfOtherDirection);
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.key(&[transmitting(OffloadKind::None)]);
     assert_eq!(end.keying().add_sa(NOW, answers(0x1002)), refused);
     let other = SaParams { key: key(9), ..answers(0x1002) };
     let other = end.keying().add_sa(NOW, other).unwrap().sa;
     assert_eq!(end.keying().rekey_sa(NOW, other, 0x1003, answers(0).key), refused, "nor as a successor's");
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.key(&[answers(0x1002)]);
     assert_eq!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)), refused);
     // A refused SA does not use its key.
@@ -149,7 +149,7 @@ fn key_for_both_directions_is_refused() {
 #[test]
 fn layers_with_one_memory_share_used_keys() {
     let memory = KeyMemory::new();
-    let mut ends = [1, 2].map(|number| End::remembering(number, NicConfig::default(), memory.clone()));
+    let mut ends = [1, 2].map(|number| SecureEnd::remembering(number, NicConfig::default(), memory.clone()));
     ends[0].key(&[transmitting(OffloadKind::None)]);
     assert_eq!(ends[1].keying().add_sa(NOW, transmitting(OffloadKind::None)), Err(KeyingError::KeyReused));
 }
@@ -158,7 +158,7 @@ fn layers_with_one_memory_share_used_keys() {
 fn next_process_skips_numbers_possibly_sent() {
     const STEP: u64 = 1 << 20;
     for kind in KINDS {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
         assert_eq!(disk.written(), 0, "nothing is sent yet");
@@ -192,7 +192,7 @@ fn numbers_continue_in_every_process_with_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let begin = || {
         let memory = KeyMemory::new().with_store(NumberFile::in_folder(folder.path()).unwrap());
-        End::remembering(1, NicConfig::default(), memory)
+        SecureEnd::remembering(1, NicConfig::default(), memory)
     };
     for kind in KINDS {
         let mut used = HashSet::new();
@@ -212,7 +212,7 @@ fn numbers_continue_in_every_process_with_the_key() {
 #[test]
 fn number_without_a_written_mark_is_not_sent() {
     for kind in KINDS {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         disk.content().broken = true;
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
@@ -232,14 +232,14 @@ fn number_without_a_written_mark_is_not_sent() {
 #[test]
 fn trial_writes_no_marks() {
     for direction in [Direction::Transmit, Direction::Receive] {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         let memory = KeyMemory::new().with_store(disk.clone());
         let params = sa(direction, OffloadKind::None, EspMode::Transport, false);
-        let mut end = End::remembering(1, NicConfig::default(), memory.trial());
+        let mut end = SecureEnd::remembering(1, NicConfig::default(), memory.trial());
         end.key(&[SaParams { last_number: 9 << 20, ..params.clone() }]);
         drop(end);
         assert_eq!(disk.written(), 0);
-        let mut end = End::remembering(1, NicConfig::default(), memory);
+        let mut end = SecureEnd::remembering(1, NicConfig::default(), memory);
         assert!(end.keying().add_sa(NOW, params).is_ok(), "nor is the key used");
         assert_eq!(end.secure.sad().ids().next().map(|id| end.secure.sad().find(id).unwrap().number()), Some(0));
     }
@@ -249,7 +249,7 @@ fn trial_writes_no_marks() {
 #[test]
 fn failed_write_of_exact_numbers_counts_as_written() {
     for kind in KINDS {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
         let mut used = HashSet::from([number_of(&send_one(&mut end))]);
@@ -267,10 +267,10 @@ fn failed_write_of_exact_numbers_counts_as_written() {
 /// Senders that share a key are separated by SPI: the numbers of one do not affect the other.
 #[test]
 fn receiving_sas_with_one_key_have_separate_numbers() {
-    let disk = Disk::default();
+    let disk = SharedDisk::default();
     let receiving = |spi| SaParams { spi, ..sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false) };
     let mut from = [0x1001, 0x1002].map(|spi| {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[SaParams { spi, ..transmitting(OffloadKind::None) }]);
         end
     });
@@ -298,13 +298,13 @@ fn receiving_sas_with_one_key_have_separate_numbers() {
 /// Two peers share a key and an SPI. The remaining SA does not lower the mark of the deleted one.
 #[test]
 fn deleted_sa_keeps_its_mark_beside_an_equal_sa() {
-    let disk = Disk::default();
+    let disk = SharedDisk::default();
     let of = |direction, from| {
         let tunnel = sa(direction, OffloadKind::None, EspMode::Tunnel, false);
         SaParams { source: address(false, from), ..tunnel }
     };
     let mut senders = [1, 3].map(|from| {
-        let mut end = End::new(from);
+        let mut end = SecureEnd::new(from);
         end.key(&[of(Direction::Transmit, from)]);
         end
     });
@@ -326,7 +326,7 @@ fn deleted_sa_keeps_its_mark_beside_an_equal_sa() {
 #[test]
 fn next_process_refuses_captured_packets() {
     for kind in KINDS {
-        let (mut from, disk) = (End::new(1), Disk::default());
+        let (mut from, disk) = (SecureEnd::new(1), SharedDisk::default());
         from.key(&[transmitting(OffloadKind::None)]);
         let captured: Vec<Frame> = (0..20).map(|_| send_one(&mut from)).collect();
         let params = sa(Direction::Receive, kind, EspMode::Transport, false);
@@ -351,7 +351,7 @@ fn next_process_refuses_captured_packets() {
 
 #[test]
 fn killed_receiver_accepts_a_restarted_sender() {
-    let disks = [Disk::default(), Disk::default()];
+    let disks = [SharedDisk::default(), SharedDisk::default()];
     let mut ends = [begin(1, &disks[0]), begin(2, &disks[1])];
     let params =
         [transmitting(OffloadKind::None), sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)];
@@ -371,7 +371,7 @@ fn killed_receiver_accepts_a_restarted_sender() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum KeyStep {
     Add(usize),
     Rekey(prop::sample::Index, usize),
     Delete(prop::sample::Index),
@@ -385,18 +385,18 @@ enum Step {
     Time(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = KeyStep> {
     use prop::sample::Index;
     prop_oneof![
-        4 => (0..KEYS).prop_map(Step::Add),
-        2 => (any::<Index>(), 0..KEYS).prop_map(|(which, key)| Step::Rekey(which, key)),
-        2 => any::<Index>().prop_map(Step::Delete),
-        6 => (1usize..4000).prop_map(Step::Send),
-        3 => any::<Index>().prop_map(Step::Replay),
-        1 => Just(Step::Reset),
-        2 => any::<(bool, bool)>().prop_map(|(sender, killed)| Step::Begin(sender, killed)),
-        1 => any::<bool>().prop_map(Step::Break),
-        2 => (0u64..3000).prop_map(Step::Time),
+        4 => (0..KEYS).prop_map(KeyStep::Add),
+        2 => (any::<Index>(), 0..KEYS).prop_map(|(which, key)| KeyStep::Rekey(which, key)),
+        2 => any::<Index>().prop_map(KeyStep::Delete),
+        6 => (1usize..4000).prop_map(KeyStep::Send),
+        3 => any::<Index>().prop_map(KeyStep::Replay),
+        1 => Just(KeyStep::Reset),
+        2 => any::<(bool, bool)>().prop_map(|(sender, killed)| KeyStep::Begin(sender, killed)),
+        1 => any::<bool>().prop_map(KeyStep::Break),
+        2 => (0u64..3000).prop_map(KeyStep::Time),
     ]
 }
 
@@ -411,7 +411,7 @@ fn protecting(direction: Direction) -> Policy {
 }
 
 /// Returns all frames that leave.
-fn frames(end: &mut End) -> Vec<Frame> {
+fn frames(end: &mut SecureEnd) -> Vec<Frame> {
     let mut frames = Vec::new();
     for _ in 0..20 {
         end.secure.flush(NOW);
@@ -430,7 +430,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
         kinds in prop::sample::select(KINDS.into_iter().flat_map(|from| KINDS.map(|to| [from, to])).collect::<Vec<_>>()),
     ) {
-        let disks = [Disk::default(), Disk::default()];
+        let disks = [SharedDisk::default(), SharedDisk::default()];
         let open = |which: usize| {
             let mut end = begin(which as u8 + 1, &disks[which]);
             end.keying().add_policy(protecting([Direction::Transmit, Direction::Receive][which])).unwrap();
@@ -444,7 +444,7 @@ proptest! {
         for step in steps {
             let mut arriving = Vec::new();
             match step {
-                Step::Add(which) => {
+                KeyStep::Add(which) => {
                     spi += 1;
                     let params = SaParams { spi, key: key(which), ..transmitting(kinds[0]) };
                     if let Ok(added) = ends[0].keying().add_sa(now, params) {
@@ -452,27 +452,27 @@ proptest! {
                         keys.insert(spi, which);
                     }
                 }
-                Step::Rekey(old, which) => {
+                KeyStep::Rekey(old, which) => {
                     spi += 1;
                     if !sas.is_empty() && let Ok(added) = ends[0].keying().rekey_sa(now, *old.get(&sas), spi, key(which)) {
                         sas.push(added.sa);
                         keys.insert(spi, which);
                     }
                 }
-                Step::Delete(which) => {
+                KeyStep::Delete(which) => {
                     if !sas.is_empty() {
                         let gone = sas.remove(which.index(sas.len()));
                         ends[0].keying().delete_sa(gone).unwrap();
                     }
                 }
-                Step::Send(bytes) => {
+                KeyStep::Send(bytes) => {
                     word += 1;
                     let data = [&word.to_be_bytes()[..], &vec![7; bytes]].concat();
                     let _ = ends[0].secure.transmit(now, tcp(false, &data, None), &NoRecords);
                 }
-                Step::Replay(which) => arriving.extend((!wire.is_empty()).then(|| which.get(&wire).clone())),
-                Step::Reset => ends.iter_mut().for_each(|end| end.device.reset(NOW)),
-                Step::Begin(sender, killed) => {
+                KeyStep::Replay(which) => arriving.extend((!wire.is_empty()).then(|| which.get(&wire).clone())),
+                KeyStep::Reset => ends.iter_mut().for_each(|end| end.device.reset(NOW)),
+                KeyStep::Begin(sender, killed) => {
                     let which = usize::from(!sender);
                     // Posted packets leave first; they are on the wire even if the process is killed.
                     let before = disks[which].content().clone();
@@ -483,13 +483,13 @@ proptest! {
                     let (fresh, broken) = (open(which), before.broken);
                     drop(core::mem::replace(&mut ends[which], fresh));
                     if killed {
-                        *disks[which].content() = Content { broken, ..before };
+                        *disks[which].content() = DiskContent { broken, ..before };
                     }
                     // The new process read the store before; it reads the current state now.
                     ends[which] = open(which);
                 }
-                Step::Break(broken) => disks.iter().for_each(|disk| disk.content().broken = broken),
-                Step::Time(milliseconds) => now += Duration::from_millis(milliseconds),
+                KeyStep::Break(broken) => disks.iter().for_each(|disk| disk.content().broken = broken),
+                KeyStep::Time(milliseconds) => now += Duration::from_millis(milliseconds),
             }
             for frame in frames(&mut ends[0]) {
                 arriving.push(frame);
@@ -517,7 +517,7 @@ proptest! {
 
 #[test]
 fn lent_sa_belongs_to_the_device_and_its_key_is_used_up() {
-    let disk = Disk::default();
+    let disk = SharedDisk::default();
     let mut end = begin(1, &disk);
     let whole = sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false);
     let others = [
@@ -564,7 +564,7 @@ fn lent_sa_belongs_to_the_device_and_its_key_is_used_up() {
 
 #[test]
 fn lent_receiving_sa_opens_no_packet_of_this_host() {
-    let (mut sender, mut end) = (End::new(1), begin(2, &Disk::default()));
+    let (mut sender, mut end) = (SecureEnd::new(1), begin(2, &SharedDisk::default()));
     let params = |direction, offload| sa(direction, offload, EspMode::Transport, false);
     sender.key(&[params(Direction::Transmit, OffloadKind::None)]);
     end.key(&[params(Direction::Receive, OffloadKind::Packet)]);

@@ -1,6 +1,6 @@
 //! The lifecycle of SAs: limits, device resets, and the events that report them.
 
-use super::rig::{End, NOW, sa, tcp};
+use super::rig::{NOW, SecureEnd, sa, tcp};
 use bytes::Bytes;
 use ipsec::{KeyingError, SaEvent, SaId};
 use nic_sim::frame::Frame;
@@ -26,12 +26,12 @@ fn packets(soft: Option<u64>, hard: u64) -> Lifetime {
     Lifetime { soft: limits(soft), hard: limits(Some(hard)) }
 }
 
-fn only_sa(end: &End) -> SaId {
+fn only_sa(end: &SecureEnd) -> SaId {
     end.secure.sad().ids().next().unwrap()
 }
 
 /// Runs the device and polls the layer until both are idle.
-fn run(end: &mut End) {
+fn run(end: &mut SecureEnd) {
     for _ in 0..100 {
         end.secure.flush(NOW);
         end.device.process(NOW);
@@ -41,7 +41,7 @@ fn run(end: &mut End) {
 }
 
 /// Adds SAs until the device's ring is full and one SA waits.
-fn fill_ring(end: &mut End) -> Vec<SaId> {
+fn fill_ring(end: &mut SecureEnd) -> Vec<SaId> {
     let mut added: Vec<SaId> = Vec::new();
     while added.last().is_none_or(|last| end.secure.offloaded(*last) == OffloadKind::Packet) {
         assert!(added.len() < 10_000, "no ring is so long");
@@ -58,7 +58,7 @@ fn sa_added_after_a_reset_is_not_lost() {
     for (kind, counter) in
         [(OffloadKind::Crypto, "ipsec_crypto_rx_pkts"), (OffloadKind::Packet, "ipsec_packet_rx_pkts")]
     {
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         to.key(&[receiving(kind)]);
         let old = only_sa(&to);
         to.device.reset(NOW);
@@ -70,7 +70,7 @@ fn sa_added_after_a_reset_is_not_lost() {
         to.drain();
         assert_eq!(to.events(), []);
         assert_eq!((to.secure.offloaded(old), to.secure.offloaded(new.sa)), (OffloadKind::None, kind));
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[SaParams { spi: 0x2001, ..transmitting(OffloadKind::None) }]);
         let frames = from.send(tcp(false, b"hello", None));
         assert_eq!((to.receive(frames).len(), to.counted(counter)), (1, 1), "{kind:?}");
@@ -79,7 +79,7 @@ fn sa_added_after_a_reset_is_not_lost() {
 
 #[test]
 fn reset_keeps_sas_that_wait_for_the_device() {
-    let mut end = End::new(2);
+    let mut end = SecureEnd::new(2);
     let added = fill_ring(&mut end);
     let (waiting, in_device) = added.split_last().unwrap();
     end.device.reset(NOW);
@@ -92,7 +92,7 @@ fn reset_keeps_sas_that_wait_for_the_device() {
 
 #[test]
 fn late_offload_accepts_late_packets_and_no_replays() {
-    let (mut from, mut to) = (End::new(1), End::new(2));
+    let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
     from.key(&[transmitting(OffloadKind::None)]);
     // With a full ring, the SA stays in software at first.
     fill_ring(&mut to);
@@ -115,7 +115,7 @@ fn late_offload_accepts_late_packets_and_no_replays() {
 fn packets_past_the_device_count_against_a_lifetime() {
     // One packet out of `one_of` comes in fragments.
     for one_of in [1, 2, 3, 100] {
-        let (mut from, mut to) = (End::new(1), End::new(2));
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         from.key(&[SaParams { mode: EspMode::Tunnel, ..transmitting(OffloadKind::None) }]);
         let lifetime = packets(Some(3), 6);
         to.key(&[SaParams { mode: EspMode::Tunnel, lifetime, ..receiving(OffloadKind::Packet) }]);
@@ -143,7 +143,8 @@ fn packets_past_the_device_count_against_a_lifetime() {
 #[test]
 fn lifetime_continues_when_the_device_is_lost() {
     for direction in [Direction::Transmit, Direction::Receive] {
-        let (mut ends, counting) = ([End::new(1), End::new(2)], usize::from(direction == Direction::Receive));
+        let (mut ends, counting) =
+            ([SecureEnd::new(1), SecureEnd::new(2)], usize::from(direction == Direction::Receive));
         let lifetime = packets(Some(3), 6);
         let whole = |own: SaParams| {
             if own.direction == direction { SaParams { lifetime, offload: OffloadKind::Packet, ..own } } else { own }
@@ -172,7 +173,7 @@ fn lifetime_continues_when_the_device_is_lost() {
 #[test]
 fn burst_beyond_the_lifetime_ends_the_sa_with_an_event() {
     for kind in ALL {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[SaParams { lifetime: packets(None, 10), ..transmitting(kind) }]);
         let burst = || tcp(false, &[1; 12_000], Some(1000));
         assert_ne!(end.secure.transmit(NOW, burst(), &NoRecords), Sent::Posted);
@@ -190,7 +191,7 @@ fn burst_beyond_the_lifetime_ends_the_sa_with_an_event() {
 #[test]
 fn joined_packet_beyond_the_lifetime_ends_the_sa() {
     for kind in [OffloadKind::None, OffloadKind::Crypto] {
-        let (mut from, mut to) = (End::new(1), End::new(2));
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         from.key(&[transmitting(OffloadKind::None)]);
         to.key(&[SaParams { lifetime: packets(None, 5), ..receiving(kind) }]);
         let sa = only_sa(&to);
@@ -206,7 +207,7 @@ fn joined_packet_beyond_the_lifetime_ends_the_sa() {
 
 #[test]
 fn acquire_events_leave_room_for_limit_events() {
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.key(&[SaParams { lifetime: packets(Some(1), 2), ..transmitting(OffloadKind::None) }]);
     let mut wanted = |host: u16| {
         let mut packet = tcp(false, b"x", None);
@@ -232,10 +233,10 @@ fn acquire_events_leave_room_for_limit_events() {
 #[test]
 fn only_a_living_sa_accepts_a_new_lifetime() {
     for kind in ALL {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[SaParams { lifetime: packets(None, 5), ..transmitting(kind) }]);
         let sa = only_sa(&end);
-        let sent = |end: &mut End| end.send(tcp(false, b"x", None)).len();
+        let sent = |end: &mut SecureEnd| end.send(tcp(false, b"x", None)).len();
         assert_eq!((0..3).map(|_| sent(&mut end)).sum::<usize>(), 3);
         end.keying().update_sa(NOW, sa, packets(Some(2), 4)).unwrap();
         end.drain();
@@ -256,7 +257,7 @@ fn rekeying_with_used_nonces_is_refused() {
     // GCM and GMAC with one key use the same nonces, in either order.
     for suites in [[EspSuite::Aes128Gcm, EspSuite::Aes128Gmac], [EspSuite::Aes128Gmac, EspSuite::Aes128Gcm]] {
         for direction in [Direction::Transmit, Direction::Receive] {
-            let mut end = End::new(1);
+            let mut end = SecureEnd::new(1);
             end.key(&[SaParams {
                 key: key(suites[0], 7),
                 ..sa(direction, OffloadKind::None, EspMode::Transport, false)
@@ -283,7 +284,7 @@ fn rekeying_with_used_nonces_is_refused() {
 #[test]
 fn deleted_policy_has_no_effect() {
     for kind in ALL {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[transmitting(kind)]);
         assert_eq!(end.send(tcp(false, b"x", None)).len(), 1);
         let mut delete = |priority| end.keying().delete_policy(Direction::Transmit, &Selector::ANY, priority);
@@ -300,7 +301,7 @@ fn deleted_policy_has_no_effect() {
 
 #[test]
 fn esp_in_udp_with_invalid_ports_is_refused() {
-    let mut end = End::new(2);
+    let mut end = SecureEnd::new(2);
     let mut add = |params: SaParams, source_port, destination_port| {
         let encapsulation = Some(UdpEncapsulation { source_port, destination_port });
         end.keying().add_sa(NOW, SaParams { encapsulation, ..params }).map(drop)

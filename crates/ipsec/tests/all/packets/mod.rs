@@ -28,7 +28,7 @@ use offload_api::{
 };
 use offload_base::Seq;
 use proptest::prelude::*;
-use rig::{End, NOW, pair, payload, sa, tcp};
+use rig::{NOW, SecureEnd, pair, payload, sa, tcp};
 
 const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
 const MODES: [EspMode; 2] = [EspMode::Transport, EspMode::Tunnel];
@@ -50,7 +50,7 @@ proptest! {
         let mut wires = Vec::new();
         let encapsulation = udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         for kind in KINDS {
-            let mut end = End::new(1);
+            let mut end = SecureEnd::new(1);
             let kind = taken(kind, encapsulation);
             let key = EspKey::new(suite, &vec![7; suite.key_len() + 4]).unwrap();
             let params = sa(Direction::Transmit, kind, mode, ipv6);
@@ -84,7 +84,7 @@ fn every_receiver_opens_packets_of_every_sender() {
     for (mode, encapsulation, key) in ways {
         for (sender, receiver) in KINDS.into_iter().flat_map(|sender| KINDS.map(|receiver| (sender, receiver))) {
             let what = format!("{sender:?} to {receiver:?}, {mode:?}, {encapsulation:?}, {:?}", key.suite());
-            let mut ends = [End::new(1), End::new(2)];
+            let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
             let [sender, receiver] = [sender, receiver].map(|kind| taken(kind, encapsulation));
             for (end, direction, kind) in [(0, Direction::Transmit, sender), (1, Direction::Receive, receiver)] {
                 ends[end].key(&[SaParams { encapsulation, key: key.clone(), ..sa(direction, kind, mode, false) }]);
@@ -110,11 +110,11 @@ fn wide_window_of_the_device_equals_the_hosts() {
     for window in [32, 256, 512, 4096] {
         let params =
             |direction, kind| SaParams { replay_window: window, ..sa(direction, kind, EspMode::Transport, false) };
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[params(Direction::Transmit, OffloadKind::None)]);
         let frames: Vec<_> = (0..6000).flat_map(|_| from.send(tcp(false, b"one of many", None))).collect();
         let takes = |kind, shown: &[usize]| {
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             to.key(&[params(Direction::Receive, kind)]);
             let arrived = shown.iter().map(|at| to.receive([frames[*at].clone()]).len()).collect::<Vec<_>>();
             assert_eq!(to.counted("ipsec_sw_rx_pkts") > 0, kind == OffloadKind::None);
@@ -170,7 +170,7 @@ fn device_counts_lifetimes() {
     let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(3), hard: limits(6) };
     for direction in [Direction::Transmit, Direction::Receive] {
-        let mut ends = [End::new(1), End::new(2)];
+        let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
         let whole = |own| if own == direction { OffloadKind::Packet } else { OffloadKind::None };
         let params = |own| {
             let params = sa(own, whole(own), EspMode::Transport, false);
@@ -210,14 +210,14 @@ fn tls_of_a_protected_flow_stays_in_software() {
 
 #[test]
 fn bypassed_tls_context_can_be_removed() {
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.keying().set_default(Direction::Receive, true);
     end.keying().set_default(Direction::Transmit, true);
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
     let handle = end.secure.tls().unwrap().add(&flow, Direction::Receive, Seq(7), 0, &key).unwrap();
     // The device removes a context only after the driver has processed its events.
-    let contexts = |end: &mut End| {
+    let contexts = |end: &mut SecureEnd| {
         for _ in 0..4 {
             end.device.process(NOW);
             assert!(end.device.poll_frame(NOW).is_none());
@@ -233,7 +233,7 @@ fn bypassed_tls_context_can_be_removed() {
 #[test]
 fn traffic_stops_when_its_sa_is_deleted() {
     for kind in KINDS {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[sa(Direction::Transmit, kind, EspMode::Transport, false)]);
         assert_eq!(from.send(tcp(false, b"protected", None)).len(), 1);
         let id = from.secure.sad().ids().next().unwrap();

@@ -1,7 +1,7 @@
 //! Whatever happens to SAs, policies and the device: packets to be protected leave as ESP or not at all, and never with
 //! a used nonce.
 
-use super::rig::{End, NOW, datagram, sa, tcp};
+use super::rig::{NOW, SecureEnd, datagram, sa, tcp};
 use super::{KINDS, MODES};
 use core::time::Duration;
 use ipsec::{KeyingError, SaId};
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum PolicyStep {
     /// A stream's length, and the payload per packet.
     Stream(usize, u16),
     /// A datagram's length, and the MTU of the fragments.
@@ -34,20 +34,20 @@ enum Step {
     Time(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = PolicyStep> {
     let kind = prop::sample::select(KINDS.to_vec());
     prop_oneof![
-        4 => (0usize..4000, 100u16..1400).prop_map(|(bytes, mss)| Step::Stream(bytes, mss)),
-        3 => (0usize..4000, prop::sample::select(vec![600u16, 1400, 1500])).prop_map(|(bytes, mtu)| Step::Datagram(bytes, mtu)),
-        2 => (kind, prop::option::of(1u64..8)).prop_map(|(kind, hard)| Step::Add(kind, hard)),
-        1 => any::<prop::sample::Index>().prop_map(Step::Rekey),
-        1 => (any::<prop::sample::Index>(), 1u64..5).prop_map(|(which, hard)| Step::Update(which, hard)),
-        2 => any::<prop::sample::Index>().prop_map(Step::Delete),
-        1 => any::<bool>().prop_map(Step::AddPolicy),
-        1 => any::<bool>().prop_map(Step::DeletePolicy),
-        1 => Just(Step::Reset),
-        1 => any::<bool>().prop_map(Step::Stall),
-        1 => (0u64..100).prop_map(Step::Time),
+        4 => (0usize..4000, 100u16..1400).prop_map(|(bytes, mss)| PolicyStep::Stream(bytes, mss)),
+        3 => (0usize..4000, prop::sample::select(vec![600u16, 1400, 1500])).prop_map(|(bytes, mtu)| PolicyStep::Datagram(bytes, mtu)),
+        2 => (kind, prop::option::of(1u64..8)).prop_map(|(kind, hard)| PolicyStep::Add(kind, hard)),
+        1 => any::<prop::sample::Index>().prop_map(PolicyStep::Rekey),
+        1 => (any::<prop::sample::Index>(), 1u64..5).prop_map(|(which, hard)| PolicyStep::Update(which, hard)),
+        2 => any::<prop::sample::Index>().prop_map(PolicyStep::Delete),
+        1 => any::<bool>().prop_map(PolicyStep::AddPolicy),
+        1 => any::<bool>().prop_map(PolicyStep::DeletePolicy),
+        1 => Just(PolicyStep::Reset),
+        1 => any::<bool>().prop_map(PolicyStep::Stall),
+        1 => (0u64..100).prop_map(PolicyStep::Time),
     ]
 }
 
@@ -62,7 +62,7 @@ fn key(spi: u32) -> EspKey {
 }
 
 /// Returns all frames that leave.
-fn frames(end: &mut End) -> Vec<nic_sim::frame::Frame> {
+fn frames(end: &mut SecureEnd) -> Vec<nic_sim::frame::Frame> {
     let mut frames = Vec::new();
     for _ in 0..20 {
         end.secure.flush(NOW);
@@ -83,7 +83,7 @@ proptest! {
         ipv6: bool,
         first in prop::sample::select(vec![0u64, 0xffff_fff0]),
     ) {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         let template = match mode {
             EspMode::Transport => Template::transport(1),
             EspMode::Tunnel => Template::tunnel(super::rig::address(ipv6, 1), super::rig::address(ipv6, 2), 1),
@@ -99,22 +99,22 @@ proptest! {
         for step in steps {
             let of = |which: prop::sample::Index, sas: &[SaId]| (!sas.is_empty()).then(|| *which.get(sas));
             match step {
-                Step::Stream(bytes, mss) => {
+                PolicyStep::Stream(bytes, mss) => {
                     let _ = end.secure.transmit(NOW, tcp(ipv6, &vec![b'S'; bytes], Some(mss)), &NoRecords);
                 }
-                Step::Datagram(bytes, mtu) => {
+                PolicyStep::Datagram(bytes, mtu) => {
                     for piece in datagram(ipv6, 53, &vec![b'S'; bytes], mtu) {
                         let _ = end.secure.transmit(NOW, piece, &NoRecords);
                     }
                 }
-                Step::Add(kind, limit) => {
+                PolicyStep::Add(kind, limit) => {
                     spi += 1;
                     let lifetime = limit.map(hard).unwrap_or_default();
                     // SAs without extended numbers start near their last number, so that some run out.
                     let params = SaParams { spi, key: key(spi), lifetime, last_number: first, esn: first == 0, ..sa(Direction::Transmit, kind, mode, ipv6) };
                     sas.push(end.keying().add_sa(NOW, params).unwrap().sa);
                 }
-                Step::Rekey(which) => {
+                PolicyStep::Rekey(which) => {
                     if let Some(old) = of(which, &sas) {
                         spi += 1;
                         let used = end.secure.sad().find(sas[0]).unwrap().params.key.clone();
@@ -122,27 +122,27 @@ proptest! {
                         sas.push(end.keying().rekey_sa(NOW, old, spi, key(spi)).unwrap().sa);
                     }
                 }
-                Step::Update(which, limit) => {
+                PolicyStep::Update(which, limit) => {
                     if let Some(which) = of(which, &sas) {
                         let _ = end.keying().update_sa(NOW, which, hard(limit));
                     }
                 }
-                Step::Delete(which) => {
+                PolicyStep::Delete(which) => {
                     if let Some(gone) = of(which, &sas) {
                         sas.retain(|sa| *sa != gone);
                         end.keying().delete_sa(gone).unwrap();
                     }
                 }
-                Step::AddPolicy(ported) => {
+                PolicyStep::AddPolicy(ported) => {
                     let _ = end.keying().add_policy(policy(ported));
                 }
-                Step::DeletePolicy(ported) => {
+                PolicyStep::DeletePolicy(ported) => {
                     let selector = policy(ported).selector;
                     let _ = end.keying().delete_policy(Direction::Transmit, &selector, 0);
                 }
-                Step::Reset => end.device.reset(NOW),
-                Step::Stall(now) => stalled = now,
-                Step::Time(more) => {
+                PolicyStep::Reset => end.device.reset(NOW),
+                PolicyStep::Stall(now) => stalled = now,
+                PolicyStep::Time(more) => {
                     seconds += more;
                     end.secure.handle_timeout(NOW + Duration::from_secs(seconds));
                 }

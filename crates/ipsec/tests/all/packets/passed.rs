@@ -1,6 +1,6 @@
 //! Packets that no policy protects pass the layer unchanged.
 
-use super::rig::{End, NOW, sa, tcp};
+use super::rig::{NOW, SecureEnd, sa, tcp};
 use ipsec::{KeyedDevice, SecureDevice};
 use offload_api::mock::{MockDevice, drive};
 use offload_api::{
@@ -43,7 +43,7 @@ fn packet_for_another_engine_does_not_leave_unprocessed() {
         assert_eq!(passing.counters().out_asks, 1);
         for offload in super::KINDS {
             for mode in super::MODES {
-                let mut end = End::new(1);
+                let mut end = SecureEnd::new(1);
                 end.key(&[sa(Direction::Transmit, offload, mode, ipv6)]);
                 assert_eq!(end.secure.transmit(NOW, asking(), &NoRecords), Sent::Dropped(DropReason::Unsupported));
                 end.secure.flush(NOW);

@@ -1,6 +1,6 @@
 //! "Too big" messages from routers.
 
-use super::rig::{End, NOW, address, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, sa, tcp};
 use super::{KINDS, MODES};
 use core::time::Duration;
 use nic_sim::frame::Frame;
@@ -40,14 +40,14 @@ fn message(kind: [u8; 2], mtu: u16, quoted: &[u8], mut sum: Sum) -> Vec<u8> {
     message
 }
 
-fn mtu(end: &End, ipv6: bool) -> u16 {
+fn mtu(end: &SecureEnd, ipv6: bool) -> u16 {
     let of = |number, port| (address(ipv6, number), port).into();
     end.secure.path(&FlowKey::tcp(of(1, 5000), of(2, 80))).mtu
 }
 
 /// Returns ends with an SA from the first to the second, with the first device's offload of this kind.
-fn ends(sender: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
-    let mut ends = [End::new(1), End::new(2)];
+fn ends(sender: OffloadKind, mode: EspMode, ipv6: bool) -> [SecureEnd; 2] {
+    let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
     ends[0].key(&[sa(Direction::Transmit, sender, mode, ipv6)]);
     ends[1].key(&[sa(Direction::Receive, OffloadKind::None, mode, ipv6)]);
     ends
@@ -79,7 +79,7 @@ fn reported_path_mtu_expires_after_ten_minutes() {
         let (before, frame) = (mtu(&from, ipv6), from.send(tcp(ipv6, &[1; 1000], None)).remove(0));
         assert_eq!(from.secure.next_event(), None);
         from.receive([too_big(&frame.data, 1300)]);
-        let epoch = |end: &End| {
+        let epoch = |end: &SecureEnd| {
             end.secure.path(&FlowKey::tcp((address(ipv6, 1), 5000).into(), (address(ipv6, 2), 80).into())).epoch
         };
         let (small, then) = (mtu(&from, ipv6), epoch(&from));
@@ -121,7 +121,7 @@ fn report_about_a_foreign_packet_is_ignored() {
 fn report_about_an_old_packet_is_ignored() {
     const LATELY: u32 = 1 << 16;
     for ipv6 in [false, true] {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         let before = 10 * u64::from(LATELY);
         let params = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, ipv6);
         from.key(&[SaParams { last_number: before, ..params }]);

@@ -1,6 +1,6 @@
 //! The two receive paths of an SA: whole packets through the device, fragments through software.
 
-use super::rig::{End, NOW, pair, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, pair, payload, sa, tcp};
 use bytes::Bytes;
 use core::time::Duration;
 use ipsec::KeyingError;
@@ -22,7 +22,7 @@ pub(crate) fn fragments(frame: &Frame) -> Vec<Frame> {
         .collect()
 }
 
-fn sent(from: &mut End, data: &[u8]) -> Frame {
+fn sent(from: &mut SecureEnd, data: &[u8]) -> Frame {
     let mut frames = from.send(tcp(false, data, None));
     assert_eq!(frames.len(), 1);
     frames.remove(0)
@@ -101,7 +101,7 @@ fn device_drops_are_counted_by_reason() {
 /// RFC 6980: fragmented neighbour discovery is an attempt to evade filters.
 #[test]
 fn fragmented_neighbour_discovery_is_dropped() {
-    let mut to = End::new(2);
+    let mut to = SecureEnd::new(2);
     to.key(&[]);
     let mut solicitation = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 44, 255];
     for number in [9, 2] {
@@ -139,13 +139,13 @@ fn idle_sa_in_udp_sends_keep_alives() {
     for (kind, ipv6) in
         [OffloadKind::None, OffloadKind::Packet].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
     {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 31_000 });
         let keep_alive = Some(Duration::from_secs(20));
         let params = sa(Direction::Transmit, kind, EspMode::Transport, ipv6);
         from.key(&[SaParams { encapsulation, keep_alive, ..params.clone() }]);
         let at = |seconds| NOW + Duration::from_secs(seconds);
-        let timeout = |end: &mut End, seconds| {
+        let timeout = |end: &mut SecureEnd, seconds| {
             end.secure.handle_timeout(at(seconds));
             end.frames()
         };
@@ -177,7 +177,7 @@ fn idle_sa_in_udp_sends_keep_alives() {
 
 #[test]
 fn keep_alives_are_bounded_if_the_device_stalls() {
-    let mut from = End::new(1);
+    let mut from = SecureEnd::new(1);
     let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
     let keep_alive = Some(Duration::from_secs(1));
     from.key(&[SaParams {

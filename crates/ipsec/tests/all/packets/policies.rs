@@ -1,7 +1,7 @@
 //! Several policies and SAs: host and NIC choose the same SA for a packet.
 
 use super::KINDS;
-use super::rig::{End, NOW, address, datagram, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, datagram, sa, tcp};
 use nic_sim::wire::Port;
 use offload_api::ipsec::Packet;
 use offload_api::{
@@ -35,7 +35,7 @@ proptest! {
         packets in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 0u8..6), 1..20),
         kind in prop::sample::select(KINDS.to_vec()),
     ) {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         for reqid in 1..4 {
             let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
             let key = EspKey::new(EspSuite::Aes128Gcm, &[reqid as u8; 20]).unwrap();
@@ -99,9 +99,9 @@ fn packets_are_accepted_only_from_the_policys_tunnel() {
         };
         // Two wrong tunnels: from another peer, and to another address of this host, both with the policy's reqid.
         for (source, destination, passes) in [(1, 2, true), (3, 2, false), (1, 4, false)] {
-            let mut from = End::new(source);
+            let mut from = SecureEnd::new(source);
             from.key(&[tunnel(Direction::Transmit, OffloadKind::None, source, destination)]);
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             let action = Action::Protect(Template::tunnel(address(ipv6, 1), address(ipv6, 2), 1));
             let policy = Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action };
             to.keying().add_policy(policy).unwrap();
@@ -117,9 +117,9 @@ fn packets_are_accepted_only_from_the_policys_tunnel() {
 #[test]
 fn unrequested_protection_passes_except_in_tunnels() {
     for (kind, mode) in KINDS.into_iter().flat_map(|kind| [(kind, EspMode::Transport), (kind, EspMode::Tunnel)]) {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, false)]);
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         let policy =
             Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action: Action::Bypass };
         to.keying().add_policy(policy).unwrap();

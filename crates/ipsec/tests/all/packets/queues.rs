@@ -1,7 +1,7 @@
 //! One IPsec layer around the queues of a device: interactions between shards.
 
 use super::MODES;
-use super::rig::{self, End, NOW, address, datagram, sa, tcp};
+use super::rig::{self, NOW, SecureEnd, address, datagram, sa, tcp};
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use core::task::Waker;
@@ -21,15 +21,15 @@ use std::task::Wake;
 
 /// A waker that counts its calls.
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Woken {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Woken {
+impl WakeCounter {
     fn take(&self) -> bool {
         self.0.swap(0, Ordering::Relaxed) > 0
     }
@@ -61,7 +61,7 @@ fn task_is_woken_for_room_at_another_queue() {
     for kind in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
         let (mut device, [mut home, mut other]) = queues(kind);
         let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
-        let (serves_home, serves_other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let (serves_home, serves_other) = (Arc::new(WakeCounter::default()), Arc::new(WakeCounter::default()));
         let mut sent = 0;
         // The second shard fills the first queue, where the SA is.
         while other.room(&flow) > 0 {
@@ -132,7 +132,7 @@ fn fragments_of_two_shards_are_not_joined() {
             queue.flush(NOW);
         }
     }
-    let mut receiver = End::new(2);
+    let mut receiver = SecureEnd::new(2);
     receiver.key(&[sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)]);
     let received = receiver.receive(frames(&mut device));
     assert_eq!(received.len(), 2);
@@ -183,12 +183,12 @@ fn fragments_do_not_overtake_packets_of_their_sa() {
                 assert!(queues.iter_mut().all(|queue| queue.poll_event().is_none()));
             }
             for spi in spis {
-                let mut sender = End::new(1);
+                let mut sender = SecureEnd::new(1);
                 sender.key(&[params(Direction::Transmit, OffloadKind::None, spi)]);
                 // Without the last segment, which has PSH, so that the joined packet still waits.
                 let mut sent = sender.send(tcp(false, &[1; (WHOLE + 1) * 100], Some(100)));
                 assert_eq!(sent.pop().map(|_| sent.len()), Some(WHOLE));
-                let whole = End::with(1, NicConfig { mtu: 9000, ..NicConfig::default() });
+                let whole = SecureEnd::with(1, NicConfig { mtu: 9000, ..NicConfig::default() });
                 sent.extend(in_fragments(whole, params(Direction::Transmit, OffloadKind::None, spi), WHOLE));
                 sent.into_iter().for_each(|frame| device.receive_frame(NOW, frame));
                 device.process(NOW);
@@ -212,7 +212,7 @@ fn fragments_do_not_overtake_packets_of_their_sa() {
 }
 
 /// Returns the fragments of the ESP packet after `after` others, which exceeds a path of 1500 bytes.
-fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
+fn in_fragments(mut sender: SecureEnd, sa: SaParams, after: usize) -> Vec<Frame> {
     sender.key(&[sa]);
     for _ in 0..after {
         sender.send(tcp(false, &[0], None));

@@ -1,6 +1,6 @@
 //! Refusals and their counters: SAs that a device does not take, invalid SAs, and packets without an SA.
 
-use super::rig::{End, NOW, address, datagram, frame, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, datagram, frame, sa, tcp};
 use super::{KINDS, MODES};
 use ipsec::KeyingError;
 use nic_sim::{EspEngineConfig, NicConfig};
@@ -12,8 +12,8 @@ use offload_api::{
 const UDP: Option<UdpEncapsulation> = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
 
 /// Returns an end with an SA between host 1 and host 2, and the device's reason for refusing the SA.
-fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefused>) {
-    let mut end = End::with(if params.direction == Direction::Transmit { 1 } else { 2 }, config);
+fn end(config: NicConfig, params: &SaParams) -> (SecureEnd, Option<SaRefused>) {
+    let mut end = SecureEnd::with(if params.direction == Direction::Transmit { 1 } else { 2 }, config);
     let template = match params.mode {
         EspMode::Transport => Template::transport(params.reqid),
         EspMode::Tunnel => Template::tunnel(address(false, 1), address(false, 2), params.reqid),
@@ -98,7 +98,7 @@ fn waiting_sa_is_offloaded_when_another_leaves() {
             end(NicConfig { engines: EspEngineConfig { sas: 1 }.into(), ..NicConfig::default() }, &params);
         assert_eq!(refused, None);
         let first = end.keying().find_sa(Direction::Transmit, params.spi, params.source, params.destination).unwrap();
-        let add = |end: &mut End, number: u8| {
+        let add = |end: &mut SecureEnd, number: u8| {
             let key = EspKey::new(EspSuite::Aes128Gcm, &[number; 20]).unwrap();
             let params = SaParams { spi: 0x2000 + u32::from(number), key, ..params.clone() };
             let added = end.keying().add_sa(NOW, params).unwrap();
@@ -125,7 +125,7 @@ fn waiting_sa_is_offloaded_when_another_leaves() {
 
 #[test]
 fn contradictory_sa_parameters_are_refused() {
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     let key = |direction| EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]).unwrap();
     let of = |direction| SaParams { key: key(direction), ..sa(direction, OffloadKind::None, EspMode::Tunnel, false) };
     let (out, into) = (of(Direction::Transmit), of(Direction::Receive));
@@ -164,10 +164,10 @@ fn the_most_specific_sa_opens() {
     // The result does not depend on the order of addition.
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let sas = [&general, &ours, &special];
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         to.key(&order.map(|which: usize| sas[which].clone()));
         let mut senders = [1, 2, 3].map(|byte| {
-            let mut from = End::new(1);
+            let mut from = SecureEnd::new(1);
             from.key(&[SaParams {
                 key: key(byte),
                 ..sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)
@@ -205,7 +205,7 @@ fn drops_are_counted_by_reason() {
             assert_eq!(to.counted("XfrmInStateMismatch"), 1, "{kind:?} {udp:?}");
         }
     }
-    let mut to = End::new(2);
+    let mut to = SecureEnd::new(2);
     assert!(to.receive([frame(&datagram(false, 53, &[1; 100], 1500)[0])]).is_empty());
     assert_eq!(to.counted("XfrmInNoPols"), 1, "RFC 4301 5.2: nobody let it in");
     let pieces = datagram(false, 53, &[1; 2000], 1200);

@@ -17,25 +17,25 @@ use offload_base::{Instant, Seq};
 pub(crate) const NOW: Instant = Instant::ZERO;
 
 /// One host's IPsec layer and device.
-pub(crate) struct End {
+pub(crate) struct SecureEnd {
     pub(crate) device: Device,
     pub(crate) secure: SecureDevice,
 }
 
-impl End {
-    pub(crate) fn new(number: u8) -> End {
-        End::with(number, NicConfig::default())
+impl SecureEnd {
+    pub(crate) fn new(number: u8) -> SecureEnd {
+        SecureEnd::with(number, NicConfig::default())
     }
 
-    pub(crate) fn with(number: u8, config: NicConfig) -> End {
-        End::remembering(number, config, KeyMemory::new())
+    pub(crate) fn with(number: u8, config: NicConfig) -> SecureEnd {
+        SecureEnd::remembering(number, config, KeyMemory::new())
     }
 
     /// Creates an end with a memory of used keys.
-    pub(crate) fn remembering(number: u8, config: NicConfig, memory: KeyMemory) -> End {
+    pub(crate) fn remembering(number: u8, config: NicConfig, memory: KeyMemory) -> SecureEnd {
         let mac = [2, 0, 0, 0, 0, number];
         let (device, driver) = nic(NicConfig { mac, delays: Delays::NONE, line_rate: None, ..config });
-        End { device, secure: SecureDevice::with_memory(Box::new(driver), memory) }
+        SecureEnd { device, secure: SecureDevice::with_memory(Box::new(driver), memory) }
     }
 
     pub(crate) fn keying(&mut self) -> &mut dyn Keying {
@@ -128,8 +128,8 @@ pub(crate) fn sa(direction: Direction, offload: OffloadKind, mode: EspMode, ipv6
 }
 
 /// Returns two ends with an SA from the first to the second.
-pub(crate) fn pair(sender: OffloadKind, receiver: OffloadKind, mode: EspMode) -> [End; 2] {
-    let mut ends = [End::new(1), End::new(2)];
+pub(crate) fn pair(sender: OffloadKind, receiver: OffloadKind, mode: EspMode) -> [SecureEnd; 2] {
+    let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
     ends[0].key(&[sa(Direction::Transmit, sender, mode, false)]);
     ends[1].key(&[sa(Direction::Receive, receiver, mode, false)]);
     ends

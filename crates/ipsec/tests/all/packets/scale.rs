@@ -1,6 +1,6 @@
 //! Many SAs in one device.
 
-use super::rig::{End, NOW, address, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, sa, tcp};
 use core::net::{IpAddr, Ipv4Addr};
 use ipsec::SaId;
 use offload_api::{
@@ -22,7 +22,7 @@ fn to(number: u32) -> offload_api::TxPacket {
     packet
 }
 
-fn add(end: &mut End, number: u32, round: u32) -> SaId {
+fn add(end: &mut SecureEnd, number: u32, round: u32) -> SaId {
     let spi = 0x1000 + round * SAS + number;
     let key = EspKey::new(EspSuite::Aes128Gcm, &[&[7; 16], &spi.to_be_bytes()[..]].concat()).unwrap();
     let params = SaParams {
@@ -38,7 +38,7 @@ fn add(end: &mut End, number: u32, round: u32) -> SaId {
 
 #[test]
 fn ten_thousand_sas_are_replaced_under_load() {
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     let (selector, action) = (Selector::ANY, Action::Protect(Template::transport(1)));
     end.keying().add_policy(Policy { direction: Direction::Transmit, selector, priority: 0, action }).unwrap();
     let mut sas = Vec::new();
@@ -73,7 +73,7 @@ fn ten_thousand_sas_are_replaced_under_load() {
 
 #[test]
 fn many_receiving_sas_are_distinguished() {
-    let mut end = End::new(2);
+    let mut end = SecureEnd::new(2);
     let (selector, action) = (Selector::ANY, Action::Protect(Template::transport(1)));
     end.keying().add_policy(Policy { direction: Direction::Receive, selector, priority: 0, action }).unwrap();
     let spi = |number: u32| 0x2000 + number;
@@ -84,7 +84,7 @@ fn many_receiving_sas_are_distinguished() {
     }
     (0..10).for_each(|_| end.drain());
     for number in (0..SAS).step_by(501) {
-        let mut sender = End::new(1);
+        let mut sender = SecureEnd::new(1);
         let params = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false);
         sender.key(&[SaParams { spi: spi(number), destination: address(false, 2), ..params }]);
         let frames = sender.send(tcp(false, b"hello", None));

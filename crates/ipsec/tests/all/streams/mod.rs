@@ -9,7 +9,7 @@ use core::time::Duration;
 use ipsec::SaEvent;
 use nic_sim::wire::LinkConfig;
 use offload_api::{DontFragment, EspMode, EspSuite, Lifetime, Limit, Limits, OffloadKind, SaParams};
-use rig::{Pair, lossy, only_esp};
+use rig::{StreamPair, lossy, only_esp};
 
 const SUITES: [EspSuite; 5] =
     [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac];
@@ -18,7 +18,7 @@ const SUITES: [EspSuite; 5] =
 fn every_suite_and_mode_carries_a_stream() {
     for suite in SUITES {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
-            let pair = Pair { suite, mode, ..Pair::default() };
+            let pair = StreamPair { suite, mode, ..StreamPair::default() };
             let outcome = pair.run(300_000);
             assert_eq!(outcome.received, outcome.sent, "{suite:?} {mode:?}");
             assert!(only_esp(&outcome.seen, false), "{suite:?} {mode:?}");
@@ -35,7 +35,7 @@ fn every_suite_and_mode_carries_a_stream() {
 #[test]
 fn stream_survives_a_bad_wire() {
     for (esn, udp, window) in [(false, false, 32), (true, false, 64), (true, true, 1024), (false, true, 4096)] {
-        let pair = Pair { esn, udp, window, link: lossy(0.01, 0.01, 0.01, 0.002), ..Pair::default() };
+        let pair = StreamPair { esn, udp, window, link: lossy(0.01, 0.01, 0.01, 0.002), ..StreamPair::default() };
         let outcome = pair.run(2_000_000);
         assert_eq!(outcome.received, outcome.sent, "esn {esn}, udp {udp}, window {window}");
         assert!(only_esp(&outcome.seen, udp) && !outcome.saw_plaintext());
@@ -46,7 +46,8 @@ fn stream_survives_a_bad_wire() {
 
 #[test]
 fn numbers_cross_the_edge_of_32_bits() {
-    let pair = Pair { esn: true, last_number: 0xffff_ff80, link: lossy(0.02, 0.02, 0.01, 0.0), ..Pair::default() };
+    let pair =
+        StreamPair { esn: true, last_number: 0xffff_ff80, link: lossy(0.02, 0.02, 0.01, 0.0), ..StreamPair::default() };
     let outcome = pair.run(1_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.used.iter().any(|used| used.number > 1 << 32));
@@ -54,7 +55,7 @@ fn numbers_cross_the_edge_of_32_bits() {
 
 #[test]
 fn exhausted_short_numbers_stop_the_stream() {
-    let pair = Pair { last_number: u64::from(u32::MAX) - 100, rekey_on_events: true, ..Pair::default() };
+    let pair = StreamPair { last_number: u64::from(u32::MAX) - 100, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(1_000_000);
     assert_eq!(outcome.received, outcome.sent, "a successor took over");
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::SequenceExhausted { .. })));
@@ -66,7 +67,7 @@ fn exhausted_short_numbers_stop_the_stream() {
 fn rekeying_under_load_loses_nothing() {
     let soft = Limits { packets: Some(100), ..Limits::default() };
     let lifetime = Lifetime { soft, ..Lifetime::default() };
-    let pair = Pair { lifetime, rekey_on_events: true, ..Pair::default() };
+    let pair = StreamPair { lifetime, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(3_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.rekeys >= 10, "{} rekeys", outcome.rekeys);
@@ -81,7 +82,7 @@ fn rekeying_under_load_loses_nothing() {
 fn expired_sa_stops_packets_until_its_successor() {
     let hard = Limits { bytes: Some(200_000), ..Limits::default() };
     let lifetime = Lifetime { hard, ..Lifetime::default() };
-    let pair = Pair { lifetime, rekey_on_events: true, ..Pair::default() };
+    let pair = StreamPair { lifetime, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(1_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::HardLimit { limit: Limit::Bytes, .. })));
@@ -94,7 +95,7 @@ fn lifetime_ends_on_time() {
     let limits = |millis| Limits { time: Some(Duration::from_millis(millis)), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(50), hard: limits(150) };
     let link = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
-    let pair = Pair { lifetime, link, rekey_on_events: true, ..Pair::default() };
+    let pair = StreamPair { lifetime, link, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(3_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::SoftLimit { limit: Limit::Time, .. })));
@@ -105,7 +106,7 @@ fn lifetime_ends_on_time() {
 
 #[test]
 fn packets_wait_for_their_sa() {
-    let pair = Pair { keys_after: Some(Duration::from_millis(1500)), ..Pair::default() };
+    let pair = StreamPair { keys_after: Some(Duration::from_millis(1500)), ..StreamPair::default() };
     let outcome = pair.run(100_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::Acquire { .. })));
@@ -118,7 +119,7 @@ fn esp_packets_fit_the_wire() {
     // The path MTU leaves room for ESP, so no packet is dropped or fragmented for its size.
     for mtu in [1280, 1500, 9000] {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
-            let pair = Pair { mode, mtu, udp: true, ..Pair::default() };
+            let pair = StreamPair { mode, mtu, udp: true, ..StreamPair::default() };
             let outcome = pair.run(200_000);
             assert_eq!(outcome.received, outcome.sent);
             let longest = outcome.seen.iter().map(|seen| seen.frame.len() - 14).max().unwrap();
@@ -130,7 +131,12 @@ fn esp_packets_fit_the_wire() {
 
 #[test]
 fn tunnel_settings_reach_the_wire() {
-    let pair = Pair { mode: EspMode::Tunnel, dont_fragment: DontFragment::Clear, dscp: Some(46), ..Pair::default() };
+    let pair = StreamPair {
+        mode: EspMode::Tunnel,
+        dont_fragment: DontFragment::Clear,
+        dscp: Some(46),
+        ..StreamPair::default()
+    };
     let outcome = pair.run(50_000);
     assert_eq!(outcome.received, outcome.sent);
     for seen in outcome.seen.iter().filter(|seen| seen.frame.data[12..14] == [8, 0]) {
@@ -140,7 +146,7 @@ fn tunnel_settings_reach_the_wire() {
 
 #[test]
 fn unsupported_sas_are_processed_in_software() {
-    let pair = Pair { offload: OffloadKind::Packet, sas: 0, ..Pair::default() };
+    let pair = StreamPair { offload: OffloadKind::Packet, sas: 0, ..StreamPair::default() };
     let outcome = pair.run(100_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.refused.is_some());
@@ -149,7 +155,7 @@ fn unsupported_sas_are_processed_in_software() {
 
 #[test]
 fn sa_parameters_never_print_the_key() {
-    let params: SaParams = Pair::default().sa(offload_api::Direction::Receive, 0, 0);
+    let params: SaParams = StreamPair::default().sa(offload_api::Direction::Receive, 0, 0);
     assert!(!format!("{params:?}").contains("[7, 7"), "a key is never printed");
 }
 
@@ -170,7 +176,8 @@ fn tunnels_carry_either_ip_version_in_either() {
         for offload in KINDS {
             let what = format!("{mode:?}, {offload:?}, IPv6: {ipv6} in {outer_ipv6}");
             let link = lossy(0.01, 0.01, 0.01, 0.002);
-            let outcome = Pair { mode, ipv6, outer_ipv6, offload, link, esn: true, ..Pair::default() }.run(500_000);
+            let outcome =
+                StreamPair { mode, ipv6, outer_ipv6, offload, link, esn: true, ..StreamPair::default() }.run(500_000);
             assert_eq!(outcome.received, outcome.sent, "{what}");
             assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext(), "{what}");
             let six = |data: &[u8]| data[12..14] == [0x86, 0xdd];
@@ -191,7 +198,8 @@ fn a_narrow_path_is_found() {
             // The minimum MTU of IPv6 is 1280, so the tunnel's inner packets need that much.
             let mtu = if ipv6 && mode == EspMode::Tunnel { 1380 } else { 1300 };
             let router = Some(mtu);
-            let outcome = Pair { mode, ipv6, outer_ipv6, offload, router, esn: true, ..Pair::default() }.run(500_000);
+            let outcome =
+                StreamPair { mode, ipv6, outer_ipv6, offload, router, esn: true, ..StreamPair::default() }.run(500_000);
             assert_eq!(outcome.received, outcome.sent, "{what}");
             assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext(), "{what}");
             let (largest, refused) = outcome.routed;

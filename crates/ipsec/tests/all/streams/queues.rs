@@ -1,7 +1,7 @@
 //! Multi-queue NICs with a shard of the host at each queue and one IPsec layer around all queues: many flows under
 //! several SAs, while SAs are rekeyed and devices are reset.
 
-use super::rig::{ENOUGH, MARK, Pair, lossy, only_esp, testbed_sleep};
+use super::rig::{ENOUGH, MARK, StreamPair, lossy, only_esp, testbed_sleep};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -31,7 +31,7 @@ const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, Offload
 
 /// The events of a run.
 #[derive(Clone, Copy, Default)]
-struct Course {
+struct QueueRun {
     /// The number of packets after which an SA asks for a successor.
     rekey_after: Option<u64>,
     /// The interval between resets of both NICs.
@@ -42,7 +42,7 @@ struct Course {
     real: bool,
 }
 
-struct Outcome {
+struct QueueOutcome {
     seen: Vec<Seen>,
     counters: CounterSet,
     /// SAs by which a host sent, with their parameters.
@@ -53,16 +53,16 @@ struct Outcome {
     of_queues: Vec<(u64, u64)>,
 }
 
-struct Bed {
+struct QueueTestbed {
     bed: Testbed,
     hosts: [BedHost; 2],
     recorder: Recorder,
-    keys: Arc<Mutex<Keys>>,
+    keys: Arc<Mutex<TestSas>>,
 }
 
 /// The SAs of both hosts.
 #[derive(Default)]
-struct Keys {
+struct TestSas {
     /// Transmitting SAs: by host and SA, the index among [`SAS`] and the receiver's SA.
     current: BTreeMap<(usize, SaId), (u16, SaId)>,
     /// Parameters of the SAs.
@@ -71,10 +71,10 @@ struct Keys {
     made: u32,
 }
 
-impl Keys {
+impl TestSas {
     /// Adds an SA in place of `which`, from host `from`. The receiver gets its SA first, so that no packet arrives
     /// early.
-    fn add(&mut self, pair: &Pair, hosts: &[BedHost; 2], from: usize, which: u16, old: Option<(SaId, SaId)>) {
+    fn add(&mut self, pair: &StreamPair, hosts: &[BedHost; 2], from: usize, which: u16, old: Option<(SaId, SaId)>) {
         self.made += 1;
         let spi = 0x1000 + self.made;
         let mut material = vec![0x5a; 20];
@@ -104,7 +104,7 @@ fn with_keying<T>(host: &BedHost, shard: usize, f: impl FnOnce(&mut dyn Keying) 
     host.shards()[shard].with_device(|device| f(device.keying().expect("an IPsec layer")))
 }
 
-fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
+fn policies(pair: &StreamPair, host: usize) -> Vec<Policy> {
     let mut policies = Vec::new();
     for which in 1..=SAS {
         for (direction, from) in [(Direction::Transmit, host), (Direction::Receive, 1 - host)] {
@@ -124,8 +124,8 @@ fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
     policies
 }
 
-impl Bed {
-    fn new(pair: &Pair, course: Course) -> Bed {
+impl QueueTestbed {
+    fn new(pair: &StreamPair, course: QueueRun) -> QueueTestbed {
         let recorder = Recorder::default();
         // More SA slots than a run uses, so that every SA fits into the device.
         let nic = NicConfig {
@@ -155,8 +155,8 @@ impl Bed {
             hosts.iter().for_each(|host| host.stack().set_indirection(&[2; INDIRECTION_ENTRIES]).unwrap());
         }
         let soft = Limits { packets: course.rekey_after, ..Limits::default() };
-        let pair = Pair { lifetime: Lifetime { soft, ..Lifetime::default() }, ..pair.clone() };
-        let mut keys = Keys::default();
+        let pair = StreamPair { lifetime: Lifetime { soft, ..Lifetime::default() }, ..pair.clone() };
+        let mut keys = TestSas::default();
         for which in 1..=SAS {
             (0..2).for_each(|from| keys.add(&pair, &hosts, from, which, None));
         }
@@ -189,10 +189,10 @@ impl Bed {
                 });
             }
         });
-        Bed { bed, hosts, recorder, keys }
+        QueueTestbed { bed, hosts, recorder, keys }
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> QueueOutcome {
         let shards = self.hosts[0].shards().iter();
         let accepted = shards.map(|shard| {
             let mut set = CounterSet::default();
@@ -200,7 +200,7 @@ impl Bed {
             set.value("TcpPassiveOpens")
         });
         let of_queues = self.hosts[0].queue_counters();
-        Outcome {
+        QueueOutcome {
             seen: self.recorder.seen(),
             counters: self.bed.counters(),
             sent_by: self.keys.lock().unwrap().sent_by.clone(),
@@ -214,8 +214,8 @@ impl Bed {
 }
 
 /// Runs a conversation: every shard of the client opens `of_each_shard` connections to the server and reads the echo.
-fn talk(pair: &Pair, course: Course, of_each_shard: usize, bytes: usize) -> Outcome {
-    let mut bed = Bed::new(pair, course);
+fn talk(pair: &StreamPair, course: QueueRun, of_each_shard: usize, bytes: usize) -> QueueOutcome {
+    let mut bed = QueueTestbed::new(pair, course);
     let [server, client] = bed.hosts.clone();
     for shard in server.shards() {
         for which in 1..=SAS {
@@ -264,7 +264,7 @@ async fn echoed(host: &BedHost, stream: TcpStream, number: usize, bytes: usize) 
 
 /// Checks the frames that the server sent: ESP only, no plaintext, no number twice, ascending numbers per SA, and valid
 /// ICVs. Returns the number of packets.
-fn check_wire(outcome: &Outcome, what: &str) -> usize {
+fn check_wire(outcome: &QueueOutcome, what: &str) -> usize {
     let udp = outcome.sent_by.iter().any(|sa| sa.encapsulation.is_some());
     assert!(only_esp(&outcome.seen, udp), "{what}");
     let ciphers: BTreeMap<u32, Cipher> = outcome.sent_by.iter().map(|sa| (sa.spi, Cipher::new(sa))).collect();
@@ -287,8 +287,8 @@ fn check_wire(outcome: &Outcome, what: &str) -> usize {
     packets
 }
 
-fn pair(offload: OffloadKind) -> Pair {
-    Pair { offload, esn: true, queues: QUEUES, ..Pair::default() }
+fn pair(offload: OffloadKind) -> StreamPair {
+    StreamPair { offload, esn: true, queues: QUEUES, ..StreamPair::default() }
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn flows_are_spread_and_return_to_their_shards() {
     for kind in KINDS {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
             let what = format!("{kind:?} {mode:?}");
-            let outcome = talk(&Pair { mode, ..pair(kind) }, Course::default(), 15, 20_000);
+            let outcome = talk(&StreamPair { mode, ..pair(kind) }, QueueRun::default(), 15, 20_000);
             let packets = check_wire(&outcome, &what) as u64;
             let all = &outcome.counters;
             assert_eq!((all.value("HostShardPassed"), all.value("HostShardDrops")), (0, 0), "{what}");
@@ -326,7 +326,7 @@ fn flows_are_spread_and_return_to_their_shards() {
 fn stream_survives_a_bad_wire() {
     for kind in KINDS {
         let link = lossy(0.01, 0.01, 0.01, 0.002);
-        let outcome = talk(&Pair { link, ..pair(kind) }, Course::default(), 6, 60_000);
+        let outcome = talk(&StreamPair { link, ..pair(kind) }, QueueRun::default(), 6, 60_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
         let replays = outcome.counters.value("XfrmInStateSeqError") + outcome.counters.value("ipsec_rx_drop_pkts");
@@ -345,7 +345,7 @@ fn esp_in_udp_reaches_its_queue() {
         (OffloadKind::Packet, EspMode::Transport),
     ] {
         let what = format!("{kind:?} {mode:?}");
-        let outcome = talk(&Pair { mode, udp: true, ..pair(kind) }, Course::default(), 6, 20_000);
+        let outcome = talk(&StreamPair { mode, udp: true, ..pair(kind) }, QueueRun::default(), 6, 20_000);
         check_wire(&outcome, &what);
         let all = &outcome.counters;
         assert_eq!((all.value("HostShardPassed"), all.value("TcpRetransSegs")), (0, 0), "{what}");
@@ -357,7 +357,7 @@ fn esp_in_udp_reaches_its_queue() {
 #[test]
 fn flows_survive_a_change_of_the_rss_table() {
     for kind in KINDS {
-        let course = Course { one_queue: true, ..Course::default() };
+        let course = QueueRun { one_queue: true, ..QueueRun::default() };
         let outcome = talk(&pair(kind), course, 15, 5_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
@@ -371,7 +371,7 @@ fn flows_survive_a_change_of_the_rss_table() {
 #[test]
 fn streams_run_in_real_time() {
     for kind in KINDS {
-        let course = Course { real: true, rekey_after: Some(100), ..Course::default() };
+        let course = QueueRun { real: true, rekey_after: Some(100), ..QueueRun::default() };
         let outcome = talk(&pair(kind), course, 3, 100_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
@@ -382,7 +382,7 @@ fn streams_run_in_real_time() {
 #[test]
 fn rekeying_under_load_loses_nothing() {
     for kind in KINDS {
-        let course = Course { rekey_after: Some(200), ..Course::default() };
+        let course = QueueRun { rekey_after: Some(200), ..QueueRun::default() };
         let outcome = talk(&pair(kind), course, 6, 100_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
@@ -399,8 +399,8 @@ fn streams_survive_rekeying_and_resets_on_a_bad_wire() {
     for kind in KINDS {
         let link = lossy(0.005, 0.01, 0.01, 0.001);
         let reset_every = (kind != OffloadKind::None).then_some(Duration::from_millis(2));
-        let course = Course { rekey_after: Some(300), reset_every, ..Course::default() };
-        let outcome = talk(&Pair { link, window: 256, ..pair(kind) }, course, 4, 100_000);
+        let course = QueueRun { rekey_after: Some(300), reset_every, ..QueueRun::default() };
+        let outcome = talk(&StreamPair { link, window: 256, ..pair(kind) }, course, 4, 100_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
         assert!(outcome.sent_by.len() > 6, "{what}");
@@ -414,9 +414,9 @@ fn streams_survive_rekeying_and_resets_on_a_bad_wire() {
 fn equal_seeds_repeat_a_run() {
     let run = || {
         let reset_every = Some(Duration::from_millis(2));
-        let course = Course { rekey_after: Some(300), reset_every, ..Course::default() };
+        let course = QueueRun { rekey_after: Some(300), reset_every, ..QueueRun::default() };
         let link = lossy(0.01, 0.01, 0.01, 0.002);
-        let outcome = talk(&Pair { link, ..pair(OffloadKind::Crypto) }, course, 3, 30_000);
+        let outcome = talk(&StreamPair { link, ..pair(OffloadKind::Crypto) }, course, 3, 30_000);
         let frames: Vec<_> = outcome.seen.into_iter().map(|seen| (seen.at, seen.frame.data)).collect();
         (frames, outcome.counters)
     };
@@ -430,7 +430,7 @@ fn datagram_is_delivered_once() {
     for kind in KINDS {
         for (link, clean) in [(LinkConfig::default(), true), (lossy(0.02, 0.05, 0.2, 0.002), false)] {
             let what = format!("{kind:?}, clean: {clean}");
-            let mut bed = Bed::new(&Pair { link, window: 256, ..pair(kind) }, Course::default());
+            let mut bed = QueueTestbed::new(&StreamPair { link, window: 256, ..pair(kind) }, QueueRun::default());
             let [server, client] = bed.hosts.clone();
             let heard: Arc<Mutex<Vec<[u8; 4]>>> = Arc::default();
             for shard in server.shards() {

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A stream and its protection.
 #[derive(Clone)]
-pub(crate) struct Pair {
+pub(crate) struct StreamPair {
     pub(crate) suite: EspSuite,
     pub(crate) mode: EspMode,
     pub(crate) esn: bool,
@@ -51,9 +51,9 @@ pub(crate) struct Pair {
     pub(crate) seed: u64,
 }
 
-impl Default for Pair {
-    fn default() -> Pair {
-        Pair {
+impl Default for StreamPair {
+    fn default() -> StreamPair {
+        StreamPair {
             suite: EspSuite::Aes128Gcm,
             mode: EspMode::Transport,
             esn: false,
@@ -80,7 +80,7 @@ impl Default for Pair {
 }
 
 /// The result of a run.
-pub(crate) struct Outcome {
+pub(crate) struct StreamOutcome {
     pub(crate) sent: Vec<u8>,
     pub(crate) received: Vec<u8>,
     pub(crate) seen: Vec<Seen>,
@@ -93,7 +93,7 @@ pub(crate) struct Outcome {
     pub(crate) routed: (usize, usize),
 }
 
-impl Outcome {
+impl StreamOutcome {
     /// Tests whether a part of the payload was on the wire in plain.
     pub(crate) fn saw_plaintext(&self) -> bool {
         self.seen.iter().any(|seen| seen.frame.data.windows(MARK.len()).any(|window| window == MARK))
@@ -141,7 +141,7 @@ fn address(ipv6: bool, host: usize) -> IpAddr {
     if ipv6 { [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into() } else { [10, 0, 0, number].into() }
 }
 
-impl Pair {
+impl StreamPair {
     /// Returns a host's address in ESP packets.
     pub(crate) fn outer(&self, host: usize) -> IpAddr {
         address(if self.mode == EspMode::Tunnel { self.outer_ipv6 } else { self.ipv6 }, host)
@@ -199,7 +199,7 @@ impl Pair {
         refused
     }
 
-    pub(crate) fn run(&self, bytes: usize) -> Outcome {
+    pub(crate) fn run(&self, bytes: usize) -> StreamOutcome {
         let recorder = Recorder::default();
         let nic = NicConfig {
             mtu: self.mtu,
@@ -290,7 +290,7 @@ impl Pair {
         // Each round adds four SAs: two ends and two directions.
         let rekeys = used.len() as u32 / 4 - u32::from(self.keys_after.is_none());
         let (seen, counters, routed) = (recorder.seen(), bed.counters(), router.routed());
-        Outcome { sent, received, seen, counters, events, rekeys, used, refused, routed }
+        StreamOutcome { sent, received, seen, counters, events, rekeys, used, refused, routed }
     }
 }
 

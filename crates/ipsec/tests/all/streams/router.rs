@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A router that forwards packets up to its MTU, and answers larger ones with "too big" (RFC 1191, RFC 8201).
 #[derive(Clone, Debug)]
-pub(crate) struct Router(Arc<Mutex<State>>);
+pub(crate) struct Router(Arc<Mutex<RouterState>>);
 
 #[derive(Debug)]
-struct State {
+struct RouterState {
     mtu: u16,
     faces: [Outbound; 2],
     largest: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Face {
 
 impl Router {
     pub(crate) fn new(mtu: u16) -> Router {
-        Router(Arc::new(Mutex::new(State { mtu, faces: Default::default(), largest: 0, refused: 0 })))
+        Router(Arc::new(Mutex::new(RouterState { mtu, faces: Default::default(), largest: 0, refused: 0 })))
     }
 
     pub(crate) fn face(&self, number: usize) -> Face {
@@ -49,7 +49,7 @@ impl Router {
         (state.largest, state.refused)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RouterState> {
         self.0.lock().unwrap()
     }
 }

@@ -26,7 +26,7 @@ pub(crate) const PORT: u16 = 4433;
 /// The text that marks plain text on the wire.
 pub(crate) const MARKER: &[u8] = b"PLAINTEXT";
 
-pub(crate) struct World {
+pub(crate) struct QuicTestbed {
     pub(crate) bed: Testbed,
     pub(crate) near: BedHost,
     pub(crate) far: BedHost,
@@ -42,13 +42,13 @@ pub(crate) fn without_quic() -> NicConfig {
     NicConfig { engines: QuicEngineConfig { contexts: 0 }.into(), ..nic() }
 }
 
-impl World {
-    pub(crate) fn new(seed: u64, nics: [NicConfig; 2], link: LinkConfig) -> World {
-        World::wired(seed, nics, [link])
+impl QuicTestbed {
+    pub(crate) fn new(seed: u64, nics: [NicConfig; 2], link: LinkConfig) -> QuicTestbed {
+        QuicTestbed::wired(seed, nics, [link])
     }
 
     /// Creates a world with a wire for each address of a host.
-    pub(crate) fn wired(seed: u64, nics: [NicConfig; 2], links: impl IntoIterator<Item = LinkConfig>) -> World {
+    pub(crate) fn wired(seed: u64, nics: [NicConfig; 2], links: impl IntoIterator<Item = LinkConfig>) -> QuicTestbed {
         let wire = Recorder::default();
         let mut builder = Testbed::builder(Seed(seed));
         for (name, nic) in ["near", "far"].into_iter().zip(nics) {
@@ -56,7 +56,7 @@ impl World {
         }
         let bed = builder.wires(0, 1, links).recorded(&wire).build().unwrap();
         let (near, far) = (bed.host(0).clone(), bed.host(1).clone());
-        World { bed, near, far, wire, seed: Seed(seed) }
+        QuicTestbed { bed, near, far, wire, seed: Seed(seed) }
     }
 
     pub(crate) fn config(&self, name: &str) -> Config {
@@ -103,19 +103,19 @@ pub(crate) fn start(
 }
 
 /// A driver that can be dropped together with its socket.
-pub(crate) struct Stop(Arc<Mutex<Option<Driver>>>, Arc<Mutex<Option<Waker>>>);
+pub(crate) struct DriverStopper(Arc<Mutex<Option<Driver>>>, Arc<Mutex<Option<Waker>>>);
 
-impl Stop {
+impl DriverStopper {
     pub(crate) fn stop(self) {
         drop(self.0.lock().unwrap().take());
         self.1.lock().unwrap().take().into_iter().for_each(Waker::wake);
     }
 }
 
-pub(crate) fn stoppable(host: &BedHost, port: u16, config: Config, tls: ServerTls) -> (Endpoint, Stop) {
+pub(crate) fn stoppable(host: &BedHost, port: u16, config: Config, tls: ServerTls) -> (Endpoint, DriverStopper) {
     let socket = host.stack().bind_udp(Some(port)).unwrap();
     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).unwrap();
-    let stop = Stop(Arc::new(Mutex::new(Some(driver))), Arc::default());
+    let stop = DriverStopper(Arc::new(Mutex::new(Some(driver))), Arc::default());
     let (driver, waker) = (stop.0.clone(), stop.1.clone());
     let _driver_task = host.spawn(
         "driver",
@@ -180,7 +180,7 @@ async fn read_by(stream: &mut ReceiveStream, mut so_far: impl FnMut(u64)) -> Res
 
 /// A stream from client to server, and one back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct TransferPlan {
     /// Whether the first path uses IPv6.
     pub(crate) six: bool,
     pub(crate) bytes: [usize; 2],
@@ -206,22 +206,22 @@ pub(crate) struct Transfer {
     pub(crate) lost: bool,
 }
 
-impl World {
+impl QuicTestbed {
     /// Sends `bytes` from client to server on a stream, and `back` in the other direction.
     pub(crate) fn transfer(&mut self, configs: [Config; 2], six: bool, bytes: usize, back: usize) -> Transfer {
-        self.transfer_by(configs, Plan { six, bytes: [bytes, back], ..Plan::default() })
+        self.transfer_by(configs, TransferPlan { six, bytes: [bytes, back], ..TransferPlan::default() })
     }
 
-    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
+    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: TransferPlan) -> Transfer {
         let done = self.transfer_without_looking(configs, plan);
         assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
         assert!(!done.lost || plan.gives_up != [false; 2], "a path that nobody gives up stays");
         done
     }
 
-    pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
+    pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: TransferPlan) -> Transfer {
         let [near, far] = configs;
-        let Plan { six, bytes: [bytes, back], every, second, gives_up, moves, disappears } = plan;
+        let TransferPlan { six, bytes: [bytes, back], every, second, gives_up, moves, disappears } = plan;
         let (socket, mover) = RigSocket::new(&self.near, 5000, moves.0, disappears[0]);
         let (client, driver) = Endpoint::new(socket, self.near.runtime(), near, None).unwrap();
         let client_driver = self.near.spawn("driver", driver);
