@@ -67,7 +67,7 @@ impl Qlog {
     }
 
     pub(crate) fn apply(&self, epoch: Instant, transport: &mut TransportConfig) {
-        transport.qlog_factory(Arc::new(QlogFactory { open: self.0.clone(), epoch }));
+        transport.qlog_factory(Arc::new(EndpointQlogFactory { open: self.0.clone(), epoch }));
     }
 }
 
@@ -77,12 +77,12 @@ impl fmt::Debug for Qlog {
     }
 }
 
-struct QlogFactory {
+struct EndpointQlogFactory {
     open: Arc<QlogOpener>,
     epoch: Instant,
 }
 
-impl QlogFactory for QlogFactory {
+impl QlogFactory for EndpointQlogFactory {
     fn for_connection(&self, side: Side, remote: SocketAddr, cid: ConnectionId, _: Instant) -> Option<QlogConfig> {
         let of = QlogConnection { is_client: side.is_client(), remote, name: cid.to_string() };
         let mut config = QlogConfig::new((self.open)(&of)?);
